@@ -94,7 +94,8 @@ pub struct Database {
     role: Role,
     plans_once: bool,
     statement_max: Duration,
-    is_hurried: bool,
+    /// Settings of its transactions, as statements that follow their begin.
+    limits: String,
 }
 
 /// The divisor of the statement timeout in a hurried transaction; the result is at least a second.
@@ -112,7 +113,7 @@ impl Database {
             role,
             plans_once: false,
             statement_max: Duration::from_millis(options.statement_timeout_ms),
-            is_hurried: false,
+            limits: String::new(),
         })
     }
 
@@ -134,8 +135,21 @@ impl Database {
     /// statements have a tenth of their time.
     #[must_use]
     pub fn hurried(&self) -> Database {
+        let max = (self.statement_max / HURRIED_PART)
+            .max(HURRIED_MIN)
+            .min(self.statement_max);
+        self.limited(&limit("statement_timeout", max))
+    }
+
+    /// The same pool for a transaction that others wait for: its statements wait this long for a lock.
+    #[must_use]
+    pub fn with_lock_timeout(&self, max: Duration) -> Database {
+        self.limited(&limit("lock_timeout", max))
+    }
+
+    fn limited(&self, limit: &str) -> Database {
         Database {
-            is_hurried: true,
+            limits: format!("{}{limit}", self.limits),
             ..self.clone()
         }
     }
@@ -143,20 +157,13 @@ impl Database {
     /// A transaction for these accounts and no others. If it fails to begin, no statement has run; on a connection that
     /// had ended, it begins on another one.
     pub async fn begin(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
-        let begin = begin(accounts, self.plans_once);
-        if self.is_hurried {
-            let max = (self.statement_max / HURRIED_PART)
-                .max(HURRIED_MIN)
-                .min(self.statement_max);
-            return self.begin_as(begin + &statement_limit(max)).await;
-        }
-        self.begin_as(begin).await
+        self.begin_as(begin(accounts, self.plans_once) + &self.limits).await
     }
 
     /// The same for reading a list: no statement takes longer than this, and rows are read in the order of an index.
     /// Without statistics, a plan that gathers all rows and sorts them may look cheaper.
     pub async fn begin_list(&self, accounts: &Accounts, statement_max: Duration) -> Result<Tx, StorageError> {
-        let begin = begin(accounts, self.plans_once) + &statement_limit(statement_max) + IN_ORDER;
+        let begin = begin(accounts, self.plans_once) + &limit("statement_timeout", statement_max) + IN_ORDER;
         self.begin_as(begin).await
     }
 
@@ -268,8 +275,8 @@ fn begin(accounts: &Accounts, plans_once: bool) -> String {
     format!("begin; select set_config('signalbox.accounts', '{names}', true){plans}")
 }
 
-fn statement_limit(max: Duration) -> String {
-    format!("; set local statement_timeout = {}", max.as_millis())
+fn limit(setting: &str, max: Duration) -> String {
+    format!("; set local {setting} = {}", max.as_millis())
 }
 
 /// A service looks rows up by their keys, a batch at a time, and prepares that statement once. Its plan must not depend

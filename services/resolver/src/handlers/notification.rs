@@ -8,6 +8,8 @@
 //! Publishes `session.resolved` for every idle session that received work; events and dead letters go through the
 //! outbox.
 
+use std::time::Duration;
+
 use contracts::{
     Outgoing, Root,
     event::{Event, SessionOpened},
@@ -45,6 +47,8 @@ use crate::{
         partitions::{Lease, PartitionOffset, place_move},
     },
 };
+
+const LOCK_TIMEOUT_SHORT: Duration = Duration::from_millis(250);
 
 #[derive(Clone, Debug)]
 pub struct NotificationHandler {
@@ -95,6 +99,15 @@ impl NotificationHandler {
     pub fn hurried(&self) -> NotificationHandler {
         NotificationHandler {
             database: self.database.hurried(),
+            ..self.clone()
+        }
+    }
+
+    /// The same handler for a batch that other batches wait for: it waits for a lock for a short time only.
+    #[must_use]
+    pub fn with_short_lock_timeout(&self) -> NotificationHandler {
+        NotificationHandler {
+            database: self.database.with_lock_timeout(LOCK_TIMEOUT_SHORT),
             ..self.clone()
         }
     }

@@ -164,22 +164,22 @@ pub fn refuse_unplaced(
         };
         // A row of the whole would also describe parts that were accepted before.
         let is_first = accepted.duplicates == 0 && accepted.replaces.is_none();
-        let task = match accepted.task {
-            AcceptedTask::Known(task) => Some(task),
-            AcceptedTask::New(task) => {
-                uncreated.insert((account_of(received), task.key()));
-                None
-            }
-            AcceptedTask::None => None,
-        };
+        if let AcceptedTask::New(task) = &accepted.task {
+            uncreated.insert((account_of(received), task.key()));
+        }
         let refused = Refused {
             refusal,
             agent: None,
             account_exists: true,
-            task,
+            task: accepted.task.id().cloned(),
             keep_row: received.given_id.is_some() && is_first && accepted.entries.iter().all(|entry| !entry.requeue),
         };
         decided.refused.push((received, refused));
+    }
+    // A message that was refused before may name a task that the batch was to create.
+    for (received, refused) in &mut decided.refused {
+        let is_uncreated = |task: &TaskId| uncreated.contains(&(account_of(received), task.key()));
+        refused.task.take_if(|task| is_uncreated(task));
     }
     sessions.retain(|conversation, _| placed.contains(conversation));
     sessions

@@ -2,8 +2,10 @@
 //! stops the readers.
 
 use domain::error_chain;
+
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures::future::join_all;
 use messaging::topology::PARTITIONS;
 use runtime::{Context, Incarnation, Replica};
 use storage::StorageError;
@@ -123,11 +125,11 @@ impl Keeper {
         Held { lease, stop, ended: rx }
     }
 
-    /// Stops readers, waits until each has finished its batch, and releases its lease. If that fails, the lease expires
-    /// with this replica.
+    /// Stops readers. As soon as one has finished its batch, releases its lease. If that fails, the lease expires with
+    /// this replica.
     async fn give_up(&self, held: impl Iterator<Item = Held>) {
-        let held: Vec<Held> = held.inspect(|one| one.stop.cancel()).collect();
-        for Held { lease, ended, .. } in held {
+        join_all(held.map(|Held { lease, stop, ended }| async move {
+            stop.cancel();
             // An error means that the reader ended without a report.
             let _ = ended.await;
             match partition_release(&self.context.database, &lease).await {
@@ -137,6 +139,7 @@ impl Keeper {
                     warn!(partition = lease.partition, error, "could not release partition");
                 }
             }
-        }
+        }))
+        .await;
     }
 }

@@ -40,8 +40,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const RACES_MAX: u32 = 5;
 
 /// Transactions at once, over all partitions of a process. Waiting batches grow meanwhile: under load a few full
-/// batches cost less than many small ones. More than one, so that a batch that waits for a lock does not block the
-/// others.
+/// batches cost less than many small ones. A batch with a permit waits only briefly for a lock, so that it does not
+/// block the others.
 pub const WRITING_MAX: usize = 2;
 
 /// State that all partitions of a process share.
@@ -354,8 +354,13 @@ impl Write<'_> {
             context, lease, stop, ..
         } = self.reading;
         let (begun, mut races, mut backoff) = (Instant::now(), 0, context.backoff());
+        let with_permit = handler.with_short_lock_timeout();
         loop {
             let now = OffsetDateTime::now_utc();
+            let handler = match self.writing {
+                Some(_) => &with_permit,
+                None => handler,
+            };
             // Not in a select: a transaction is never dropped half-way.
             let handled = match treatment {
                 Treatment::Handle => handler.handle(lease, &to, batch, now).await,
@@ -385,6 +390,13 @@ impl Write<'_> {
                     );
                 }
                 Err(error) if error.blames_batch() => return Settled::Refused(error),
+                Err(error) if error.waits_for_lock() && self.writing.is_some() => {
+                    info!(
+                        partition = lease.partition,
+                        messages = batch.len(),
+                        "batch waits for a lock; will retry beside the other partitions' batches"
+                    );
+                }
                 Err(error) => {
                     let error = error_chain(&error);
                     warn!(

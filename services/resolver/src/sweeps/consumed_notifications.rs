@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use messaging::{Bus, notification_stream_identity, purge_consumed, topology::PARTITIONS};
+use messaging::{Bus, Unread, notification_stream_identity, purge_consumed, topology::PARTITIONS};
 use runtime::{Context, sweep::Ticks};
 use storage::Database;
 use tracing::{debug, warn};
@@ -44,14 +44,40 @@ pub async fn consumed_notifications_purge(database: &Database, bus: &Bus, kept: 
     }
     // A quiet partition's offset is far behind, though all its messages were read.
     let unread = first_unread_each(bus, &stream, &places).await?;
-    let unread = unread.iter().map(|first| first.sequence).min();
-    let unread = unread.unwrap_or(stream.last_sequence + 1);
     let kept = if stream.is_half_full() { 0 } else { u64::from(kept) };
-    let up_to = (unread - 1).saturating_sub(kept);
+    let up_to = last_consumed(stream.last_sequence, &unread).saturating_sub(kept);
     if up_to <= stream.first_sequence {
         return Ok(0);
     }
     let purged = purge_consumed(bus, up_to).await?;
     debug!(up_to, purged, "purged consumed notifications");
     Ok(purged)
+}
+
+/// The last message that every partition has read, given the first unread one of each. Never later than `end`, the end
+/// of the stream when the offsets were read: a partition that had read up to it was not searched, and may have got
+/// messages since.
+fn last_consumed(end: u64, unread: &[Unread]) -> u64 {
+    let unread = unread.iter().map(|first| first.sequence - 1);
+    unread.fold(end, u64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use time::OffsetDateTime;
+
+    use super::*;
+
+    #[test]
+    fn nothing_that_came_after_the_offsets_were_read_counts_as_consumed() {
+        let unread = |sequence| Unread {
+            sequence,
+            published: OffsetDateTime::UNIX_EPOCH,
+        };
+        assert_eq!(last_consumed(50, &[]), 50);
+        assert_eq!(last_consumed(50, &[unread(41), unread(47)]), 40);
+        // Messages 51 to 1550 came to a partition that had read everything, 1551 to another.
+        assert_eq!(last_consumed(50, &[unread(1551)]), 50);
+        assert_eq!(last_consumed(50, &[unread(1551), unread(12)]), 11);
+    }
 }

@@ -298,9 +298,14 @@ async fn a_refused_notification_opens_no_session_and_creates_no_task() {
             to("both", "NEW-1", &["coder", "reviewer"]),
             to("both-2", "new-1", &["coder", "reviewer"]),
             to("both-3", "NEW-2", &["coder", "reviewer"]),
+            // Refused before its session is looked for, when the task still was to be created.
+            to("unknown", "new-1", &["nobody"]),
         ])
         .await;
-    assert_eq!(committed.refusals, [RefusalReason::QueueFull; 3]);
+    assert_eq!(committed.refusals.len(), 4);
+    const UNCREATED: &str = "select n.id from notification n where n.task_id is not null and not exists (
+        select from task t where t.account_id = n.account_id and t.id = n.task_id)";
+    assert_eq!(scene.test.texts(UNCREATED).await, [""; 0]);
     assert_eq!(scene.sessions().await.len(), 1);
     assert_eq!(scene.test.texts("select id from task order by id").await, ["proj-7"]);
     scene.check().await;
@@ -308,6 +313,7 @@ async fn a_refused_notification_opens_no_session_and_creates_no_task() {
     reader
         .take(&[
             to("both-4", "NEW-3", &["coder", "reviewer"]),
+            to("unknown-2", "new-3", &["nobody"]),
             to("one", "new-3", &["reviewer"]),
         ])
         .await;

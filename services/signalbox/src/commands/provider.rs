@@ -65,7 +65,9 @@ fn announcement(name: &str, provider: &ProviderSettings) -> String {
     let model = one_line(&provider.model, DETAIL_CHARS_MAX);
     format!(
         "Provider {name}: kind {kind}, server {server}, model {model}, at {url}\n\
-         At most {CALLS_MAX} short calls go to the model. Nothing is written, and no data of yours is sent.\n"
+         At most {CALLS_MAX} short calls go to the model. Nothing is written, and no data of yours is sent.\n\
+         A call that is not answered ends after {} s (first_byte_timeout_ms).\n",
+        provider.limits.first_byte_timeout.as_secs_f64()
     )
 }
 

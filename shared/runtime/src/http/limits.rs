@@ -11,8 +11,10 @@ use axum::{
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
-use tokio::sync::Semaphore;
+use opentelemetry::context::FutureExt;
+use tokio::{sync::Semaphore, time::timeout};
 use tower_http::limit::RequestBodyLimitLayer;
+use tracing::Instrument;
 
 use super::{
     AccountLimits, Problem,
@@ -28,8 +30,10 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
         .layer(DefaultBodyLimit::disable())
         .layer(RequestBodyLimitLayer::new(settings.body_bytes_max.usize()))
         .layer(from_fn_with_state(pace::Pace::of(settings), paced))
-        .layer(from_fn_with_state(settings.request_timeout_ms.duration(), in_time))
-        .layer(from_fn_with_state(room, if_room))
+        .layer(from_fn_with_state(
+            (room, settings.request_timeout_ms.duration()),
+            if_room,
+        ))
         .layer(from_fn_with_state(Arc::new(Pace::new(settings)), in_pace))
         .layer(Extension(AccountLimits::new(settings)))
 }
@@ -52,25 +56,31 @@ pub async fn body(body: Body) -> Result<Bytes, Problem> {
 }
 
 /// Refuses at once rather than queueing: a queued client would have less time left when its turn comes.
-async fn if_room(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    match room.try_acquire() {
-        Ok(_place) => next.run(request).await,
-        Err(_) => {
-            super::refused("requests");
-            Problem::unavailable()
-                .detail("too many requests at one time")
-                .into_response()
-        }
-    }
-}
-
-/// A handler may be dropped here, as when its client disconnects; storage's pool rolls back its transaction.
-async fn in_time(State(limit): State<Duration>, request: Request, next: Next) -> Response {
-    match tokio::time::timeout(limit, next.run(request)).await {
-        Ok(response) => response,
-        Err(_) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout")
+///
+/// The request runs in a task of its own, up to the time limit, also when its client disconnects: its statement goes on
+/// in Postgres, so its places among the limits must stay taken. At the time limit the handler is dropped, and storage's
+/// pool rolls back its transaction.
+async fn if_room(State((room, limit)): State<(Arc<Semaphore>, Duration)>, request: Request, next: Next) -> Response {
+    let Ok(place) = room.try_acquire_owned() else {
+        super::refused("requests");
+        let refusal = Problem::unavailable().detail("too many requests at one time");
+        return refusal.into_response();
+    };
+    let handled = async move {
+        let _place = place;
+        timeout(limit, next.run(request)).await
+    };
+    match tokio::spawn(handled.in_current_span().with_current_context()).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(_)) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout")
             .detail("the request took too long; whether it had an effect is unknown")
             .retry_after_s(1)
             .into_response(),
+        // The layer outside answers for a handler that panics.
+        Err(ended) => match ended.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // The process is stopping.
+            Err(_) => Problem::unavailable().into_response(),
+        },
     }
 }

@@ -72,8 +72,8 @@ impl Fault {
             ValueKind::I128(number) => number.to_string(),
             ValueKind::Float(number) => number.to_string(),
             ValueKind::Boolean(boolean) => boolean.to_string(),
-            // A long text or a URL may hold a secret.
-            ValueKind::String(text) if text.len() <= 24 && !text.contains("://") => format!("{text:?}"),
+            // Any other text may be a secret in the wrong place.
+            ValueKind::String(text) if is_number_or_word(text) => format!("{text:?}"),
             ValueKind::String(text) => format!("a text of {} bytes", text.len()),
             _ => return Fault::expected_other(what, found),
         };
@@ -115,6 +115,13 @@ impl de::Error for Fault {
     fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Fault {
         Fault::invalid_type(found, expected)
     }
+}
+
+/// A number, or a short word of small letters.
+fn is_number_or_word(text: &str) -> bool {
+    let numeric = |c: u8| c.is_ascii_digit() || b"+-._".contains(&c);
+    let letters = |c: u8| c.is_ascii_lowercase() || c == b'_';
+    (text.len() <= 24 && text.bytes().all(numeric)) || (text.len() <= 12 && text.bytes().all(letters))
 }
 
 struct Reader<'a>(&'a Value);

@@ -349,6 +349,13 @@ fn never_shows_a_secret() {
     assert!(!mistyped.to_string().contains(&KEY[8..24]), "{mistyped}");
     let misplaced = load("[database]\nconnections_max = \"postgres://u:hunter2@h/d\"\n", &[]).unwrap_err();
     assert!(!misplaced.to_string().contains("hunter2"), "{misplaced}");
+    for name in ["DATABASE__CONNECTIONS_MAX", "NATS__PROVISION", "TELEMETRY__TRACE_RATIO"] {
+        let misplaced = load("", &[(&format!("SIGNALBOX__{name}"), "hunter2SECRET")]).unwrap_err();
+        assert!(
+            misplaced.to_string().contains("found a text of 13 bytes"),
+            "{misplaced}"
+        );
+    }
     // Secrets without their quotes, and without their name.
     for toml in [
         "[database]\nurl = 77342\n",
