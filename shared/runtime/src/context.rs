@@ -229,7 +229,7 @@ impl Context {
         let listener = http::listen(address).await?;
         let bound = listener.local_addr().unwrap_or(address);
         let settings = self.settings.http.clone().with_pool(&self.settings.database);
-        let router = http::router(routes, health, &settings);
+        let router = http::router(routes, health, &settings, self.shutdown.clone());
         self.shutdown
             .spawn("http", http::serve(listener, router, settings, self.shutdown.clone()));
         Ok(bound)

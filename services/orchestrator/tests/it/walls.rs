@@ -287,7 +287,7 @@ async fn a_route_of_the_current_account_is_about_that_of_the_key() {
     let route = Route::new((Method::GET, "/api/mine"), Need::Read, mine, about, &[]);
     let (limits, stop) = (HttpSettings::default(), Shutdown::new());
     let router = guarded(world.app.clone(), vec![route]);
-    let router = runtime::http::router(router, Health::new(&limits, &stop), &limits);
+    let router = runtime::http::router(router, Health::new(&limits, &stop), &limits, stop.clone());
     let ask = async |token: &str| {
         let request = Request::get("/api/mine").header("authorization", format!("Bearer {token}"));
         let answer = router

@@ -1,7 +1,14 @@
 //! Limits of one server: the request rate of an address, concurrent requests, the duration of a request, the size and
 //! pace of its body.
 
-use std::{error::Error, io, iter::successors, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    io,
+    iter::successors,
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Extension, Router,
@@ -11,8 +18,12 @@ use axum::{
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
-use opentelemetry::context::FutureExt;
-use tokio::{sync::Semaphore, time::timeout};
+use futures::FutureExt;
+use opentelemetry::context::FutureExt as _;
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::timeout,
+};
 use tower_http::limit::RequestBodyLimitLayer;
 use tracing::Instrument;
 
@@ -21,9 +32,9 @@ use super::{
     address::{Pace, in_pace},
     pace::{self, paced},
 };
-use crate::settings::HttpSettings;
+use crate::{Shutdown, settings::HttpSettings};
 
-pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
+pub(super) fn layer(routes: Router, settings: &HttpSettings, shutdown: Shutdown) -> Router {
     let room = Arc::new(Semaphore::new(settings.requests_max.usize()));
     routes
         // axum's own limit is a constant; the layer below is the setting.
@@ -31,7 +42,7 @@ pub(super) fn layer(routes: Router, settings: &HttpSettings) -> Router {
         .layer(RequestBodyLimitLayer::new(settings.body_bytes_max.usize()))
         .layer(from_fn_with_state(pace::Pace::of(settings), paced))
         .layer(from_fn_with_state(
-            (room, settings.request_timeout_ms.duration()),
+            (room, settings.request_timeout_ms.duration(), shutdown),
             if_room,
         ))
         .layer(from_fn_with_state(Arc::new(Pace::new(settings)), in_pace))
@@ -59,28 +70,34 @@ pub async fn body(body: Body) -> Result<Bytes, Problem> {
 ///
 /// The request runs in a task of its own, up to the time limit, also when its client disconnects: its statement goes on
 /// in Postgres, so its places among the limits must stay taken. At the time limit the handler is dropped, and storage's
-/// pool rolls back its transaction.
-async fn if_room(State((room, limit)): State<(Arc<Semaphore>, Duration)>, request: Request, next: Next) -> Response {
+/// pool rolls back its transaction. The process stops after its requests.
+async fn if_room(
+    State((room, limit, shutdown)): State<(Arc<Semaphore>, Duration, Shutdown)>,
+    request: Request,
+    next: Next,
+) -> Response {
     let Ok(place) = room.try_acquire_owned() else {
         super::refused("requests");
         let refusal = Problem::unavailable().detail("too many requests at one time");
         return refusal.into_response();
     };
+    let (answer, answered) = oneshot::channel();
     let handled = async move {
         let _place = place;
-        timeout(limit, next.run(request)).await
+        let handled = AssertUnwindSafe(timeout(limit, next.run(request))).catch_unwind().await;
+        // An error means that the client has disconnected.
+        let _ = answer.send(handled);
     };
-    match tokio::spawn(handled.in_current_span().with_current_context()).await {
-        Ok(Ok(response)) => response,
-        Ok(Err(_)) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout")
+    shutdown.spawn_once("request", handled.in_current_span().with_current_context());
+    match answered.await {
+        Ok(Ok(Ok(response))) => response,
+        Ok(Ok(Err(_))) => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "timeout")
             .detail("the request took too long; whether it had an effect is unknown")
             .retry_after_s(1)
             .into_response(),
         // The layer outside answers for a handler that panics.
-        Err(ended) => match ended.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // The process is stopping.
-            Err(_) => Problem::unavailable().into_response(),
-        },
+        Ok(Err(panic)) => resume_unwind(panic),
+        // The process is stopping.
+        Err(_) => Problem::unavailable().into_response(),
     }
 }

@@ -39,12 +39,12 @@ pub use route::Route;
 pub use server::{HttpError, listen, local_url, serve};
 pub use share::Held;
 
-use crate::settings::HttpSettings;
+use crate::{Shutdown, settings::HttpSettings};
 
 /// A service's whole router: its routes behind limits and problems, and the health pages beside them.
-pub fn router(routes: Router, health: Health, settings: &HttpSettings) -> Router {
+pub fn router(routes: Router, health: Health, settings: &HttpSettings, shutdown: Shutdown) -> Router {
     let routes = routes.fallback(|| async { Problem::not_found() });
-    edge::layer(limits::layer(routes, settings)).merge(health.router())
+    edge::layer(limits::layer(routes, settings, shutdown)).merge(health.router())
 }
 
 static REFUSED: LazyLock<Counter<u64>> = LazyLock::new(|| {

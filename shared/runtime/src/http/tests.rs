@@ -42,7 +42,7 @@ impl App {
         let shutdown = Shutdown::new();
         let health = checks(Health::new(settings, &shutdown));
         App {
-            router: router(routes, health, settings),
+            router: router(routes, health, settings, shutdown.clone()),
             shutdown,
         }
     }
