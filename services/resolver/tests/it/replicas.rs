@@ -1,4 +1,5 @@
-//! Several resolvers: they share the partitions, and hand them over without losing or reordering messages.
+//! Several resolvers: they share the partitions, and hand them over without losing or reordering messages. A partition
+//! whose batch waits for a lock stops neither the others nor their release.
 
 use std::collections::BTreeMap;
 
@@ -83,6 +84,99 @@ async fn partitions_are_free_when_the_connection_of_their_reader_has_ended() {
     .await;
     assert_eq!(of(older).await, 4);
     running.stop().await;
+}
+
+/// One task in each partition, whose session is open: publishes tasks until every partition has one.
+async fn task_of_each_partition(stage: &Stage) -> BTreeMap<i32, String> {
+    let mut tasks = BTreeMap::new();
+    for n in 1_i64.. {
+        if tasks.len() == 8 {
+            break;
+        }
+        let task = format!("t-{n}");
+        stage.publish(&task, &format!("first-{n}"), "b").await;
+        stage
+            .until_count(
+                "a notification queued",
+                "select max(sequence) from resolver_partition",
+                n,
+            )
+            .await;
+        let partition: i32 =
+            sqlx::query_scalar("select partition from resolver_partition order by sequence desc limit 1")
+                .fetch_one(&stage.world.database.owner)
+                .await
+                .unwrap();
+        tasks.insert(partition, task);
+    }
+    tasks
+}
+
+/// Locks the sessions of tasks until the transaction is dropped.
+async fn locked<'t>(
+    stage: &Stage,
+    tasks: impl Iterator<Item = &'t String>,
+) -> sqlx::Transaction<'static, sqlx::Postgres> {
+    let tasks: Vec<&String> = tasks.collect();
+    let mut holder = stage.world.database.owner.begin().await.unwrap();
+    let sessions = sqlx::query("select id from session where task_id = any ($1) for update")
+        .bind(&tasks)
+        .fetch_all(&mut *holder)
+        .await
+        .unwrap();
+    assert_eq!(sessions.len(), tasks.len());
+    holder
+}
+
+/// Waits for locks that the server reports.
+async fn until_waiting(stage: &Stage, statements: i64) {
+    let waiting = "select count(*) from pg_stat_activity
+                   where datname = current_database() and wait_event_type = 'Lock'";
+    stage.until_count("batches wait for locks", waiting, statements).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn batches_that_wait_for_locks_do_not_block_other_partitions() {
+    let mut stage = stage().await;
+    // Longer than the test: only the short timeout of a batch with a write permit ends a wait.
+    stage.world.set("database.statement_timeout_ms", 600_000);
+    stage.world.set("database.lock_timeout_ms", 300_000);
+    let running = stage.resolver().await;
+    let tasks = task_of_each_partition(&stage).await;
+    let holder = locked(&stage, tasks.values().skip(1)).await;
+    for task in tasks.values().skip(1) {
+        stage.publish(task, &format!("held-{task}"), "b").await;
+    }
+    // All seven, although fewer batches write at once.
+    until_waiting(&stage, 7).await;
+    stage.publish(&tasks[&0], "free", "b").await;
+    let free = "select count(*) from notification where id = 'free'";
+    stage.until_count("the free partition is read", free, 1).await;
+    holder.rollback().await.unwrap();
+    let held = "select count(*) from notification where id like 'held-%'";
+    stage.until_count("the others are read", held, 7).await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_partition_that_waits_for_a_lock_does_not_delay_the_release_of_others() {
+    let mut stage = stage().await;
+    stage.world.set("database.statement_timeout_ms", 600_000);
+    stage.world.set("database.lock_timeout_ms", 300_000);
+    let first = stage.resolver().await;
+    let tasks = task_of_each_partition(&stage).await;
+    // The last partition is the first that a resolver gives up.
+    let holder = locked(&stage, tasks.values().skip(7)).await;
+    stage.publish(&tasks[&7], "held", "b").await;
+    until_waiting(&stage, 1).await;
+    let second = stage.resolver().await;
+    until_shares(&stage, &[3, 5]).await;
+    holder.rollback().await.unwrap();
+    until_shares(&stage, &[4, 4]).await;
+    let held = "select count(*) from notification where id = 'held'";
+    stage.until_count("the notification is read", held, 1).await;
+    first.stop().await;
+    second.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
