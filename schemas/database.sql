@@ -1297,3 +1297,9 @@ alter policy own_delivery on outbox
 -- the account. Its condition is written so that no other statement's condition implies it: with `closed_at is null`,
 -- statements planned on a small table would use this index instead of the primary key.
 create index session_of_agent on session (account_id, agent_id) where coalesce(closed_at, 'infinity') = 'infinity';
+
+-- == 0025_packed_manifests ----------------------------------------------------
+
+-- A manifest is written with every turn and seldom read: packed, it takes a third of the bytes and no parsing. `manifest`
+-- keeps the layout, which an older version needs to carry a turn on; older rows have their parts there.
+alter table turn add column manifest_packed bytea;

@@ -1,13 +1,15 @@
 //! A turn's prompt: instructions, input and manifest.
 
+use std::sync::Arc;
+
 use delivery::prompt::{
-    InputFacts, InstructionFacts, Manifest, MarkSecret, TaskFacts, ThreadExtract, ThreadMessage, ToolNames, input,
-    instructions,
+    InputFacts, InstructionFacts, MarkSecret, TaskFacts, ThreadMessage, ToolNames, input, instructions,
 };
 use divan::Bencher;
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus, TurnId,
 };
+use storage::manifest::Manifest;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -40,7 +42,7 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
             description: "Look into things as they come. ".repeat(10),
             status: TaskStatus::InProgress,
         }),
-        thread: ThreadExtract((0..thread).map(message).collect()),
+        thread: (0..thread).map(message).map(Arc::new).collect(),
         thread_total: 100,
         overview: None,
         is_interrupted: false,

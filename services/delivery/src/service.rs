@@ -59,6 +59,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         drivers: Arc::clone(&drivers),
         profiles: Arc::default(),
         kept: Arc::default(),
+        threads: Arc::default(),
         marks: MarkSecret::new(secret),
         shutdown: context.shutdown.clone(),
     };

@@ -17,6 +17,7 @@ pub mod entity;
 pub mod error;
 pub mod fitness;
 pub mod lifecycle;
+pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;

@@ -157,7 +157,8 @@ macro_rules! words {
         "(select account_id, 'notification ' || id as place, concat_ws(' ', body, title, metadata::text, reason) as text
           from notification
           union all select account_id, 'message ' || id, concat_ws(' ', body, author_name) from message
-          union all select account_id, 'turn ' || id, concat_ws(' ', input, journal::text, reply, error, manifest::text) from turn
+          union all select account_id, 'turn ' || id, concat_ws(' ', input, journal::text, reply, error, manifest::text,
+                    encode(manifest_packed, 'escape')) from turn
           union all select account_id, 'tool call ' || id, concat_ws(' ', arguments, result) from tool_call
           union all select account_id, 'activity ' || id, detail::text from activity
           union all select account_id, 'dead letter ' || id, concat_ws(' ', payload, headers::text, detail) from dead_letter

@@ -10,7 +10,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    prompt::{InputFacts, Manifest, Profile, TaskFacts, ThreadExtract},
+    prompt::{InputFacts, Profile, TaskFacts, ThreadExtract},
     providers::ToolDefinition,
     store::{
         SessionName,
@@ -30,6 +30,7 @@ use domain::{
 };
 use storage::{
     Setting,
+    manifest::Manifest,
     session::{
         sessions_lock::{LockedSession, SessionFacts},
         turns_begin::NewTurn,

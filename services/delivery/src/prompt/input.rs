@@ -1,12 +1,15 @@
 //! The input of a turn: the notification, its task and a short extract of the task's thread; for the coordinator's chat
 //! also the overview of tasks and the briefing. Text from outside is quoted (`text.rs`).
 
+use std::sync::Arc;
+
 use domain::{Actor, MessageId, NotificationId, TaskId, TaskStatus};
-use sea_orm::{FromQueryResult, TryGetableFromJson};
+use sea_orm::FromQueryResult;
 use serde::Deserialize;
+use storage::manifest::{Layer, Manifest, PartKind, Source};
 use time::OffsetDateTime;
 
-use super::{manifest::Manifest, marks::Marks, text::ModelText};
+use super::{marks::Marks, text::ModelText};
 
 /// Limit of a notification's body in the prompt; a publisher may send up to 256 KiB.
 const BODY_BYTES_MAX: usize = 64 * 1024;
@@ -35,7 +38,7 @@ pub struct InputFacts {
     #[sea_orm(nested(prefix = "task_"))]
     pub task: Option<TaskFacts>,
     /// The newest few messages of the task's thread, oldest first.
-    #[sea_orm(from_alias = "thread_messages")]
+    #[sea_orm(skip)]
     pub thread: ThreadExtract,
     /// At most one more than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
@@ -47,10 +50,8 @@ pub struct InputFacts {
     pub is_interrupted: bool,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct ThreadExtract(pub Vec<ThreadMessage>);
-
-impl TryGetableFromJson for ThreadExtract {}
+/// Shared with the cache of them.
+pub type ThreadExtract = Arc<[Arc<ThreadMessage>]>;
 
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct TaskFacts {
@@ -89,15 +90,15 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
     };
     if facts.is_interrupted {
         input.add(
-            "interruption",
-            "session".to_owned(),
+            PartKind::Interruption,
+            named("session"),
             ModelText::default().ours(INTERRUPTED),
         );
     }
     let notification = notification(facts, &mut input.marks);
     input.add(
-        "notification",
-        format!("notification/{}", facts.notification),
+        PartKind::Notification,
+        Source::Named(format!("notification/{}", facts.notification)),
         notification,
     );
     if let Some(task) = &facts.task
@@ -108,9 +109,9 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
             DESCRIPTION_BYTES_MAX,
             &mut input.marks,
         );
-        input.add("task", format!("task/{}", task.id.key()), piece);
+        input.add(PartKind::Task, Source::Named(format!("task/{}", task.id.key())), piece);
     }
-    let thread = &facts.thread.0;
+    let thread = &facts.thread;
     if !thread.is_empty() {
         let heading = ModelText::default()
             .ours("\nThe last ")
@@ -121,16 +122,16 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
             _ => heading.ours("more than ").value(THREAD_COUNTED_MAX),
         };
         let heading = heading.ours(" messages in this task's thread, oldest first:\n");
-        input.add("thread", "thread".to_owned(), heading);
+        input.add(PartKind::Thread, named("thread"), heading);
     }
-    for message in thread {
+    for message in thread.iter() {
         let piece = ModelText::default()
             .timestamp(message.at)
             .ours(" ")
             .actor(&message.author)
             .ours(":\n")
             .block(&message.body, MESSAGE_BYTES_MAX, &mut input.marks);
-        input.add("message", format!("message/{}", message.id), piece);
+        input.add(PartKind::Message, Source::Message(message.id.uuid()), piece);
     }
     if let Some((briefing, tasks)) = &facts.overview {
         if !briefing.trim().is_empty() {
@@ -139,12 +140,12 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
                 BRIEFING_BYTES_MAX,
                 &mut input.marks,
             );
-            input.add("briefing", "account/briefing".to_owned(), piece);
+            input.add(PartKind::Briefing, named("account/briefing"), piece);
         }
         let heading = ModelText::default().ours("\nTasks of the account, newest first:\n");
         input.add(
-            "overview",
-            "account/tasks".to_owned(),
+            PartKind::Overview,
+            named("account/tasks"),
             tasks.iter().fold(heading, entry),
         );
     }
@@ -159,11 +160,15 @@ struct Input<'a> {
 }
 
 impl Input<'_> {
-    fn add(&mut self, part: &str, source: String, piece: ModelText) {
+    fn add(&mut self, part: PartKind, source: Source, piece: ModelText) {
         self.manifest
-            .add("input", part, source, piece.as_str(), piece.left_out());
+            .add(Layer::Input, part, source, piece.as_str(), piece.left_out());
         self.text.push_str(piece.as_str());
     }
+}
+
+fn named(source: &str) -> Source {
+    Source::Named(source.to_owned())
 }
 
 fn notification(facts: &InputFacts, marks: &mut Marks) -> ModelText {

@@ -8,8 +8,7 @@ use contracts::{
     tools::{self, PolicySection},
 };
 use domain::{AccountId, AgentSlug};
-
-use super::manifest::{Manifest, sha256};
+use storage::manifest::{Hash, Layer, Manifest, PartKind, Source};
 
 /// Version of the templates below and of the tools' texts in them.
 pub const PROFILE_VERSION: &str = "2";
@@ -56,14 +55,19 @@ pub struct Profile {
 /// Fills in the templates and adds the parts to the manifest.
 pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Profile {
     let mut text = String::new();
-    let mut add = |part: &str, source: String, piece: String, cut: usize| {
-        manifest.add("instructions", part, source, &piece, cut);
+    let mut add = |part: PartKind, source: String, piece: String, cut: usize| {
+        manifest.add(Layer::Instructions, part, Source::Named(source), &piece, cut);
         text.push_str(&piece);
     };
-    add("policy", format!("profile/{PROFILE_VERSION}"), fill(&PROFILE, facts), 0);
+    add(
+        PartKind::Policy,
+        format!("profile/{PROFILE_VERSION}"),
+        fill(&PROFILE, facts),
+        0,
+    );
     if facts.is_coordinator {
         add(
-            "coordinator",
+            PartKind::Coordinator,
             format!("profile/{PROFILE_VERSION}/coordinator"),
             fill(&COORDINATOR, facts),
             0,
@@ -71,7 +75,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     }
     if !facts.has_task {
         add(
-            "taskless",
+            PartKind::Taskless,
             format!("profile/{PROFILE_VERSION}/taskless"),
             fill(TASKLESS, facts),
             0,
@@ -81,7 +85,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         let role = quote::inert(facts.agent_role.trim());
         let shown = &role[..role.floor_char_boundary(ROLE_BYTES_MAX)];
         add(
-            "role",
+            PartKind::Role,
             format!("agent/{}", facts.agent_slug),
             ROLE.replace("{role}", shown),
             role.len() - shown.len(),
@@ -89,7 +93,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     }
     Profile {
         version: PROFILE_VERSION,
-        hash: sha256(&text),
+        hash: Hash::of(&text).to_string(),
         text: text.into(),
     }
 }

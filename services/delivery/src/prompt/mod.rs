@@ -8,13 +8,11 @@
 
 mod input;
 mod instructions;
-mod manifest;
 mod marks;
 mod profiles;
 mod text;
 
 pub use input::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadExtract, ThreadMessage, input};
 pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
-pub use manifest::{Manifest, Part};
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
 pub use profiles::Profiles;

@@ -8,7 +8,9 @@ use std::{
 
 use domain::{AccountId, AgentSlug};
 
-use super::{InstructionFacts, Manifest, Part, Profile, ToolNames, instructions};
+use storage::manifest::{Manifest, Part};
+
+use super::{InstructionFacts, Profile, ToolNames, instructions};
 
 /// Maximum number of cached agents. The cache is cleared when it is full.
 const KEPT_MAX: usize = 1_024;

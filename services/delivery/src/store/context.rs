@@ -1,12 +1,13 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
-use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, SessionId};
-use sea_orm::FromQueryResult;
+use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, MessageId, SessionId};
+use sea_orm::{FromQueryResult, TryGetableFromJson};
+use serde::Deserialize;
 use storage::{StorageError, Tx, statement::pairs};
 
-use super::SessionName;
-use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX};
+use super::{SessionName, threads::Threads};
+use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadExtract, ThreadMessage};
 
 /// The next item of a session's queue, with the facts for its prompt.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -32,9 +33,23 @@ pub struct QueuedItem {
     pub briefing: String,
 }
 
+/// An item with its thread: the ids of the newest messages, newest first, and those messages that are not cached.
+#[derive(FromQueryResult)]
+struct QueuedRow {
+    #[sea_orm(nested)]
+    item: QueuedItem,
+    thread_ids: Option<Vec<MessageId>>,
+    thread_read: Option<ThreadRead>,
+}
+
+#[derive(Deserialize)]
+struct ThreadRead(Vec<ThreadMessage>);
+
+impl TryGetableFromJson for ThreadRead {}
+
 /// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is requested twice:
-/// for a table that was analysed while it was empty, another index costs the same. The prompt cuts messages' bodies
-/// anyway, far below this limit. The caller holds the session's lock, so no other transaction takes the item.
+/// for a table that was analysed while it was empty, another index costs the same. Bodies of messages that are `known`
+/// are not read; the prompt cuts bodies far below this limit. The caller holds the session's lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
@@ -46,8 +61,8 @@ pub const QUEUE_NEXT: &str = concat!(
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
            case when k.id = a.coordinator_task then a.briefing else '' end as briefing,
-           coalesce(thread.messages, '[]') as thread_messages, thread.total as thread_total
-    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+           thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
+    from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, known)
     cross join lateral (
         select * from notification n
         where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued'
@@ -58,27 +73,55 @@ pub const QUEUE_NEXT: &str = concat!(
     cross join lateral (
         select (select count(*) from (
                     select from message c where c.account_id = k.account_id and c.task_id = k.id
-                    order by c.created_at, c.id limit $4) c) as total,
-               (select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
-                                                  'name', m.author_name, 'via', m.author_via), 'body', left(m.body, 4000),
-                                                  'at', m.created_at) order by m.created_at, m.id)
-                from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
-                      order by m.created_at desc, m.id desc limit $3) m) as messages
+                    order by c.created_at, c.id limit $5) c) as total, m.ids, m.read
+        from (            select array_agg(m.id) as ids,
+                   json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
+                                              'name', m.author_name, 'via', m.author_via), 'body', left(m.body, 4000),
+                                              'at', m.created_at)) filter (where m.id <> all (w.known::uuid[])) as read
+            from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
+                  order by m.created_at desc, m.id desc limit $4) m) m
         offset 0) thread"
 );
 
-pub async fn queue_next(tx: &Tx, names: &[SessionName], messages_max: i64) -> Result<Vec<QueuedItem>, StorageError> {
+pub async fn queue_next(
+    tx: &Tx,
+    names: &[SessionName],
+    threads: &Threads,
+    messages_max: i64,
+) -> Result<Vec<QueuedItem>, StorageError> {
     if names.is_empty() {
         return Ok(Vec::new());
     }
+    let known = threads.known(names);
     let (accounts, ids) = pairs(names);
+    let known_ids: Vec<String> = names.iter().map(|name| uuid_array(known.get(name))).collect();
     let values = [
         accounts.into(),
         ids.into(),
+        known_ids.into(),
         messages_max.into(),
         (THREAD_COUNTED_MAX + 1).into(),
     ];
-    tx.rows("take from queues", QUEUE_NEXT, values).await
+    let rows: Vec<QueuedRow> = tx.rows("take from queues", QUEUE_NEXT, values).await?;
+    let complete = |row: QueuedRow| {
+        let mut item = row.item;
+        let name = (item.account.clone(), item.session_id);
+        let read = row.thread_read.map_or_else(Vec::new, |read| read.0);
+        let ids = row.thread_ids.unwrap_or_default();
+        item.facts.thread = threads.extract(&name, ids.into_iter().rev(), known.get(&name), read);
+        item
+    };
+    Ok(rows.into_iter().map(complete).collect())
+}
+
+/// The messages' ids as a text that Postgres reads as an array.
+fn uuid_array(extract: Option<&ThreadExtract>) -> String {
+    let ids: Vec<String> = extract
+        .into_iter()
+        .flat_map(|extract| extract.iter())
+        .map(|message| message.id.to_string())
+        .collect();
+    format!("{{{}}}", ids.join(","))
 }
 
 /// Relies on index task_newest.

@@ -7,5 +7,6 @@ pub mod claim;
 pub mod context;
 pub mod journal;
 pub mod refused;
+pub mod threads;
 
 pub use storage::session::{SessionName, TurnName};

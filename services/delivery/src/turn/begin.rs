@@ -16,11 +16,14 @@ use super::{
     work::Work,
 };
 use crate::{
-    prompt::{InstructionFacts, Manifest, Marks, Profile, Profiles, ToolNames, input},
+    prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input},
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
-use storage::session::{sessions_lock::LockedSession, turns_begin::NewTurn};
+use storage::{
+    manifest::Manifest,
+    session::{sessions_lock::LockedSession, turns_begin::NewTurn},
+};
 
 /// The inputs of a new turn besides its session and its item.
 #[derive(Debug)]
@@ -55,7 +58,8 @@ pub fn begin(
         profile_hash: prompt.profile.hash.clone(),
         instructions: Arc::clone(&prompt.profile.text),
         input: prompt.input.clone(),
-        manifest: serde_json::to_string(&prompt.manifest).expect("a manifest serialises: texts and numbers"),
+        layout: prompt.manifest.layout,
+        manifest: prompt.manifest.packed(),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
         tools_wait_ms: beginning.tools_wait_ms,
         hops,

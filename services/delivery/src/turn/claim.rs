@@ -38,6 +38,7 @@ use crate::{
         SessionName, TurnName,
         claim::{OpenTurn, in_flight_lock, leases_check, turns_load},
         context::{QueuedItem, overview_load, queue_next},
+        threads::Threads,
     },
 };
 use storage::session::{
@@ -55,6 +56,7 @@ pub struct Claimer {
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
+    pub threads: Arc<Threads>,
     pub marks: MarkSecret,
     /// Triggers crash points.
     pub shutdown: Shutdown,
@@ -117,7 +119,8 @@ impl Claimer {
 
         // Only sessions with a queued item are claimed: a wrong counter must not hold a lease without work.
         let names_of_start: Vec<SessionName> = start.iter().map(LockedSession::name).collect();
-        let items = queue_next(&tx, &names_of_start, self.config.thread_messages_max.get().into()).await?;
+        let messages_max = self.config.thread_messages_max.get().into();
+        let items = queue_next(&tx, &names_of_start, &self.threads, messages_max).await?;
         let mut items: HashMap<SessionName, QueuedItem> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))

@@ -27,6 +27,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
         drivers: Arc::new(HashMap::new()),
         profiles: Arc::default(),
         kept: Arc::default(),
+        threads: Arc::default(),
         marks: MarkSecret::new([7; 32]),
         shutdown: Shutdown::new(),
     };
@@ -65,4 +66,38 @@ async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     assert_eq!(found.work[0].turn.id, lost.work[0].turn.id, "no second turn");
     assert_eq!(found.work[0].turn.fence, Fence(lost.work[0].turn.fence.0 + 1));
     assert_eq!(scene.turns("state").await, [TurnState::Calling.as_str()]);
+}
+
+/// What a prompt shows of a thread does not depend on which messages this process has read before.
+#[tokio::test]
+async fn a_thread_from_the_cache_is_the_thread_as_stored() {
+    let scene = Scene::with(|_| Reply::text("never asked")).await;
+    let fixture = scene.world.fixture();
+    let (remembering, database) = claimer(&scene).await;
+    let replica = replica(&database).await;
+    let name = [(scene.account.clone(), scene.session)];
+    let shown_max = DeliverySettings::default().thread_messages_max.get() as usize;
+    let mut posted: Vec<String> = Vec::new();
+    // None, some known ones, all known, more than are shown.
+    for (round, new) in [0, 2, 0, 3, 9, 1].into_iter().enumerate() {
+        for _ in 0..new {
+            let body = format!("message {}", posted.len());
+            fixture.message(&scene.account, &scene.task, &body).await;
+            posted.push(body);
+        }
+        scene.enqueue(&format!("n-{round}"), "x").await;
+        let claimed = remembering.claim(&name, replica).await.unwrap();
+        let sent = format!("{:?}", claimed.work[0].input);
+        let shown: Vec<&str> = sent.match_indices("message ").map(|(at, _)| &sent[at..]).collect();
+        let expected = posted.iter().rev().take(shown_max).rev();
+        assert!(
+            shown.iter().zip(expected).all(|(shown, body)| shown.starts_with(body)),
+            "{sent}"
+        );
+        assert_eq!(shown.len(), posted.len().min(shown_max), "{sent}");
+        sqlx::query("update session set phase = 'idle', active_turn_id = null, lease_owner = null")
+            .execute(&scene.world.database.owner)
+            .await
+            .unwrap();
+    }
 }

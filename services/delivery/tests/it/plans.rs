@@ -38,7 +38,7 @@ const STATEMENTS: [Planned; 14] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        28,
+        29,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
@@ -48,7 +48,7 @@ const STATEMENTS: [Planned; 14] = [
     ),
     (
         context::QUEUE_NEXT,
-        4,
+        5,
         &[
             "notification_queue",
             "message_thread",

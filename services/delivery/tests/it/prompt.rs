@@ -1,13 +1,16 @@
 //! Golden files of the prompts: a change here changes every agent's behaviour, and needs a new version.
 
+use std::sync::Arc;
+
 use contracts::quote;
 use delivery::prompt::{
-    InputFacts, InstructionFacts, Manifest, MarkSecret, OverviewEntry, TaskFacts, ThreadExtract, ThreadMessage,
-    ToolNames, input, instructions,
+    InputFacts, InstructionFacts, MarkSecret, OverviewEntry, TaskFacts, ThreadExtract, ThreadMessage, ToolNames, input,
+    instructions,
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus, TurnId,
 };
+use storage::manifest::Manifest;
 use testkit::hostile;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -74,19 +77,19 @@ fn facts() -> InputFacts {
             description: "Main must be green.".to_owned(),
             status: TaskStatus::InProgress,
         }),
-        thread: ThreadExtract(vec![
-            ThreadMessage {
+        thread: ThreadExtract::from([
+            Arc::new(ThreadMessage {
                 id: MessageId(Uuid::from_u128(1)),
                 author: actor(ActorKind::User, "u-1", "A person"),
                 body: "Please look.".to_owned(),
                 at,
-            },
-            ThreadMessage {
+            }),
+            Arc::new(ThreadMessage {
                 id: MessageId(Uuid::from_u128(2)),
                 author: actor(ActorKind::Agent, "a-1", "Reviewer"),
                 body: "long ".repeat(200),
                 at: at + Duration::minutes(5),
-            },
+            }),
         ]),
         thread_total: 12,
         overview: None,
@@ -166,7 +169,7 @@ const FIELDS: [(&str, Put); 17] = [
     ("sender.name", |facts, text| put(&mut facts.sender.name, text)),
     ("sender.via", |facts, text| put(facts.sender.via.as_mut()?, text)),
     ("author.via", |facts, text| {
-        put(facts.thread.0[0].author.via.as_mut()?, text)
+        put(message(facts, 0).author.via.as_mut()?, text)
     }),
     ("title", |facts, text| put(facts.title.as_mut()?, text)),
     ("body", |facts, text| put(&mut facts.body, text)),
@@ -174,15 +177,15 @@ const FIELDS: [(&str, Put); 17] = [
     ("task.description", |facts, text| {
         put_visible(&mut facts.task.as_mut()?.description, text)
     }),
-    ("author.id", |facts, text| put(&mut facts.thread.0[0].author.id, text)),
+    ("author.id", |facts, text| put(&mut message(facts, 0).author.id, text)),
     ("author.name", |facts, text| {
-        put(&mut facts.thread.0[0].author.name, text)
+        put(&mut message(facts, 0).author.name, text)
     }),
-    ("message", |facts, text| put(&mut facts.thread.0[0].body, text)),
+    ("message", |facts, text| put(&mut message(facts, 0).body, text)),
     ("last author.name", |facts, text| {
-        put(&mut facts.thread.0[1].author.name, text)
+        put(&mut message(facts, 1).author.name, text)
     }),
-    ("last message", |facts, text| put(&mut facts.thread.0[1].body, text)),
+    ("last message", |facts, text| put(&mut message(facts, 1).body, text)),
     ("briefing", |facts, text| {
         put_visible(&mut facts.overview.as_mut()?.0, text)
     }),
@@ -194,6 +197,10 @@ const FIELDS: [(&str, Put); 17] = [
 fn put(field: &mut String, text: &str) -> Option<()> {
     text.clone_into(field);
     Some(())
+}
+
+fn message(facts: &mut InputFacts, n: usize) -> &mut ThreadMessage {
+    Arc::make_mut(&mut Arc::make_mut(&mut facts.thread)[n])
 }
 
 /// A blank text is left out.
@@ -208,19 +215,17 @@ fn full() -> InputFacts {
         title: "Mend the build".to_owned(),
         status: TaskStatus::Done,
     };
-    let facts = facts();
-    let mut thread = facts.thread;
-    thread.0[0].author.via = Some("Chat".to_owned());
+    let mut facts = facts();
+    message(&mut facts, 0).author.via = Some("Chat".to_owned());
     InputFacts {
         sender: Actor {
             via: Some("publisher".to_owned()),
             ..facts.sender
         },
-        thread,
         about_message: Some(MessageId(Uuid::from_u128(3))),
         overview: Some(("We ship on Friday.".to_owned(), vec![entry("PROJ-7"), entry("PROJ-8")])),
         is_interrupted: true,
-        ..self::facts()
+        ..facts
     }
 }
 

@@ -3,6 +3,7 @@
 
 use futures::StreamExt;
 use serde_json::{Value, json};
+use storage::manifest::{Manifest, PartKind};
 use testkit::{Reply, StubProvider, World, eventually};
 
 use crate::scene::Scene;
@@ -68,14 +69,18 @@ async fn a_notification_becomes_a_recorded_turn() {
             .await,
         ["true"]
     );
-    let manifest: Value = serde_json::from_str(&scene.turns("manifest").await[0]).unwrap();
-    let parts: Vec<&str> = manifest["parts"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|part| part["part"].as_str().unwrap())
-        .collect();
-    assert_eq!(parts, ["policy", "notification", "thread", "message"]);
+    let packed = hex::decode(&scene.turns("encode(manifest_packed, 'hex')").await[0]).unwrap();
+    let manifest = Manifest::unpacked(&packed).unwrap();
+    let parts: Vec<PartKind> = manifest.parts.iter().map(|part| part.part).collect();
+    assert_eq!(
+        parts,
+        [
+            PartKind::Policy,
+            PartKind::Notification,
+            PartKind::Thread,
+            PartKind::Message
+        ]
+    );
 
     let mut spoken = String::new();
     while spoken != "All tests pass again." {

@@ -6,7 +6,7 @@ use api::turns::{ToolCall, Turn};
 use domain::{AccountId, TurnId};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
 use serde_json::Value;
-use storage::{StorageError, Tx, entity::instruction_text, error::Attempt};
+use storage::{StorageError, Tx, entity::instruction_text, error::Attempt, manifest::Manifest};
 use uuid::Uuid;
 
 use crate::paging::{Column, Listing, Order};
@@ -17,11 +17,29 @@ macro_rules! select {
         concat!(
             "select id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
                 reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-                started_at, finished_at, manifest
+                started_at, finished_at, manifest, manifest_packed
              from turn where account_id = $1 and ",
             $rest
         )
     };
+}
+
+#[derive(FromQueryResult)]
+pub struct TurnRow {
+    #[sea_orm(nested)]
+    turn: Turn,
+    manifest_packed: Option<Vec<u8>>,
+}
+
+impl TurnRow {
+    /// Without parts if another version has packed them.
+    fn unpacked(self) -> Turn {
+        let mut turn = self.turn;
+        if let Some(manifest) = self.manifest_packed.as_deref().and_then(Manifest::unpacked) {
+            turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
+        }
+        turn
+    }
 }
 
 /// Relies on the primary key.
@@ -33,7 +51,8 @@ pub const LIST: Listing = Listing {
     order: &[("number", Column::BigInt)],
     begins: Order::OldestFirst,
     wanted: None,
-    bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text)",
+    bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text)
+        + 4 * coalesce(octet_length(manifest_packed), 0)",
     names: ("", ""),
 };
 
@@ -53,12 +72,13 @@ pub async fn turn_find(
 pub async fn whole(
     tx: &Tx,
     account: &AccountId,
-    found: Vec<Turn>,
+    found: Vec<TurnRow>,
     bytes_max: usize,
 ) -> Result<Vec<Turn>, StorageError> {
     if found.is_empty() {
         return Ok(Vec::new());
     }
+    let found: Vec<Turn> = found.into_iter().map(TurnRow::unpacked).collect();
     let mut hashes: Vec<String> = found.iter().map(|turn| turn.profile.hash.clone()).collect();
     hashes.sort_unstable();
     hashes.dedup();

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, AgentId, SessionPhase, TaskId, TurnRef, TurnState};
+use domain::{AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnRef, TurnState};
 use sea_orm::{DbErr, Value};
 use uuid::Uuid;
 
@@ -28,8 +28,9 @@ pub struct NewTurn {
     pub profile_hash: String,
     pub instructions: Arc<str>,
     pub input: String,
-    /// A JSON object.
-    pub manifest: String,
+    pub layout: InstructionLayout,
+    /// Packed ([`crate::manifest`]).
+    pub manifest: Vec<u8>,
     /// Names of the offered tools: the tool-gateway refuses all others.
     pub tools: Vec<String>,
     /// How long its tool calls are valid.
@@ -59,28 +60,31 @@ pub const TURNS_BEGIN: &str = concat!(
     with given as materialized (
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
-                             $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[])
+                             $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
+                             $22::bytea[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
-                  profile_version, profile_hash, input, manifest, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state)
+                  profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
+                  manifest)
     ), taken as (
         update notification n set state = 'running', turn_id = g.id, reason = null
         from given g
         where n.account_id = any (array[g.account_id]) and n.id = g.notification_id and coalesce(n.state = 'queued', false)
     ), occupied as (
-        update session s set phase = g.phase, lease_owner = $22, fence = g.fence, wake_at = null, active_turn_id = g.id,
+        update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
             queued = s.queued - 1, turn_count = g.number, interrupted = false
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     ), told as (
         ",
-    crate::outbox_insert!("$23", "$24", "$25", "$26", "$27", "$28"),
+    crate::outbox_insert!("$24", "$25", "$26", "$27", "$28", "$29"),
     "
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
-                      profile_version, profile_hash, input, manifest, tools, tools_wait_ms, cause, hops, traceparent, tracestate,
-                      sent_at)
+                      profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
+                      traceparent, tracestate, sent_at)
     select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
-           array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input, g.manifest::jsonb,
+           array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input,
+           jsonb_build_object('layout', g.layout), g.manifest,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now()
     from given g
@@ -105,7 +109,7 @@ pub async fn turns_begin(
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
     let rows = outbox_rows(told);
-    let values: [Value; 22] = [
+    let values: [Value; 23] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -119,7 +123,7 @@ pub async fn turns_begin(
         column(turns, |new| new.profile_version.clone()),
         column(turns, |new| new.profile_hash.clone()),
         column(turns, |new| new.input.clone()),
-        column(turns, |new| new.manifest.clone()),
+        column(turns, |new| new.layout),
         column(turns, |new| new.tools.join(",")),
         column(turns, |new| new.tools_wait_ms),
         column(turns, |new| new.hops),
@@ -127,6 +131,7 @@ pub async fn turns_begin(
         column(turns, |new| text(&new.tracestate)),
         column(turns, |new| new.phase),
         column(turns, |new| new.state),
+        column(turns, |new| new.manifest.clone()),
         replica.into(),
     ];
     let values = values.into_iter().chain(outbox_values(tx, &rows));
