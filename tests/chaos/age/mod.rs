@@ -21,9 +21,11 @@ const PACE: Pace = Pace {
     think_long_ms: (20, 40),
 };
 
-/// Retention starts longer than the age of any row, so that only the simulated day expires rows.
+/// Retention starts longer than the age of any row, so that only the simulated day expires rows. A queue may hold all that is
+/// posted.
 const SETTINGS: &str = "
 [resolver]
+queue_items_max = 1000000
 closed_sessions_days = 32
 refused_days = 32
 [orchestrator]
