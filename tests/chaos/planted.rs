@@ -75,11 +75,6 @@ const HUNTS: &[Hunt] = &[
         "crash_point:resolver.batch_written",
         Seen::AtRest { faults: 20 },
     ),
-    hunt(
-        "ack_first",
-        "crash_point:orchestrator.turns_read",
-        Seen::AtRest { faults: 12 },
-    ),
     // Resumes shortly after another replica took the turn over, with an answer in hand.
     hunt(
         "fence_dropped",

@@ -200,9 +200,9 @@ async fn many_at_once_share_what_they_cost() {
     counted.publish(200, 200..200 + COUNT).await;
     counted.until_answered(200 + COUNT).await;
     let limit = Limit {
-        round_trips: 0.85,
-        commits: 0.16,
-        rows: 13.5,
+        round_trips: 0.7,
+        commits: 0.13,
+        rows: 14.4,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -218,9 +218,9 @@ async fn a_session_alone_pays_for_each_turn() {
     counted.publish(1, 1..1 + COUNT).await;
     counted.until_answered(1 + COUNT).await;
     let limit = Limit {
-        round_trips: 16.4,
-        commits: 3.4,
-        rows: 13.2,
+        round_trips: 11.0,
+        commits: 2.3,
+        rows: 14.2,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -238,9 +238,9 @@ async fn one_at_a_time_pays_for_every_step() {
         counted.until_answered(1 + n).await;
     }
     let limit = Limit {
-        round_trips: 22.6,
-        commits: 4.6,
-        rows: 14.2,
+        round_trips: 17.0,
+        commits: 3.4,
+        rows: 15.2,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -262,9 +262,9 @@ async fn a_tool_call_pays_for_its_round() {
         counted.until_answered(1 + n).await;
     }
     let limit = Limit {
-        round_trips: 39.0,
-        commits: 7.5,
-        rows: 22.2,
+        round_trips: 34.5,
+        commits: 6.5,
+        rows: 23.2,
     };
     counted.check(before, COUNT, &limit).await;
 }

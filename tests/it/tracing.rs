@@ -58,7 +58,6 @@ async fn one_trace_from_the_publisher_to_the_reply() {
         ("execute_tool task_history", 1),
         ("invoke_agent coder", 1),
         ("process notification", 1),
-        ("process turn.finished", 1),
     ];
     let trace = TraceId::from_hex(TRACE).unwrap();
     let spans = eventually("every hop has its span in the trace", || async {
@@ -111,7 +110,6 @@ fn check_attributes(spans: &[SpanData]) {
     for (name, destination) in [
         ("process notification", "notification"),
         ("execute_tool task_history", "tool.requested"),
-        ("process turn.finished", "event.turn.finished"),
     ] {
         check(name, "messaging.system", "nats");
         check(name, "messaging.operation.type", "process");

@@ -70,8 +70,8 @@ impl Broker {
         match message {
             Message::SessionResolved(_) | Message::SessionClosed(_) | Message::ToolFinished(_) => Service::Delivery,
             Message::ToolRequested(_) => Service::ToolGateway,
-            Message::TurnFinished(..) => Service::Orchestrator,
             Message::Notification(_) => Service::Resolver,
+            Message::Event(_) => unreachable!("no service reads events"),
         }
     }
 
@@ -87,11 +87,11 @@ impl Broker {
                 };
                 self.stream.insert(self.last_sequence, stored);
             }
+            Message::Event(_) => {}
             Message::SessionResolved(_)
             | Message::SessionClosed(_)
             | Message::ToolRequested(_)
-            | Message::ToolFinished(_)
-            | Message::TurnFinished(..) => {
+            | Message::ToolFinished(_) => {
                 let id = message.id();
                 let until = self.remembered.get(&id).copied();
                 if until.is_some_and(|until| until > now) {
@@ -117,12 +117,11 @@ impl Broker {
     /// Stores it regardless of the deduplication window, as after a restart of the server.
     pub(crate) fn duplicate(&mut self, message: Message, now: Millis) {
         match message {
-            Message::Notification(_) => self.publish(message, now),
+            Message::Notification(_) | Message::Event(_) => self.publish(message, now),
             Message::SessionResolved(_)
             | Message::SessionClosed(_)
             | Message::ToolRequested(_)
-            | Message::ToolFinished(_)
-            | Message::TurnFinished(..) => self.enqueue(message, now),
+            | Message::ToolFinished(_) => self.enqueue(message, now),
         }
     }
 

@@ -94,12 +94,9 @@ impl World {
         }
         if self.random.chance(self.rates.lose) && !self.broker.queued.is_empty() {
             let n = self.random.below(self.broker.queued.len());
-            // No sweep makes up for a lost message to the orchestrator.
-            if !matches!(self.broker.queued[n].message, Message::TurnFinished(..)) {
-                let lost = self.broker.queued.remove(n);
-                self.counts.faults += 1;
-                self.note("lost", [n as u64, 0], || lost.message.id());
-            }
+            let lost = self.broker.queued.remove(n);
+            self.counts.faults += 1;
+            self.note("lost", [n as u64, 0], || lost.message.id());
         }
         if self.random.chance(self.rates.stale) {
             self.send_stale();

@@ -61,6 +61,7 @@ pub struct Metrics {
     stale: Counter<u64>,
     tokens: Counter<u64>,
     history: Counter<u64>,
+    replies: Counter<u64>,
     in_flight: Gauge<u64>,
     waiting: Gauge<u64>,
     taken_over: Counter<u64>,
@@ -86,6 +87,7 @@ impl Default for Metrics {
                 "signalbox.delivery.turns_finished",
                 "Finished turns, by whether task_history was called",
             ),
+            replies: counter("signalbox.replies", "Ended turns, by what was done with their reply"),
             in_flight: gauge(
                 "signalbox.delivery.sessions_in_flight",
                 "Sessions that this process works on; at most delivery.turns_in_flight_max",
@@ -148,6 +150,12 @@ impl Metrics {
             self.tokens
                 .add(usage.output_tokens, &[KeyValue::new("direction", "output")]);
         }
+    }
+
+    /// Records an ended turn. A reply is not posted if there is none, or if it is late, blank, or without a task.
+    pub fn ended(&self, is_posted: bool) {
+        let outcome = if is_posted { "posted" } else { "silent" };
+        self.replies.add(1, &[KeyValue::new("outcome", outcome)]);
     }
 
     pub fn failed(&self, class: &'static str) {

@@ -1,5 +1,5 @@
-//! Activities of a task: created, moved, assigned, message posted. Each is written in the transaction of its change; read here at
-//! `/api/orgs/{account}/tasks/{task}/activities`.
+//! Activities of a task: created, moved, assigned, message posted. Each is written in the transaction of its change, except that of a
+//! message, which is the message; read here at `/api/orgs/{account}/tasks/{task}/activities`.
 
 use api::activities::Activity;
 use axum::extract::State;
@@ -39,10 +39,12 @@ async fn list(
     Ok(rows.show())
 }
 
-/// Relies on activity_newest.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at
-        from activity where account_id = $1 and task_id = $2",
+    rows: concat!(
+        "select account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at",
+        storage::activities!(),
+        " and account_id = $1 and task_id = $2"
+    ),
     order: &[("created_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: None,

@@ -65,7 +65,7 @@ const fn event(kind: &'static str, publishers: &'static [User], consumers: &'sta
 events! {
     "task.created" TaskCreated(TaskCreated) from [Resolver, Orchestrator];
     "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
-    "message.posted" MessagePosted(MessagePosted) from [ToolGateway, Orchestrator];
+    "message.posted" MessagePosted(MessagePosted) from [Delivery, ToolGateway, Orchestrator];
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
     "notification.cancelled" NotificationCancelled(NotificationEnded) from [Delivery, ToolGateway, Orchestrator];
     "notification.failed" NotificationFailed(NotificationEnded) from [Delivery];

@@ -12,7 +12,10 @@ use std::time::Duration;
 
 use unread::{StoredRow, outbox_stored};
 
-use contracts::{Outgoing, header, message::awaited};
+use contracts::{
+    Outgoing, header,
+    message::{Stream, awaited},
+};
 use domain::AccountId;
 use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use time::OffsetDateTime;
@@ -56,7 +59,7 @@ impl OutboxRow {
 
     /// Whether it stays until its message was read.
     pub fn is_awaited(&self) -> bool {
-        awaited(&self.outgoing.subject).is_some()
+        self.outgoing.headers.get(header::RECEIPT).is_some()
     }
 }
 
@@ -80,7 +83,8 @@ pub fn outbox_rows(messages: Vec<Owned>) -> Vec<OutboxRow> {
         .into_iter()
         .map(|(account, mut outgoing)| {
             let id = Uuid::now_v7();
-            if awaited(&outgoing.subject).is_some() {
+            // The end of a turn was awaited in the previous version, whose rows are still read.
+            if awaited(&outgoing.subject) == Some(Stream::Notification) {
                 outgoing.headers.set(header::RECEIPT, id.to_string());
             }
             OutboxRow {

@@ -33,11 +33,6 @@ const OF_NO_ACCOUNT: &[(&str, &str)] = &[
 /// Conditions whose removal changes nothing, by a part of the statement and the condition, with the reason.
 const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
     (
-        "from given g join posted p",
-        "p.account_id = g.account_id",
-        "both sides are of one batch, and a batch of one account has each id once; `twins.rs` of the orchestrator has two",
-    ),
-    (
         "cross join lateral (select 1 from instruction_text i",
         "i.account_id = g.account_id",
         "a text's key is its hash: another account's text under that key is the same one",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use contracts::tools::IdOf;
+use contracts::{Headers, Outgoing, header, tools::IdOf};
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
@@ -12,6 +12,7 @@ use testkit::{
     tools::{arguments, in_order},
 };
 use tokio::time::timeout;
+use uuid::Uuid;
 
 use super::{
     own::{reading, removing, writing},
@@ -73,6 +74,7 @@ impl Walk<'_> {
         self.addressed().await;
         self.entered().await;
         self.locked().await;
+        self.ended_before().await;
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.closing().await;
@@ -219,6 +221,34 @@ impl Walk<'_> {
         })
         .await;
         holder.rollback().await.unwrap();
+    }
+
+    /// A turn that a delivery of the previous version ended: the orchestrator posts its reply.
+    async fn ended_before(&self) {
+        let account = &self.tenant.account;
+        let client = self.house.world.operator().await;
+        let finished = format!("signalbox.event.{account}.LIVE-1.turn.finished");
+        let mut heard = client.subscribe(finished.clone()).await.unwrap();
+        client.flush().await.unwrap();
+        self.delivered("LIVE-1", "ended-before", "b").await;
+        let event = timeout(Duration::from_secs(20), heard.next()).await;
+        let event = event.expect("an event").expect("a connection");
+        let mut headers = Headers::default();
+        headers.set(header::RECEIPT, Uuid::now_v7().to_string());
+        let event = Outgoing {
+            subject: finished,
+            headers,
+            payload: event.payload.to_vec(),
+        };
+        self.trials.next_step();
+        for answer in self.house.world.bus().await.publish_all(&[event]).await {
+            answer.expect("stored");
+        }
+        eventually("the orchestrator has posted it", || async {
+            let is_posted = |sql: &str| sql.contains("insert into message") && sql.contains("from unnest(");
+            self.trials.book().keys().any(|(_, sql)| is_posted(sql)).then_some(())
+        })
+        .await;
     }
 
     /// A service that knows the conversation enters an item, and repeats it.

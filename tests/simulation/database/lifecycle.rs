@@ -74,6 +74,13 @@ impl Database {
         ))
     }
 
+    /// `UNCOUNT`. A mistake may have left an item in a session that was removed.
+    fn uncount(&mut self, account: &AccountId, session: SessionId) {
+        if let Some(row) = self.sessions.get_mut(&(account.clone(), session)) {
+            row.queued -= 1;
+        }
+    }
+
     /// `CLOSE`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for items that carry over.
     fn close(
         &mut self,
@@ -135,18 +142,12 @@ impl Database {
                 .expect("locked");
             row.state = NotificationState::Cancelled;
             if bug != Some(Bug::CancelledCounted) {
-                self.sessions
-                    .get_mut(&(account.clone(), *session))
-                    .expect("locked")
-                    .queued -= 1;
+                self.uncount(account, *session);
             }
         }
         if bug != Some(Bug::CarriedForgotten) {
             for (_, session, _) in &judged.moving {
-                self.sessions
-                    .get_mut(&(account.clone(), *session))
-                    .expect("locked")
-                    .queued -= 1;
+                self.uncount(account, *session);
             }
         }
         let mut closed = Closed {

@@ -6,7 +6,6 @@ use contracts::{
     session::{SessionClosed, SessionResolved},
     tool::{ToolFinished, ToolRequested},
 };
-use domain::{AccountId, TurnId};
 use uuid::Uuid;
 
 use super::{Database, Millis};
@@ -27,9 +26,9 @@ pub(crate) enum Message {
     SessionClosed(SessionClosed),
     ToolRequested(ToolRequested),
     ToolFinished(ToolFinished),
-    /// With its receipt.
-    TurnFinished(AccountId, TurnId, Option<Uuid>),
     Notification(Published),
+    /// The id of an event. No service reads events.
+    Event(String),
 }
 
 /// A notification on its subject.
@@ -47,7 +46,7 @@ impl Message {
             Self::SessionClosed(message) => message.message_id(),
             Self::ToolRequested(message) => message.message_id(),
             Self::ToolFinished(message) => message.message_id(),
-            Self::TurnFinished(_, turn, _) => format!("turn.finished:{turn}"),
+            Self::Event(id) => id.clone(),
             // Not deduplicated by the broker (topology.rs).
             Self::Notification(_) => String::new(),
         }
@@ -55,23 +54,20 @@ impl Message {
 
     /// As `contracts::Awaited`: its row stays until the message was read.
     pub(crate) fn is_awaited(&self) -> bool {
-        matches!(self, Self::TurnFinished(..) | Self::Notification(_))
+        matches!(self, Self::Notification(_))
     }
 
     /// The row that waits for the message to be read.
     pub(crate) fn receipt(&self) -> Option<Uuid> {
         match self {
-            Self::TurnFinished(_, _, receipt) => *receipt,
             Self::Notification(published) => receipt(&published.headers),
-            Self::SessionResolved(_) | Self::SessionClosed(_) | Self::ToolRequested(_) | Self::ToolFinished(_) => None,
+            _ => None,
         }
     }
 
     fn with_receipt(mut self, id: Uuid) -> Message {
-        match &mut self {
-            Self::TurnFinished(_, _, receipt) => *receipt = Some(id),
-            Self::Notification(published) => published.headers.set(header::RECEIPT, id.to_string()),
-            Self::SessionResolved(_) | Self::SessionClosed(_) | Self::ToolRequested(_) | Self::ToolFinished(_) => {}
+        if let Self::Notification(published) = &mut self {
+            published.headers.set(header::RECEIPT, id.to_string());
         }
         self
     }

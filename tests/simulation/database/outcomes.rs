@@ -87,7 +87,7 @@ impl Database {
         recorded
     }
 
-    /// Turns in `TURNS_RECORD`. `false`: not in flight under this fence.
+    /// Turns and replies in `TURNS_RECORD`. `false`: not in flight under this fence.
     fn turn_change(&mut self, change: &Change, bug: Option<Bug>) -> bool {
         let now = self.now;
         let turn = &change.turn;
@@ -119,6 +119,14 @@ impl Database {
         row.reply = turn.reply.clone().or(row.reply.take());
         row.no_reply = no_reply;
         row.late = turn.late;
+        if let Some(message) = turn.posted_as
+            && !no_reply
+            && row.task.is_some()
+        {
+            self.messages
+                .entry((turn.account_id.clone(), message))
+                .or_insert(turn.id);
+        }
         true
     }
 
@@ -159,7 +167,7 @@ impl Database {
         bug: Option<Bug>,
     ) -> Vec<Message> {
         let work = &report.work;
-        let over = Message::TurnFinished(work.turn.account.clone(), work.turn.id, None);
+        let over = Message::Event(format!("turn.finished:{}", work.turn.id));
         match settled {
             Settled::AwaitTools { round } => round
                 .calls

@@ -99,7 +99,7 @@ impl World {
             Message::SessionResolved(message) => (message.account.clone(), message.session_id),
             Message::SessionClosed(message) => (message.account.clone(), message.session_id),
             Message::ToolFinished(message) => (message.account.clone(), message.session_id),
-            Message::ToolRequested(_) | Message::TurnFinished(..) | Message::Notification(_) => {
+            Message::ToolRequested(_) | Message::Notification(_) | Message::Event(_) => {
                 unreachable!("delivery reads wake-ups")
             }
         };

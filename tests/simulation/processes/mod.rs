@@ -2,7 +2,6 @@
 //! [`Act`], and may end it between any two.
 
 mod delivery;
-mod orchestrator;
 mod relay;
 mod resolver;
 mod tool_gateway;
@@ -11,7 +10,7 @@ use std::collections::VecDeque;
 
 use uuid::Uuid;
 
-use self::{delivery::Conductor, orchestrator::Posting, resolver::Reading, tool_gateway::Calling};
+use self::{delivery::Conductor, resolver::Reading, tool_gateway::Calling};
 use super::{
     database::{Millis, outbox::Service},
     settings::{LEASE, MARGIN, Settings},
@@ -46,7 +45,6 @@ pub(crate) struct Process {
     readings: Vec<Reading>,
     conductor: Conductor,
     callings: Vec<Calling>,
-    postings: Vec<Posting>,
 }
 
 /// Possible next steps of a process.
@@ -68,7 +66,6 @@ pub(crate) enum Act {
     Work(usize),
     Record,
     Call(usize),
-    Post(usize),
 }
 
 impl Process {
@@ -88,7 +85,6 @@ impl Process {
             readings: Vec::new(),
             conductor: Conductor::new(settings),
             callings: Vec::new(),
-            postings: Vec::new(),
         }
     }
 
@@ -151,7 +147,7 @@ impl World {
             Service::Resolver => self.resolver_acts(p, acts),
             Service::Delivery => self.delivery_acts(p, acts),
             Service::ToolGateway => acts.extend((0..process.callings.len()).map(Act::Call)),
-            Service::Orchestrator => acts.extend((0..process.postings.len()).map(Act::Post)),
+            Service::Orchestrator => {}
         }
     }
 
@@ -175,7 +171,6 @@ impl World {
             Act::Work(n) => self.work(p, n),
             Act::Record => self.record(p),
             Act::Call(n) => self.call(p, n),
-            Act::Post(n) => self.post(p, n),
         }
     }
 
@@ -234,8 +229,7 @@ impl World {
         match self.processes[p].service {
             Service::Delivery => self.wake(p, &queued),
             Service::ToolGateway => self.call_begins(p, queued),
-            Service::Orchestrator => self.posting_begins(p, queued),
-            Service::Resolver => unreachable!("the resolver reads a stream"),
+            Service::Resolver | Service::Orchestrator => unreachable!("no message is for it alone"),
         }
     }
 

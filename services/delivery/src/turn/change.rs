@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use domain::{CloseReason, ImpossibleStep, NotificationState};
-use storage::session::sessions_close::{AGENT_REMOVED, TASK_CLOSED};
+use storage::{
+    lifecycle::reply_message_id,
+    session::sessions_close::{AGENT_REMOVED, TASK_CLOSED},
+};
 
 use super::{call::Report, settle::Settled, work::Work};
 use crate::{
@@ -53,6 +56,7 @@ pub(super) fn change(
         lost: false,
         response_id: None,
         reply: None,
+        posted_as: None,
         usage: None,
         error: error.map(str::to_owned),
         error_class: class.map(str::to_owned),
@@ -84,6 +88,8 @@ pub(super) fn change(
             late,
         } => {
             change.turn.reply = Some(reply.clone());
+            let speaks = !late && !reply.trim().is_empty();
+            change.turn.posted_as = speaks.then(|| reply_message_id(work.turn.id));
             change.turn.response_id.clone_from(response_id);
             change.turn.usage = total(&work.journal, *usage);
             change.turn.error.clone_from(note);

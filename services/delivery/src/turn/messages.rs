@@ -5,12 +5,15 @@ use std::collections::HashSet;
 
 use contracts::{
     Root, TraceContext,
-    event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished, TurnStarted},
+    event::{
+        EVENT_REPLY_BYTES_MAX, Event, MessagePosted, NotificationEnded, ProviderSessionMismatched, TurnFinished,
+        TurnStarted,
+    },
     outgoing::Origin,
     tool::ToolRequested,
 };
-use domain::{AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState};
-use storage::{Setting, outbox::Owned};
+use domain::{Actor, ActorKind, AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState};
+use storage::{Setting, lifecycle::reply_message_id, outbox::Owned};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -142,6 +145,23 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         attempts: work.attempts + 1,
         error: ended.error.map(str::to_owned),
     }
+}
+
+/// The event of a turn's reply in its thread.
+pub(super) fn message_posted(root: &Root, work: &Work, author: &str, now: OffsetDateTime) -> Owned {
+    let id = reply_message_id(work.turn.id);
+    let posted = MessagePosted {
+        message_id: id,
+        author: Actor {
+            kind: ActorKind::Agent,
+            id: work.agent_id.to_string(),
+            name: author.to_owned(),
+            via: None,
+        },
+        turn_id: Some(work.turn.id),
+    };
+    let setting = work.setting(root, now);
+    event(&setting, &work.turn, &id.to_string(), Event::MessagePosted(posted))
 }
 
 fn cut(text: &str, bytes_max: usize) -> String {

@@ -21,7 +21,7 @@ use super::{
     call::Report,
     change::change,
     claim::possible,
-    messages::{notification_failed, outcome_messages},
+    messages::{message_posted, notification_failed, outcome_messages},
     settle::{AttemptFacts, Settled, settle},
     work::Work,
 };
@@ -107,6 +107,7 @@ impl Recorder {
         let Written {
             mut turns,
             items: ended,
+            posted,
         } = turns_record(&tx, &records).await?;
         let decided: Vec<(Decided<'_>, Changed)> = decided
             .into_iter()
@@ -123,6 +124,8 @@ impl Recorder {
         for (decided, changed) in &decided {
             let Decided { report, settled, .. } = decided;
             messages.extend(outcome_messages(&self.root, decided, changed, &ended, now));
+            let author = posted.get(&report.work.turn_name());
+            messages.extend(author.map(|author| message_posted(&self.root, &report.work, author, now)));
             if let Settled::GaveUp { error, class, .. } = settled {
                 messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
@@ -132,8 +135,12 @@ impl Recorder {
         tx.commit().await?;
         self.shutdown.crash_point("delivery.outcome_committed").await;
         self.outbox.publish_soon(outbox);
-        for (Decided { report, settled, .. }, changed) in &decided {
+        for (decided, changed) in &decided {
+            let Decided { report, settled, .. } = decided;
             count(&self.metrics, &report.work, settled, changed);
+            if decided.change.turn.over {
+                self.metrics.ended(posted.contains_key(&report.work.turn_name()));
+            }
             log(&report.work, settled, changed);
         }
         Ok(free)

@@ -44,7 +44,13 @@ const STATEMENTS: [Planned; 14] = [
     (
         turns_record::TURNS_RECORD,
         2,
-        &["turn_pkey", "tool_call_turn", "session_pkey", "notification_pkey"],
+        &[
+            "turn_pkey",
+            "tool_call_turn",
+            "session_pkey",
+            "notification_pkey",
+            "agent_pkey",
+        ],
     ),
     (
         context::QUEUE_NEXT,

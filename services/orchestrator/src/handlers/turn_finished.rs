@@ -1,8 +1,9 @@
-//! Posts the reply of an ended turn into its task's thread.
+//! Posts the reply of a turn that a delivery of the previous version ended into its task's thread. The next version has no
+//! such consumer.
 //!
-//! Consumes `turn.finished` events.
+//! Consumes `turn.finished` events. One without a receipt is of this version's delivery, which has posted the reply.
 //! Decides which replies are posted: the reply of a finished turn on a task, unless it was late or `no_reply`, or is empty.
-//! Writes one message a turn, whose id follows from the turn, with its activity; and the receipts that delete the events' outbox
+//! Writes one message a turn, whose id follows from the turn; and the receipts that delete the events' outbox
 //! rows.
 //! Publishes `message.posted`.
 //!
@@ -12,8 +13,9 @@
 use std::{collections::HashMap, time::Duration};
 
 use contracts::{
-    Root, TraceContext, addressed,
+    Headers, Root, TraceContext, addressed,
     event::{Event, EventMessage},
+    header,
     outgoing::Origin,
 };
 use domain::{AccountId, Actor, ActorKind, TaskId, TurnId, TurnState, error_chain};
@@ -53,8 +55,13 @@ impl TurnFinishedHandler {
 
 impl BatchHandler for TurnFinishedHandler {
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        let read: Vec<Result<TurnName, Verdict>> =
-            batch.iter().map(|incoming| read(&self.app.root, incoming)).collect();
+        let read: Vec<Result<TurnName, Verdict>> = batch
+            .iter()
+            .map(|incoming| match is_of_previous(&incoming.headers) {
+                true => read(&self.app.root, incoming),
+                false => Err(Verdict::Done(Vec::new())),
+            })
+            .collect();
         let named = || {
             let pairs = batch.iter().zip(&read);
             pairs.filter_map(|(incoming, place)| Some((incoming, place.as_ref().ok()?)))
@@ -65,7 +72,6 @@ impl BatchHandler for TurnFinishedHandler {
         // An event may be delivered twice in one batch.
         places.sort_unstable();
         places.dedup();
-        self.app.shutdown.crash_point("orchestrator.turns_read").await;
         let receipts: Vec<(TurnName, Receipt)> = named()
             .flat_map(|(incoming, place)| {
                 let receipts = Receipt::of(Some(&place.0), &incoming.headers);
@@ -85,10 +91,13 @@ impl BatchHandler for TurnFinishedHandler {
             })
             .collect()
     }
+}
 
-    async fn published(&self) {
-        self.app.shutdown.crash_point("orchestrator.replies_published").await;
-    }
+/// Whether the event's sender leaves the reply to this consumer. A redriven event has lost its receipt.
+fn is_of_previous(headers: &Headers) -> bool {
+    [header::RECEIPT, header::REDRIVE]
+        .iter()
+        .any(|name| headers.get(name).is_some())
 }
 
 /// The turn that a message names, or the verdict on a message that names none.
@@ -182,9 +191,7 @@ impl TurnFinishedHandler {
         let replies: Vec<Reply<'_>> = drafts.iter().map(ReplyDraft::reply).collect();
         let events = replies_post(&tx, &replies).await?;
         outbox_receive(&tx, receipts).await?;
-        self.app.shutdown.crash_point("orchestrator.replies_written").await;
         tx.commit().await?;
-        self.app.shutdown.crash_point("orchestrator.replies_committed").await;
         let meters = &self.app.meters;
         meters.replies("posted", drafts.len());
         meters.replies("silent", turns.len() - drafts.len());

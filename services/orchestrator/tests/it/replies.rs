@@ -18,7 +18,7 @@ use crate::{
     world::{Tenant, World},
 };
 
-/// An event as delivery sends it; only the turn's name is read from it.
+/// An event as the previous version's delivery sends it; only the turn's name is read from it.
 pub(crate) fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
     let finished = TurnFinished {
         turn_id: TurnId(turn),
@@ -47,9 +47,11 @@ pub(crate) fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
 }
 
 fn incoming(account: &str, payload: Vec<u8>) -> Incoming {
+    let mut headers = Headers::default();
+    headers.set(contracts::header::RECEIPT, Uuid::now_v7().to_string());
     Incoming {
         subject: format!("signalbox.event.{account}.-.turn.finished"),
-        headers: Headers::default(),
+        headers,
         payload: Bytes::from(payload),
         stream_sequence: 1,
         deliveries: 1,
@@ -104,6 +106,23 @@ async fn a_reply_enters_its_thread_once() {
         world.sent_on("signalbox.notification.").await.is_empty(),
         "agents' words wake nobody"
     );
+}
+
+/// This version's delivery posts a reply with its turn's record, and its event asks for no receipt.
+#[tokio::test]
+async fn an_event_without_a_receipt_is_only_read() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "T", &["coder"]).await;
+    let session = seed::session(&world, &tenant, "T", &coder, 1, true).await;
+    let turn = seed::turn(&world, &tenant, session, 1, Ended::default()).await;
+    let mut event = event(&tenant, turn);
+    event.headers = Headers::default();
+    world.app.database.close().await;
+    let verdicts = TurnFinishedHandler::new(world.app.clone()).handle(&[event]).await;
+    assert!(published(&verdicts[0]).is_empty());
+    assert_eq!(world.test.count("select count(*) from message").await, 0);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use contracts::{Headers, Outgoing, Root};
+use contracts::{Headers, Outgoing, Root, header};
 use devstack::NatsServer;
 use futures::StreamExt;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
@@ -98,13 +98,16 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
     .await;
 
     let turn = ended_turn(&test, agent["id"].as_str().unwrap()).await;
+    // As a delivery of the previous version publishes it.
     let event = json!({"account": "acme", "task": "PROJ-7", "at": "2026-01-01T00:00:00Z", "type": "turn.finished", "data": {
         "turn_id": turn, "session_id": Uuid::nil(), "session_key": "k", "generation": 1, "number": 1, "agent_id": agent["id"],
         "notifications": [], "state": "finished", "reply": null, "reply_cut": false, "no_reply": false, "late": false,
         "attempts": 1, "error": null}});
+    let mut headers = Headers::default();
+    headers.set(header::RECEIPT, Uuid::now_v7().to_string());
     let event = Outgoing {
         subject: "signalbox.event.acme.PROJ-7.turn.finished".to_owned(),
-        headers: Headers::default(),
+        headers,
         payload: event.to_string().into_bytes(),
     };
     bus.publish_all(&[event]).await.pop().unwrap().unwrap();

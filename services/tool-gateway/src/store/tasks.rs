@@ -103,11 +103,11 @@ pub(crate) struct ActivityRow {
     pub created_at: OffsetDateTime,
 }
 
-/// Relies on activity_newest.
-const ACTIVITIES_NEWEST: &str = "
-    select id, kind, actor_kind, actor_id, actor_name, detail, created_at
-    from activity where account_id = $1 and task_id = $2
-    order by created_at desc, id desc limit $3";
+const ACTIVITIES_NEWEST: &str = concat!(
+    "select id, kind, actor_kind, actor_id, actor_name, detail, created_at",
+    storage::activities!(),
+    " and account_id = $1 and task_id = $2 order by created_at desc, id desc limit $3"
+);
 
 pub(crate) async fn activities_newest(
     tx: &Tx,

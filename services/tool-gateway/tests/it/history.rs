@@ -46,14 +46,15 @@ async fn shows_the_task_its_thread_and_its_activities() {
     assert_eq!((shown.len(), shown[0], shown[24]), (25, "m7", "mine"));
     assert_eq!(result["messages"][24]["author"]["kind"], "agent");
     assert_eq!(result["messages"][24]["author"]["id"], coder.agent.to_string());
-    // newest first
+    // 30 unless asked for more, the newest first
     let kinds: Vec<&str> = result["activities"]
         .as_array()
         .unwrap()
         .iter()
         .map(|activity| activity["kind"].as_str().unwrap())
         .collect();
-    assert_eq!(kinds, ["message.posted", "task.status_changed"]);
+    assert_eq!(kinds[..2], ["message.posted", "task.status_changed"]);
+    assert_eq!(kinds[2..], ["message.posted"; 28]);
     assert_eq!(
         result["activities"][1]["detail"],
         json!({"from": "in_progress", "to": "review"})

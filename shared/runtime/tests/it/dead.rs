@@ -1,7 +1,7 @@
 //! An undeliverable message: a row, a message on the dead subject and an event, once however often it is buried.
 
 use bytes::Bytes;
-use contracts::{Headers, Outgoing, header};
+use contracts::{Headers, header};
 use messaging::{DeadLetterSink, DeadMessage, Incoming, Stream};
 use runtime::Context;
 use time::OffsetDateTime;
@@ -108,13 +108,9 @@ async fn a_message_without_an_account_is_the_operators() {
 async fn a_buried_message_keeps_no_row() {
     let world = World::new().await;
     let context = world.context("").await;
-    let subject = "signalbox.event.acme.PROJ-7.turn.finished";
-    let event = Outgoing {
-        subject: subject.to_owned(),
-        ..world.event("e-1", b"not json")
-    };
-    let rows = world.commit(&context, vec![event]).await;
-    let mut message = dead(subject);
+    let notification = world.notification("n-1");
+    let mut message = dead(&notification.subject);
+    let rows = world.commit(&context, vec![notification]).await;
     message.incoming.headers = rows[0].outgoing.headers.clone();
     context.outbox.publish_soon(rows);
     world.unread(1).await;

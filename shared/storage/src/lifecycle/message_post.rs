@@ -1,9 +1,8 @@
-//! Posts a message to a task's thread: of a person by API, of an agent by tool, or the reply of a turn.
+//! Posts a message to a task's thread: of a person by API, or of an agent by tool.
 
 use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
 
-use super::activity::activity_insert;
 use crate::{Setting, StorageError, Tx, outbox::Owned};
 
 #[derive(Clone, Debug)]
@@ -42,19 +41,6 @@ pub async fn message_post(
     if tx.execute("post message", MESSAGE_INSERT, values).await? == 0 {
         return Ok(None);
     }
-    let mut detail = serde_json::json!({"message_id": new.id});
-    if let Some(via) = &new.author.via {
-        detail["via"] = via.as_str().into();
-    }
-    activity_insert(
-        tx,
-        (new.account, new.task),
-        "message.posted",
-        new.author,
-        detail,
-        setting.now,
-    )
-    .await?;
     let posted = MessagePosted {
         message_id: new.id,
         author: new.author.clone(),

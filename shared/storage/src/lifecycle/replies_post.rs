@@ -1,11 +1,12 @@
-//! Replies of turns enter their threads, a batch at a time. A turn's reply is one message, however often it is posted:
-//! its id follows from the turn.
+//! Replies of turns that a delivery of the previous version recorded enter their threads, a batch at a time. A delivery
+//! of this version posts a reply with its record (`turns_record`). A turn's reply is one message, however often it is
+//! posted: its id follows from the turn.
 
 use contracts::event::{Event, MessagePosted};
 use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
 use uuid::Uuid;
 
-use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id, statement::column};
+use crate::{Setting, StorageError, Tx, outbox::Owned, statement::column};
 
 #[derive(Clone, Debug)]
 pub struct Reply<'a> {
@@ -27,22 +28,12 @@ pub fn reply_message_id(turn: TurnId) -> MessageId {
     MessageId(Uuid::new_v5(&REPLIES, turn.uuid().as_bytes()))
 }
 
-/// One statement: a reply that is in the thread already adds no second activity.
 const REPLIES_INSERT: &str = "
-    with given as (
-        select * from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[],
-                             $8::timestamptz[], $9::uuid[])
-            as r (account_id, id, task_id, author_id, author_name, body, turn_id, created_at, activity_id)
-    ), posted as (
-        insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at)
-        select account_id, id, task_id, 'agent', author_id, author_name, body, turn_id, created_at from given
-        on conflict do nothing
-        returning account_id, id
-    )
-    insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
-    select g.account_id, g.activity_id, g.task_id, 'message.posted', 'agent', g.author_id, g.author_name,
-           jsonb_build_object('message_id', g.id), g.created_at
-    from given g join posted p on p.account_id = g.account_id and p.id = g.id";
+    insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at)
+    select account_id, id, task_id, 'agent', author_id, author_name, body, turn_id, created_at
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::uuid[], $8::timestamptz[])
+        as r (account_id, id, task_id, author_id, author_name, body, turn_id, created_at)
+    on conflict do nothing";
 
 /// Posts the replies that are not in their thread yet. Returns every reply's event, also for replies that were there:
 /// their event may not have been sent, and has the same id again.
@@ -59,7 +50,6 @@ pub async fn replies_post(tx: &Tx, replies: &[Reply<'_>]) -> Result<Vec<Owned>, 
         column(replies, |reply| reply.body.to_owned()),
         column(replies, |reply| reply.turn),
         column(replies, |reply| reply.setting.now),
-        column(replies, |_| fresh_id()),
     ];
     tx.execute("post replies", REPLIES_INSERT, values).await?;
     Ok(replies.iter().map(posted).collect())

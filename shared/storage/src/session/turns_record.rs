@@ -1,9 +1,9 @@
-//! Records the results of provider calls: turns, their sessions and their notifications in one statement, guarded by
-//! the fence that the caller checked under the sessions' locks.
+//! Records the results of provider calls: turns, their sessions, their notifications and their replies in one
+//! statement, guarded by the fence that the caller checked under the sessions' locks.
 
 use std::collections::{HashMap, HashSet};
 
-use domain::{AccountId, Fence, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{AccountId, Fence, MessageId, SessionId, SessionPhase, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde::Serialize;
 
@@ -70,13 +70,15 @@ pub struct TurnChange {
     pub lost: bool,
     pub response_id: Option<String>,
     pub reply: Option<String>,
+    /// The message of the reply. It enters the thread unless the agent called `no_reply`; none: it stays in the turn.
+    pub posted_as: Option<MessageId>,
     pub usage: Option<serde_json::Value>,
     pub error: Option<String>,
     pub error_class: Option<String>,
     pub late: bool,
 }
 
-/// Updates turns, and for each updated turn its session and its notifications. Relies on primary keys and on index
+/// Updates turns, and for each updated turn its session, its notifications and its reply's message. Relies on primary keys and on index
 /// tool_call_turn, in whose order the rows are read: without the order, another index costs the same on an empty table.
 /// The states are compared in a form without selectivity statistics: the planner would otherwise expect few turns in
 /// progress and read all of them first. The called tools are read from the record of the calls, since an agent may also
@@ -106,11 +108,11 @@ pub const TURNS_RECORD: &str = "
             finished_at = case when r.over then now() end
         from json_to_recordset($1::text::json) as r (
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
-            calls_requested integer, waits boolean, lost boolean, response_id text, reply text, usage jsonb, error text,
+            calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
-        returning t.account_id, t.id, t.task_history_called, t.no_reply, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
+        returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
                   r.asked, r.queued, r.interrupted, r.mismatch
     ), freed as (
         update session s set
@@ -128,17 +130,28 @@ pub const TURNS_RECORD: &str = "
           and coalesce(n.state = 'running', false)
           and coalesce((i.account_id, i.turn_id) in (select c.account_id, c.id from changed c), false)
         returning n.account_id, i.turn_id, n.id
+    ), posted as (
+        insert into message (account_id, id, task_id, author_kind, author_id, author_name, body, turn_id, created_at)
+        select c.account_id, c.posted_as, c.task_id, 'agent', g.id::text, g.name, c.reply, c.id, now()
+        from changed c join agent g on g.account_id = any (array[c.account_id]) and g.id = c.agent_id
+        where c.posted_as is not null and not c.no_reply and c.task_id is not null
+        on conflict do nothing
+        returning account_id, turn_id, author_name
     )
-    select account_id, id as turn_id, null as notification_id, task_history_called, no_reply from changed
+    select account_id, id as turn_id, null as notification_id, task_history_called, no_reply, null as author_name from changed
     union all
-    select account_id, turn_id, id, false, false from ended";
+    select account_id, turn_id, id, false, false, null from ended
+    union all
+    select account_id, turn_id, null, false, false, author_name from posted";
 
 #[derive(FromQueryResult)]
 struct RecordedRow {
     account_id: AccountId,
     turn_id: TurnId,
-    /// Set in rows of notifications that got their outcome; the other rows are changed turns.
+    /// Set in rows of notifications that got their outcome.
     notification_id: Option<String>,
+    /// Set in rows of posted replies; the other rows are changed turns.
+    author_name: Option<String>,
     task_history_called: bool,
     no_reply: bool,
 }
@@ -158,6 +171,8 @@ pub struct Written {
     /// Notifications that were changed, each with its turn. The others left the turn: the closer of its session has
     /// given them their outcome.
     pub items: HashSet<(TurnName, String)>,
+    /// The turns whose replies are in their threads now, with the names of their authors.
+    pub posted: HashMap<TurnName, String>,
 }
 
 pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written, StorageError> {
@@ -184,9 +199,10 @@ pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written
         .await?;
     for row in rows {
         let turn = (row.account_id, row.turn_id);
-        match row.notification_id {
-            Some(notification) => drop(written.items.insert((turn, notification))),
-            None => {
+        match (row.notification_id, row.author_name) {
+            (Some(notification), _) => drop(written.items.insert((turn, notification))),
+            (None, Some(author)) => drop(written.posted.insert(turn, author)),
+            (None, None) => {
                 let changed = Changed {
                     task_history_called: row.task_history_called,
                     no_reply: row.no_reply,

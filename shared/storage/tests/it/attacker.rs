@@ -157,7 +157,7 @@ async fn shared_tables_separate_the_services() {
                 "session.closed.ours.-",
                 "event.ours.-.turn.finished",
             ],
-            "delivery" => &["event.ours.-.task.created", "event.ours.-.message.posted"],
+            "delivery" => &["event.ours.-.task.created"],
             "tool-gateway" => &["event.ours.-.turn.finished", "partition.0.ours.-"],
             _ => &["event.ours.-.turn.started", "partition.0.ours.-"],
         };
