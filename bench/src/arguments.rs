@@ -64,6 +64,8 @@ pub(crate) struct ProviderArguments {
     pub(crate) answer: Answer,
     #[arg(long)]
     pub(crate) delay_ms: u64,
+    #[arg(long)]
+    pub(crate) reply_bytes: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,4 +1,4 @@
-//! Counters of Postgres for a run: commits, statements, and the statements themselves. The benchmark's own statements are marked
+//! Counters of Postgres for a run: commits, statements, written rows, and the statements themselves. The benchmark's own statements are marked
 //! `/* bench */` and are not counted.
 
 use anyhow::Context;
@@ -11,12 +11,18 @@ use crate::figures::Statement;
 pub(crate) struct Counters {
     pub(crate) commits: i64,
     pub(crate) statements: i64,
+    pub(crate) rows: i64,
 }
 
 impl Counters {
     pub(crate) async fn of(observer: &PgPool) -> anyhow::Result<Counters> {
-        let (commits, statements) = sqlx::query_as(
-            "select /* bench */ (xact_commit - counted.own)::bigint, counted.others::bigint
+        sqlx::query("select /* bench */ pg_stat_force_next_flush()")
+            .execute(observer)
+            .await
+            .context("could not flush the counters")?;
+        let (commits, statements, rows) = sqlx::query_as(
+            "select /* bench */ (xact_commit - counted.own)::bigint, counted.others::bigint,
+                (select coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint from pg_stat_user_tables)
              from pg_stat_database,
                 lateral (select coalesce(sum(calls) filter (where query like '%/* bench */%'), 0) as own,
                             coalesce(sum(calls) filter (where query not like '%/* bench */%'), 0) as others
@@ -26,13 +32,18 @@ impl Counters {
         .fetch_one(observer)
         .await
         .context("could not read the database's counters")?;
-        Ok(Counters { commits, statements })
+        Ok(Counters {
+            commits,
+            statements,
+            rows,
+        })
     }
 
     pub(crate) fn since(self, before: Counters) -> Counters {
         Counters {
             commits: self.commits - before.commits,
             statements: self.statements - before.statements,
+            rows: self.rows - before.rows,
         }
     }
 }

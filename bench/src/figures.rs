@@ -21,6 +21,8 @@ pub(crate) struct Figures {
     /// Per notification.
     pub(crate) commits: f64,
     pub(crate) statements: f64,
+    /// Inserted, updated and deleted rows.
+    pub(crate) rows: f64,
     /// The most frequent and slowest statements. Not for the floor.
     pub(crate) top: Vec<Statement>,
     pub(crate) in_flight_max: u64,

@@ -60,7 +60,7 @@ pub(crate) async fn publish(client: &async_nats::Client, work: &Work, moments: &
         let payload = json!({
             "id": notification_id(number),
             "agent": AGENT,
-            "body": body(pair, number),
+            "body": body(pair, number, work.body_bytes),
             "metadata": {"at_us": at_us},
         });
         let sent = jetstream

@@ -18,11 +18,12 @@ use serde_json::{Value, json};
 use crate::{
     arguments::ProviderArguments,
     book::{Book, Seen},
-    work::{Answer, mark, marked},
+    work::{Answer, mark, marked, reply},
 };
 
 const REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
-const TEXT: &str = "Noted. There is nothing else to do about this notification for the moment.";
+const HISTORY: (&str, &str) = ("task_history", "{}");
+const MESSAGE: (&str, &str) = ("task_message", r#"{"body": "Looking into it."}"#);
 /// Field of a request that carries tool results.
 const RESULT: &[u8] = b"function_call_output";
 
@@ -36,12 +37,13 @@ struct Provider {
 
 /// Serves until it is killed; its first line of output is its address.
 pub(crate) async fn serve(arguments: ProviderArguments) -> anyhow::Result<std::process::ExitCode> {
+    let text = reply(arguments.reply_bytes);
     let provider = Arc::new(Provider {
         answer: arguments.answer,
         delay: Duration::from_millis(arguments.delay_ms),
-        whole: response(&[message()]).to_string().into(),
-        streamed: events(),
-        book: Book::new(if arguments.answer == Answer::AfterTool { 2 } else { 1 }),
+        whole: response(&[message(&text)]).to_string().into(),
+        streamed: events(&text),
+        book: Book::new(arguments.answer.calls_a_turn()),
     });
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0))
         .await
@@ -71,10 +73,11 @@ async fn respond(State(provider): State<Arc<Provider>>, request: Bytes) -> Respo
     let response = match provider.answer {
         Answer::Whole => json_body(provider.whole.clone().into()),
         Answer::Streamed => event_stream(provider.streamed.clone()),
-        Answer::AfterTool if memchr::memmem::find(&request, RESULT).is_some() => {
+        Answer::AfterTool | Answer::AfterTools if memchr::memmem::find(&request, RESULT).is_some() => {
             json_body(provider.whole.clone().into())
         }
-        Answer::AfterTool => json_body(response_calling(marked.unwrap_or_default()).to_string().into()),
+        Answer::AfterTool => calling(marked, &[HISTORY]),
+        Answer::AfterTools => calling(marked, &[HISTORY, MESSAGE, HISTORY]),
     };
     drop(call);
     response
@@ -96,9 +99,9 @@ fn event_stream(events: Vec<Bytes>) -> Response {
         .expect("a response from constants")
 }
 
-fn message() -> Value {
+fn message(text: &str) -> Value {
     json!({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
-        "content": [{"type": "output_text", "text": TEXT, "annotations": []}]})
+        "content": [{"type": "output_text", "text": text, "annotations": []}]})
 }
 
 fn response(output: &[Value]) -> Value {
@@ -106,31 +109,44 @@ fn response(output: &[Value]) -> Value {
         "output": output, "usage": {"input_tokens": 420, "output_tokens": 16, "total_tokens": 436}})
 }
 
-/// A call of the tool that every agent has. Its call id carries pair and number, since only the call id returns with the result.
-fn response_calling((pair, number): (u32, u32)) -> Value {
-    response(&[json!({
-        "type": "function_call", "id": format!("fc_{number}"), "call_id": mark(pair, number),
-        "name": "task_history", "arguments": "{}", "status": "completed",
-    })])
+/// Calls of tools that every agent has, by name and arguments. Their call ids carry pair and number, since only the call id
+/// returns with the result.
+fn calling(marked: Option<(u32, u32)>, tools: &[(&str, &str)]) -> Response {
+    let (pair, number) = marked.unwrap_or_default();
+    let calls: Vec<Value> = tools
+        .iter()
+        .enumerate()
+        .map(|(place, (name, arguments))| {
+            json!({
+                "type": "function_call", "id": format!("fc_{number}_{place}"),
+                "call_id": format!("{}{place}", mark(pair, number)),
+                "name": name, "arguments": arguments, "status": "completed",
+            })
+        })
+        .collect();
+    json_body(response(&calls).to_string().into())
 }
 
 /// The same text word by word.
-fn events() -> Vec<Bytes> {
+fn events(text: &str) -> Vec<Bytes> {
     let event = |kind: &str, mut data: Value| {
         data["type"] = json!(kind);
         Bytes::from(format!("event: {kind}\ndata: {data}\n\n"))
     };
     let begun = json!({"response": {"id": "resp_1", "status": "in_progress", "output": []}});
     let mut events = vec![event("response.created", begun)];
-    events.extend(TEXT.split_inclusive(' ').map(|word| {
+    events.extend(text.split_inclusive(' ').map(|word| {
         let delta = json!({"output_index": 0, "content_index": 0, "delta": word});
         event("response.output_text.delta", delta)
     }));
     events.push(event(
         "response.output_item.done",
-        json!({"output_index": 0, "item": message()}),
+        json!({"output_index": 0, "item": message(text)}),
     ));
-    events.push(event("response.completed", json!({"response": response(&[message()])})));
+    events.push(event(
+        "response.completed",
+        json!({"response": response(&[message(text)])}),
+    ));
     events.push(Bytes::from_static(b"data: [DONE]\n\n"));
     events
 }

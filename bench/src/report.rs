@@ -65,7 +65,7 @@ impl Goal {
 pub(crate) fn run_line(name: &str, subject: Subject, figures: &Figures) -> String {
     let cost = figures.cpu_ms;
     let mut line = format!(
-        "{name:<14} {:<10} {:>7.0}/s  cpu {:.0}+{:.0}+{:.0} ms/1,000  commits {:.4}  statements {:.4}",
+        "{name:<14} {:<10} {:>7.0}/s  cpu {:.0}+{:.0}+{:.0} ms/1,000  commits {:.4}  statements {:.4}  rows {:.2}",
         subject.name(),
         figures.per_s,
         cost.own,
@@ -73,6 +73,7 @@ pub(crate) fn run_line(name: &str, subject: Subject, figures: &Figures) -> Strin
         cost.nats,
         figures.commits,
         figures.statements,
+        figures.rows,
     );
     if let Some(latency) = figures.latency {
         let _ = write!(line, "  p50 {:.2} p99 {:.2} ms", latency.p50_ms, latency.p99_ms);
@@ -100,7 +101,7 @@ pub(crate) fn text(report: &Report) -> String {
     }
     text.push_str(
         "\n| row | who | done | /s | whole /s | p50 ms | p99 ms | CPU ms per 1,000: own + Postgres + NATS (provider) | commits \
-         | statements | MiB | others |\n|---|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|\n",
+         | statements | rows | MiB | others |\n|---|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n",
     );
     for row in &report.rows {
         for subject in [Subject::Signalbox, Subject::FloorInTwo, Subject::Floor] {
@@ -179,7 +180,7 @@ fn medians_line(row: &Row, subject: Subject) -> String {
     ]
     .map(|cost| number(median(&cost)));
     format!(
-        "| {} | {} | {done} | {} | {} | {} | {} | {own} + {postgres} + {nats} ({provider}) | {} | {} | {} | {} |\n",
+        "| {} | {} | {done} | {} | {} | {} | {} | {own} + {postgres} + {nats} ({provider}) | {} | {} | {} | {} | {} |\n",
         row.name,
         subject.name(),
         number(median(&|figures| figures.per_s)),
@@ -192,6 +193,7 @@ fn medians_line(row: &Row, subject: Subject) -> String {
             .map_or(f64::NAN, |latency| latency.p99_ms))),
         number(median(&|figures| figures.commits)),
         number(median(&|figures| figures.statements)),
+        number(median(&|figures| figures.rows)),
         number(median(&Figures::memory_most_mib)),
         if disturbed == 0 {
             String::new()

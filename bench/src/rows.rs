@@ -175,6 +175,41 @@ pub(crate) const PLANS: &[Plan] = &[
         ..ANY
     },
     Plan {
+        name: "gateway",
+        about: "W, with three tool calls in each turn, two of them of one tool and one with an effect",
+        work: |shown| Work {
+            answer: Answer::AfterTools,
+            ..w(shown)
+        },
+        goals: |of| vec![of.of_live("turns/s, of the floor's row live", Subject::Floor, per_s, AtLeast(0.04))],
+        ..ANY
+    },
+    Plan {
+        name: "wide",
+        about: "W, with inputs of 8 KB and replies of 4 KB",
+        work: |shown| Work {
+            body_bytes: 8_000,
+            reply_bytes: 4_000,
+            ..w(shown)
+        },
+        subjects: AGAINST_TWO,
+        goals: |of| vec![of.ratio("/s, of floor-2", Subject::FloorInTwo, per_s, AtLeast(0.20))],
+        ..ANY
+    },
+    Plan {
+        name: "chat",
+        about: "one pair, 200 turns with replies of 1 KB: the thread grows",
+        work: |shown| Work {
+            notifications: 200,
+            pairs: 1,
+            reply_bytes: 1_000,
+            ..w(shown)
+        },
+        subjects: AGAINST_ONE,
+        goals: |of| vec![of.ratio("/s, of the floor", Subject::Floor, per_s, AtLeast(0.25))],
+        ..ANY
+    },
+    Plan {
         name: "streamed",
         about: "W, the provider streams its answer word by word",
         work: |shown| Work {

@@ -17,7 +17,7 @@ use crate::{
     started::Started,
     subject::Subject,
     usage::{self, Snapshot},
-    work::{Answer, Pace, Work},
+    work::{Pace, Work},
 };
 
 /// Pause after a start before the process counts as idle.
@@ -126,6 +126,7 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
         memory,
         commits: per_notification(counted.commits),
         statements: per_notification(counted.statements),
+        rows: per_notification(counted.rows),
         top: match subject {
             Subject::Signalbox => counters::top(&stage.observer, done.recorded).await?,
             Subject::Floor | Subject::FloorInTwo => Vec::new(),
@@ -184,17 +185,13 @@ fn with_idle(mut memory: Vec<Memory>, idle: Vec<Memory>) -> Vec<Memory> {
 
 /// The checks of every subject. Calls in progress at a kill are repeated.
 fn check(work: &Work, done: &Done, seen: &Seen) -> anyhow::Result<()> {
-    let calls_a_turn = match work.answer {
-        Answer::AfterTool => 2,
-        Answer::Whole | Answer::Streamed => 1,
-    };
     let is_whole = done.is_whole(work);
     let is_right = seen.out_of_order == 0
         && seen.overlapping == 0
         && seen.unmarked == 0
         && (work.kills || seen.repeated == 0)
         && (!is_whole || seen.notifications == u64::from(work.notifications))
-        && (!is_whole || seen.calls == seen.notifications * calls_a_turn + seen.repeated);
+        && (!is_whole || seen.calls == seen.notifications * u64::from(work.answer.calls_a_turn()) + seen.repeated);
     if !is_right {
         bail!("lost, doubled or out of order: {seen:?}");
     }

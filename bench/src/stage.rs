@@ -208,6 +208,7 @@ impl Provider {
         let mut child = Command::new(program)
             .args(["provider", "--answer", answer.get_name()])
             .args(["--delay-ms", &work.delay.as_millis().to_string()])
+            .args(["--reply-bytes", &work.reply_bytes.to_string()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

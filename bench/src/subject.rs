@@ -108,7 +108,7 @@ impl Subject {
         count(observer, statement, since).await
     }
 
-    /// Number of replies in threads. The floor has none.
+    /// Number of replies in threads, without messages that tools posted. The floor has none.
     pub(crate) async fn replies(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<Option<u32>> {
         match self {
             Self::Signalbox => count(observer, REPLIES, since).await.map(Some),
@@ -147,7 +147,7 @@ select /* bench */ ((select coalesce(sum(turn_count), 0) from session where open
 const REPLIES: &str = "\
 select /* bench */ count(*) from task
 join message on message.account_id = task.account_id and message.task_id = task.id
-where message.created_at >= $1 and message.turn_id is not null";
+where message.created_at >= $1 and message.turn_id is not null and left(message.body, 6) = 'Noted.'";
 const TURNS: &str = "\
 select /* bench */ count(*) from session
 join turn on turn.account_id = session.account_id and turn.session_id = session.id

@@ -8,8 +8,8 @@ use contracts::Root;
 /// Tasks of one account. Each has the account's one agent, so a task is a pair.
 pub(crate) const TASKS_AN_ACCOUNT: u32 = 100;
 pub(crate) const AGENT: &str = "coder";
-/// Bytes of a notification's body.
-const BODY_BYTES: usize = 200;
+/// The answers' text; longer ones repeat it.
+pub(crate) const TEXT: &str = "Noted. There is nothing else to do about this notification for the moment.";
 
 /// How the provider answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -20,6 +20,17 @@ pub(crate) enum Answer {
     Streamed,
     /// One tool call first, then a text.
     AfterTool,
+    /// Three tool calls first, two of the same tool, then a text.
+    AfterTools,
+}
+
+impl Answer {
+    pub(crate) fn calls_a_turn(self) -> u32 {
+        match self {
+            Self::AfterTool | Self::AfterTools => 2,
+            Self::Whole | Self::Streamed => 1,
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +51,8 @@ pub(crate) struct Work {
     pub(crate) pairs: u32,
     pub(crate) pace: Pace,
     pub(crate) answer: Answer,
+    pub(crate) body_bytes: usize,
+    pub(crate) reply_bytes: usize,
     pub(crate) delay: Duration,
     /// Provider calls at a time, over all processes.
     pub(crate) in_flight: usize,
@@ -60,6 +73,8 @@ impl Work {
             pairs: 1_000.min(notifications),
             pace: Pace::Live,
             answer: Answer::Whole,
+            body_bytes: 200,
+            reply_bytes: TEXT.len(),
             delay: Duration::ZERO,
             in_flight: 128,
             replicas: 1,
@@ -110,13 +125,21 @@ pub(crate) fn number_of(notification_id: &str) -> Option<u32> {
 }
 
 /// A notification's text. The provider finds pair and number in it, wherever it stands in a prompt.
-pub(crate) fn body(pair: u32, number: u32) -> String {
-    let mut body = mark(pair, number);
-    while body.len() < BODY_BYTES {
-        body.push_str(" please look into it,");
+pub(crate) fn body(pair: u32, number: u32, bytes: usize) -> String {
+    filled(mark(pair, number), " please look into it,", bytes)
+}
+
+/// A reply of so many bytes.
+pub(crate) fn reply(bytes: usize) -> String {
+    filled(TEXT.to_owned(), TEXT, bytes)
+}
+
+fn filled(mut text: String, filler: &str, bytes: usize) -> String {
+    while text.len() < bytes {
+        text.push_str(filler);
     }
-    body.truncate(BODY_BYTES);
-    body
+    text.truncate(bytes);
+    text
 }
 
 const MARK: &str = "work-";
@@ -144,9 +167,9 @@ mod tests {
 
     #[test]
     fn a_body_is_found_again_in_a_prompt() {
-        let prompt = format!("before {} between {} after", body(7, 12), body(31, 45_678));
+        let prompt = format!("before {} between {} after", body(7, 12, 200), body(31, 45_678, 8_000));
         assert_eq!(marked(prompt.as_bytes()), Some((31, 45_678)));
-        assert_eq!(body(31, 45_678).len(), BODY_BYTES);
+        assert_eq!(body(31, 45_678, 8_000).len(), 8_000);
         assert_eq!(marked(b"nothing"), None);
         assert_eq!(marked(b"work-12-x"), None);
     }
