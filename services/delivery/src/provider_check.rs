@@ -333,6 +333,11 @@ impl Check<'_> {
         }
         findings.extend(look_up);
         let fitting = self.tried.iter().find(|tried| tried.fits());
+        if let Some(Tried { went: Err(why), .. }) = self.tried.first()
+            && fitting.is_some()
+        {
+            findings.insert(0, finding("works as set", Seen::No, why));
+        }
         Report {
             fits: self.tried.first().is_some_and(Tried::fits),
             findings,

@@ -70,8 +70,9 @@ pub(crate) enum Command {
 #[command(after_help = "\
 Without URLs, a NATS server and a Postgres of its own are started below the data directory, on free ports. Provider
 `default` is a scripted demo agent unless SIGNALBOX__PROVIDERS__DEFAULT__URL (or providers.default.url in signalbox.toml)
-is set; kind is `openresponses` and model `default` until they are set, too. There will be an account `demo` with the agents
-`coder` and `reviewer`. Once all is ready, {data-dir}/endpoints.json says where everything is; the log is in
+is set. Set …__SERVER with it: openai, vllm, ollama, lmstudio, openclaw, or generic (the default) for a server that knows
+session keys; and …__MODEL, which is `default` otherwise. There will be an account `demo` with the agents `coder` and
+`reviewer`. Once all is ready, {data-dir}/endpoints.json says where everything is; the log is in
 {data-dir}/signalbox.log. Ctrl-C ends it and everything it has started.")]
 pub(crate) struct UpArgs {
     /// Data directory; only one `up` can use it at a time

@@ -18,9 +18,14 @@ pub(super) struct Refusal<'a> {
 /// How one dialect classifies a failure.
 pub(super) type Classify = fn(Refusal<'_>) -> (FailureClass, Sent);
 
-/// Classifies by a known code, else by status.
+/// Classifies by a known code, else by status. OpenAI's type `invalid_request_error`, which stands for a missing code, is
+/// that of a refused credential, too, so the status says more than it.
 pub(super) fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
-    let class = refusal.code.and_then(by_code).or_else(|| refusal.status.map(by_status));
+    let (by_code, by_status) = (refusal.code.and_then(by_code), refusal.status.map(by_status));
+    let class = match by_code {
+        Some(FailureClass::BadRequest) => by_status.or(by_code),
+        _ => by_code.or(by_status),
+    };
     let class = class.unwrap_or(FailureClass::Failed);
     if refusal.in_response {
         // The agent behind the provider was refused; our own credential was accepted.
@@ -97,6 +102,8 @@ mod tests {
         }
         check(504, None, Timeout, Maybe);
         check(400, Some("something new"), BadRequest, No);
+        check(401, Some("invalid_request_error"), Unauthorized, No);
+        check(404, Some("model_not_found"), BadRequest, No);
         check(500, Some("model_error"), ServerError, Maybe);
     }
 

@@ -124,6 +124,10 @@ impl<F: FnMut(&str)> Reader<F> {
     /// Reads an answer in one piece.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Ending, Unreadable> {
         let response = json(body)?;
+        // As LM Studio answers on a wrong path.
+        if response["error"].is_string() {
+            return Ok(self.failed(&response["error"]));
+        }
         if !response["error"].is_object() && !response["output"].is_array() {
             return Err(Unreadable::Malformed(
                 "the body is not a response object with an output",
@@ -562,6 +566,15 @@ mod tests {
         check(
             json!({"type": "response.completed", "response": {"status": "cancelled"}}),
             (None, None),
+        );
+    }
+
+    #[test]
+    fn an_error_text_in_place_of_a_response_is_a_failure() {
+        let whole = Reader::new(LIMITS, |_: &str| {}).whole(br#"{"error": "Unexpected endpoint. (POST /responses)"}"#);
+        assert!(
+            matches!(&whole, Ok(Ending::Failed { message: Some(said), .. }) if said.contains("Unexpected endpoint")),
+            "{whole:?}"
         );
     }
 

@@ -135,7 +135,7 @@ pub struct HistoryLookup {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Fields {
-    kind: ProviderKind,
+    kind: Option<ProviderKind>,
     url: String,
     private_addresses: Option<bool>,
     model: String,
@@ -205,8 +205,13 @@ impl Defaults {
 pub enum SettingsError {
     #[error("url is not an absolute http or https URL")]
     Url,
-    #[error("api_key cannot stand in an HTTP header: it has a character that is not visible ASCII")]
+    #[error("api_key is no key: it is empty, or has a character that is not visible ASCII")]
     ApiKey,
+    #[error(
+        "api_key begins with '$': variables are not expanded in this file. Leave it out and set \
+         SIGNALBOX__PROVIDERS__<NAME>__API_KEY"
+    )]
+    ApiKeyVariable,
     #[error("url carries a user name or password; put the credential into api_key")]
     UrlCredentials,
     #[error("url is at an address that is not public, and private_addresses is false")]
@@ -247,8 +252,14 @@ pub enum SettingsError {
 
 /// The header that carries the credential.
 pub(super) fn bearer(key: &SecretString) -> Result<HeaderValue, SettingsError> {
-    let mut value =
-        HeaderValue::from_str(&format!("Bearer {}", key.expose_secret())).map_err(|_| SettingsError::ApiKey)?;
+    let key = key.expose_secret();
+    if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err(SettingsError::ApiKey);
+    }
+    if key.starts_with('$') {
+        return Err(SettingsError::ApiKeyVariable);
+    }
+    let mut value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| SettingsError::ApiKey)?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -257,8 +268,12 @@ impl TryFrom<Fields> for ProviderSettings {
     type Error = SettingsError;
 
     fn try_from(fields: Fields) -> Result<Self, SettingsError> {
-        let defaults = Defaults::of(fields.kind);
-        let url = checked_url(&fields.url, fields.kind)?;
+        let kind = fields.kind.unwrap_or(match fields.server {
+            Some(Server::OpenClaw) => ProviderKind::OpenClaw,
+            _ => ProviderKind::OpenResponses,
+        });
+        let defaults = Defaults::of(kind);
+        let url = checked_url(&fields.url, kind)?;
         let private_addresses = fields.private_addresses.unwrap_or(true);
         if !private_addresses && !egress::host_may_be_public(&url) {
             return Err(SettingsError::UrlPrivate);
@@ -267,7 +282,7 @@ impl TryFrom<Fields> for ProviderSettings {
         if fields.model.trim().is_empty() {
             return Err(SettingsError::Model);
         }
-        let gateway_agent = match fields.kind {
+        let gateway_agent = match kind {
             ProviderKind::OpenClaw => Some(GatewayAgent::from_settings(
                 &fields.model,
                 fields.gateway_agent.as_deref(),
@@ -277,8 +292,7 @@ impl TryFrom<Fields> for ProviderSettings {
             }
             ProviderKind::OpenResponses => None,
         };
-        let (server, thread, continuation) =
-            server::continued(fields.kind, fields.server, fields.thread, fields.thread_by)?;
+        let (server, thread, continuation) = server::continued(kind, fields.server, fields.thread, fields.thread_by)?;
         let stream = fields.stream.unwrap_or(true);
         // Without a stream the first byte arrives with the last.
         let first_byte_default = if stream {
@@ -308,7 +322,7 @@ impl TryFrom<Fields> for ProviderSettings {
                 .duration(),
             idle_connections_max: idle_connections_max.get() as usize,
         };
-        if fields.kind == ProviderKind::OpenClaw && pool.idle_timeout >= Duration::from_secs(5) {
+        if kind == ProviderKind::OpenClaw && pool.idle_timeout >= Duration::from_secs(5) {
             return Err(SettingsError::PoolIdle);
         }
         let history = HistoryLookup {
@@ -320,7 +334,7 @@ impl TryFrom<Fields> for ProviderSettings {
                 .duration(),
         };
         Ok(Self {
-            kind: fields.kind,
+            kind,
             url,
             private_addresses,
             model: fields.model,
@@ -376,6 +390,15 @@ mod tests {
     }
 
     #[test]
+    fn the_kind_follows_from_the_server() {
+        let of = |server: &str, model: &str| {
+            parse(json!({"server": server, "url": "http://h/v1/responses", "model": model}))
+        };
+        assert_eq!(of("openclaw", "openclaw/alpha").unwrap().kind, ProviderKind::OpenClaw);
+        assert_eq!(of("vllm", "m").unwrap().kind, ProviderKind::OpenResponses);
+    }
+
+    #[test]
     fn fills_in_defaults_by_kind() {
         let plain = parse(json!({"kind": "openresponses", "url": "http://h/v1/responses", "model": "m"})).unwrap();
         assert_eq!((plain.thread, plain.effects), (Thread::Durable, Effects::GatewayOnly));
@@ -404,10 +427,10 @@ mod tests {
         check(plain("not a url"), "absolute http or https");
         check(plain("file:///etc/passwd"), "absolute http or https");
         check(plain("http://user:secret@h/v1"), "put the credential into api_key");
-        check(
-            openclaw(json!({"api_key": "two\nlines"})),
-            "api_key cannot stand in an HTTP header",
-        );
+        for key in ["two\nlines", "", "…", "two words"] {
+            check(openclaw(json!({"api_key": key})), "api_key is no key");
+        }
+        check(openclaw(json!({"api_key": "$KEY"})), "variables are not expanded");
         check(
             parse(json!({"kind": "openresponses", "url": "http://h", "model": " "})),
             "model is empty",

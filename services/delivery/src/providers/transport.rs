@@ -145,6 +145,14 @@ impl Transport {
 
     /// Converts an error status into an error.
     pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> ProviderError {
+        let raw = match (status.as_u16(), String::from_utf8_lossy(body).trim()) {
+            (404 | 405, raw) => format!(
+                "{}; is the path of url right? Most servers have /v1/responses",
+                short(raw)
+            ),
+            (_, "") => "-".to_owned(),
+            (_, raw) => short(raw),
+        };
         let body = contracts::json::read(body).unwrap_or_default();
         let error = &body["error"];
         let in_response = body["object"] == "response" || body["status"] == "failed";
@@ -152,7 +160,7 @@ impl Transport {
         self.failed(
             Some(status.as_u16()),
             code,
-            error["message"].as_str().or(error.as_str()),
+            error["message"].as_str().or(error.as_str()).or(Some(&raw)),
             in_response,
         )
         .with_response_id(body["id"].as_str().filter(|_| in_response).map(short))

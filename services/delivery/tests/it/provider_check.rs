@@ -74,7 +74,11 @@ async fn finds_out_what_each_server_can_do_and_which_settings_fit() {
         let stub = StubProvider::like(server, repeating_codes).await;
         let report = checked(&stub, json!({})).await;
         assert_eq!(report.fits, server == Server::Generic, "{name}: {report:?}");
-        assert_eq!(seen(&report), abilities(server), "{name}: {report:?}");
+        let mut expected = abilities(server);
+        if !report.fits {
+            expected.insert(0, ("works as set", Seen::No));
+        }
+        assert_eq!(seen(&report), expected, "{name}: {report:?}");
         assert_eq!(
             report.settings,
             if server == Server::Generic { GENERIC } else { OPENAI },
@@ -176,4 +180,17 @@ async fn a_server_that_drops_results_fits_nothing() {
         continues.clone().count() == 3 && continues.clone().all(|finding| finding.seen == Seen::No),
         "{report:?}"
     );
+}
+
+#[tokio::test]
+async fn a_wrong_path_is_named() {
+    for (status, body) in [
+        (404, "404 page not found"),
+        (405, r#"{"detail": "Method Not Allowed"}"#),
+    ] {
+        let stub = StubProvider::start(move |_| Reply::Status(status, body.to_owned(), vec![])).await;
+        let report = checked(&stub, json!({})).await;
+        let why = &report.findings[0].detail;
+        assert!(why.contains(body) && why.contains("is the path of url right?"), "{why}");
+    }
 }

@@ -90,7 +90,9 @@ fn rendered(name: &str, report: &Report) -> String {
         text += &format!("{}\n", line.trim_end());
     }
     if report.settings.is_empty() {
-        return text + "\nNo turn with a tool call went well, so there are no settings to recommend.\n";
+        return text
+            + "\nNo turn with a tool call went well, so there are no settings to recommend. Correct what the first `no` names \
+               (url, model, api_key, or the server itself), and check again.\n";
     }
     let lead = match report.fits {
         true => "The settings fit:",
@@ -98,6 +100,9 @@ fn rendered(name: &str, report: &Report) -> String {
     };
     let lines = report.settings.join("\n");
     let mut text = format!("{text}\n{lead}\n\n[providers.{name}]\n{lines}\n");
+    if !report.fits {
+        text += "\nLeave out thread and thread_by where these lines do not have them.\n";
+    }
     let openai = format!("server = \"{}\"", Server::OpenAi.as_str());
     if !report.fits && report.settings.contains(&openai) {
         text += "\nWhere vLLM, Ollama or LM Studio answers, write `vllm`, `ollama` or `lmstudio`: the calls are the same.\n";

@@ -228,7 +228,7 @@ impl Up<'_> {
         let (nats, postgres) = (address(&endpoints.nats_url), address(&endpoints.database_url));
         let provider = match &self.agent_url {
             Some(url) => format!("{url}  (scripted demo agent)"),
-            None => "of the settings".to_owned(),
+            None => "of the settings  (does it fit? signalbox provider check default)".to_owned(),
         };
         let option = if self.args.data_dir == Path::new(".data") {
             String::new()

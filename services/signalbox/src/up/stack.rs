@@ -132,13 +132,8 @@ fn provider_complete(settings: &mut Settings) -> Result<(), SettingsError> {
     } else {
         "default"
     };
-    for (setting, value) in [
-        ("providers.default.kind", "openresponses"),
-        ("providers.default.model", model),
-    ] {
-        if !settings.is_set(setting) {
-            settings.set(setting, value, BY)?;
-        }
+    if !settings.is_set("providers.default.model") {
+        settings.set("providers.default.model", model, BY)?;
     }
     Ok(())
 }
