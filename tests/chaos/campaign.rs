@@ -129,6 +129,7 @@ impl Campaign {
             None => quiesce::wait(&campaign, limit).await?,
         };
         let quiet_at = OffsetDateTime::now_utc();
+        campaign.listener.read_stream(&campaign.system.nats_url).await?;
         looking.abort();
         sampling.abort();
         campaign.book.sampled(campaign.system.samples());

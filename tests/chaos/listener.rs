@@ -1,16 +1,23 @@
-//! Subscribes to every message on the bus as the operator, and records secrets in headers and payloads. Stores no message, and
-//! misses messages that are published while it is disconnected.
+//! Subscribes to every message on the bus as the operator, and records secrets in headers and payloads, and which events of turns
+//! there were. Stores no message, and misses messages that are published while it is disconnected: the stream of events has them,
+//! unless it was wiped.
 
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::Context;
+use async_nats::{HeaderMap, jetstream::consumer::pull::OrderedConfig};
+use contracts::{Root, header, message::Stream};
 use futures::StreamExt;
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{clients::publisher, records::Heard};
+
+/// For one message of a stream at rest.
+const READ_LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Listener {
     heard: Arc<Mutex<Heard>>,
@@ -34,6 +41,9 @@ impl Listener {
                 let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
                 notes.messages += 1;
                 notes
+                    .turns
+                    .extend(event_of_turn(&message.subject, message.headers.as_ref()));
+                notes
                     .secrets
                     .extend(found.map(|(name, _)| (name.clone(), message.subject.to_string())));
             }
@@ -41,9 +51,39 @@ impl Listener {
         Ok(Listener { heard, worker })
     }
 
+    /// Adds the events of turns that the broker has.
+    pub(crate) async fn read_stream(&self, nats_url: &str) -> anyhow::Result<()> {
+        let jetstream = async_nats::jetstream::new(publisher(nats_url).await?);
+        let stream = jetstream.get_stream(Stream::Event.name(&Root::default())).await?;
+        let config = OrderedConfig {
+            filter_subject: "signalbox.event.*.*.turn.*".to_owned(),
+            headers_only: true,
+            ..OrderedConfig::default()
+        };
+        let consumer = stream.create_consumer(config).await?;
+        let left = usize::try_from(consumer.cached_info().num_pending)?;
+        let mut messages = consumer.messages().await?.take(left);
+        while let Some(message) = timeout(READ_LIMIT, messages.next())
+            .await
+            .context("could not read the stream of events")?
+        {
+            let message = message?;
+            let event = event_of_turn(&message.subject, message.headers.as_ref());
+            let mut notes = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+            notes.turns.extend(event);
+        }
+        Ok(())
+    }
+
     pub(crate) fn heard(&self) -> Heard {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
+}
+
+fn event_of_turn(subject: &str, headers: Option<&HeaderMap>) -> Option<String> {
+    let is_event = subject.starts_with("signalbox.event.") && subject.contains(".turn.");
+    let id = is_event.then(|| headers?.get(header::MESSAGE_ID))??;
+    Some(id.to_string())
 }
 
 impl Drop for Listener {

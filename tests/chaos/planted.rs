@@ -101,6 +101,11 @@ const HUNTS: &[Hunt] = &[
         meanwhile("I8 the calls of an answer"),
     ),
     hunt("outbox_by_position", "nats_kill", Seen::AtRest { faults: 25 }),
+    hunt(
+        "started_forgotten",
+        "crash_point:delivery.claim_committed",
+        Seen::AtRest { faults: 20 },
+    ),
     hunt("queue_lost", "provider_silent", meanwhile("I1 ")),
     hunt("walls_dropped", "repeat", at_once("I12 ")),
     hunt("reply_twice", "replay", at_once("I11 ")),

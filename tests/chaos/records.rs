@@ -3,7 +3,10 @@
 //!
 //! All timestamps are by the machine's clock, which is also the database's.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -42,6 +45,8 @@ pub(crate) struct Heard {
     pub(crate) messages: usize,
     /// Name of a secret, and the subject of a message that had it.
     pub(crate) secrets: Vec<(String, String)>,
+    /// Ids of the events of turns.
+    pub(crate) turns: BTreeSet<String>,
 }
 
 /// An account and its private texts.

@@ -202,7 +202,7 @@ async fn many_at_once_share_what_they_cost() {
     let limit = Limit {
         round_trips: 0.7,
         commits: 0.13,
-        rows: 14.4,
+        rows: 8.4,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -220,7 +220,7 @@ async fn a_session_alone_pays_for_each_turn() {
     let limit = Limit {
         round_trips: 11.0,
         commits: 2.3,
-        rows: 14.2,
+        rows: 10.2,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -240,7 +240,7 @@ async fn one_at_a_time_pays_for_every_step() {
     let limit = Limit {
         round_trips: 17.0,
         commits: 3.4,
-        rows: 15.2,
+        rows: 11.2,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -264,7 +264,7 @@ async fn a_tool_call_pays_for_its_round() {
     let limit = Limit {
         round_trips: 34.5,
         commits: 6.5,
-        rows: 23.2,
+        rows: 19.2,
     };
     counted.check(before, COUNT, &limit).await;
 }

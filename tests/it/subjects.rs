@@ -4,7 +4,7 @@
 use contracts::Root;
 use messaging::{User, users};
 use sea_orm::ConnectionTrait;
-use storage::{Accounts, Role};
+use storage::{Accounts, Role, outbox::BATCH};
 use testkit::{Fixture, TestDatabase};
 
 /// One subject of each kind that a user may publish, except live text, which is not in the outbox; and some that no user may
@@ -54,12 +54,21 @@ async fn a_service_s_outbox_takes_what_its_user_may_publish() {
         let database = test.connect(role).await;
         let allowed = users::permissions(runtime::context::user(role), &root).publish;
         for subject in subjects(&root) {
-            let tx = database.begin(&Accounts::one(&account)).await.unwrap();
-            let values = [role.service().into(), subject.clone().into()];
-            let written = tx.execute_raw(storage::statement(INSERT, values)).await.is_ok();
-            tx.rollback().await.unwrap();
             let published = !subject.contains(".live.") && allowed.iter().any(|pattern| matches(pattern, &subject));
-            assert_eq!(written, published, "{role:?} {subject}");
+            // Alone, and in a row of several.
+            for (service, subjects) in [
+                (role.service().to_owned(), subject.clone()),
+                (
+                    format!("{}{BATCH}", role.service()),
+                    format!("{root}.dead.acme.- {subject}"),
+                ),
+            ] {
+                let tx = database.begin(&Accounts::one(&account)).await.unwrap();
+                let values = [service.into(), subjects.clone().into()];
+                let written = tx.execute_raw(storage::statement(INSERT, values)).await.is_ok();
+                tx.rollback().await.unwrap();
+                assert_eq!(written, published, "{role:?} {subjects}");
+            }
         }
     }
 }

@@ -44,9 +44,9 @@ pub(crate) struct Broker {
     stream: BTreeMap<u64, Stored>,
     last_sequence: u64,
     pub(crate) queued: Vec<Queued>,
-    /// Receipts of `turn.finished` events: their stream keeps them, read or not.
-    news: BTreeSet<Uuid>,
     remembered: BTreeMap<String, Millis>,
+    /// All events that were ever stored, a wiped store's too.
+    pub(crate) events: BTreeSet<String>,
     tokens: u64,
 }
 
@@ -59,8 +59,8 @@ impl Broker {
             stream: BTreeMap::new(),
             last_sequence: 0,
             queued: Vec::new(),
-            news: BTreeSet::new(),
             remembered: BTreeMap::new(),
+            events: BTreeSet::new(),
             tokens: 0,
         }
     }
@@ -87,7 +87,9 @@ impl Broker {
                 };
                 self.stream.insert(self.last_sequence, stored);
             }
-            Message::Event(_) => {}
+            Message::Event(id) => {
+                self.events.insert(id);
+            }
             Message::SessionResolved(_)
             | Message::SessionClosed(_)
             | Message::ToolRequested(_)
@@ -105,7 +107,6 @@ impl Broker {
 
     fn enqueue(&mut self, message: Message, now: Millis) {
         self.tokens += 1;
-        self.news.extend(message.receipt());
         self.queued.push(Queued {
             token: self.tokens,
             message,
@@ -189,7 +190,6 @@ impl Broker {
         self.last_sequence = 0;
         self.stream.clear();
         self.remembered.clear();
-        self.news.clear();
         std::mem::take(&mut self.queued)
             .into_iter()
             .map(|queued| queued.message)
@@ -219,7 +219,7 @@ impl Broker {
     /// Identified by its receipt, which no other message has.
     pub(crate) fn still_has(&self, receipt: Uuid) -> bool {
         let read = |stored: &Stored| database::outbox::receipt(&stored.published.headers) == Some(receipt);
-        self.stream.values().any(read) || self.news.contains(&receipt)
+        self.stream.values().any(read)
     }
 
     /// Time of the next delivery of a waiting message.

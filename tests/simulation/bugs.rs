@@ -39,10 +39,14 @@ pub(crate) enum Bug {
     OwnLeaseForgotten,
     /// The outbox row of an accepted notification is deleted as soon as the broker has it.
     ReceiptBeforeRead,
+    /// A row of several messages is deleted when the broker has acknowledged one of them.
+    RowOverAtFirst,
+    /// The record of a turn's outcome says its beginning only if this process has begun it.
+    StartedNotRepeated,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 17] = [
+    pub(crate) const ALL: [Bug; 19] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -60,5 +64,7 @@ impl Bug {
         Bug::CancelledCounted,
         Bug::OwnLeaseForgotten,
         Bug::ReceiptBeforeRead,
+        Bug::RowOverAtFirst,
+        Bug::StartedNotRepeated,
     ];
 }

@@ -7,7 +7,13 @@ use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPha
 use storage::lifecycle::reply_message_id;
 
 use super::{
-    database::{Database, NotificationRow, calls::Effect, claims::Claimed, outbox::Published, outcomes::Outcome},
+    database::{
+        Database, NotificationRow,
+        calls::Effect,
+        claims::Claimed,
+        outbox::{Message, Published},
+        outcomes::Outcome,
+    },
     provider::Request,
 };
 
@@ -268,8 +274,17 @@ impl Witness {
     }
 
     /// No step is left.
-    pub(crate) fn look_at_the_end(&mut self, database: &Database) {
+    pub(crate) fn look_at_the_end(&mut self, database: &Database, events: &BTreeSet<String>) {
         self.look(database);
+        for ((_, id), turn) in &database.turns {
+            let finished = turn.state.is_over().then(|| Message::finished(*id));
+            for event in [Some(Message::started(*id)), finished].into_iter().flatten() {
+                let event = event.id();
+                if !events.contains(&event) {
+                    self.breaks("I10", || format!("{event} was never published"));
+                }
+            }
+        }
         for offer in self.offers.clone() {
             self.has_outcome(database, &offer);
         }
@@ -293,7 +308,7 @@ impl Witness {
         }
         if let Some((id, row)) = database.outbox.iter().next() {
             self.breaks("I10", || {
-                format!("outbox row {id} was never published: {:?}", row.message)
+                format!("outbox row {id} was never published: {:?}", row.messages)
             });
         }
         for ((_, id), row) in &database.sessions {

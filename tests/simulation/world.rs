@@ -181,7 +181,7 @@ impl World {
             }
         }
         if self.witness.broken.is_none() {
-            self.witness.look_at_the_end(&self.database);
+            self.witness.look_at_the_end(&self.database, &self.broker.events);
         }
     }
 

@@ -29,6 +29,7 @@ use crate::{
         claiming::{WorkerContext, claim},
         recorder::Recorder,
         recording::record,
+        started::Started,
     },
 };
 
@@ -79,6 +80,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         drivers,
         reports,
         live,
+        started: Started::start(&context),
         signals: signals.clone(),
         config: Arc::clone(&config),
         metrics: metrics.clone(),

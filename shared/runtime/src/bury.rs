@@ -25,7 +25,7 @@ use uuid::Uuid;
 pub(crate) async fn bury_outgoing(
     database: &Database,
     root: &Root,
-    row: &OutboxRow,
+    message: &Outgoing,
     reason: &str,
     detail: &str,
 ) -> Result<(), StorageError> {
@@ -33,12 +33,12 @@ pub(crate) async fn bury_outgoing(
         subject,
         headers,
         payload,
-    } = &row.outgoing;
+    } = message;
     let owner = Owner::of(root, subject);
     if owner.is_dead_letter {
         // The letter's row is stored already. Only its announcement exceeds the size limit.
         tracing::warn!(
-            message = row.outgoing.id(),
+            message = message.id(),
             detail,
             "could not publish a dead letter's announcement"
         );

@@ -5,6 +5,7 @@
 //! recently. A crash, a full queue or an unavailable broker left them. No message is lost, since a row is deleted only
 //! after the broker has acknowledged its message. A message may be published twice, with the same id.
 //!
+//! A row of several messages is deleted when the broker has acknowledged all of them, and else published again as a whole.
 //! A row whose message is awaited stays until its reader has deleted it (`unread`): the broker's acknowledgement is not
 //! enough.
 //!
@@ -16,6 +17,7 @@ mod unread;
 
 use std::{sync::Arc, time::Duration};
 
+use contracts::Outgoing;
 use domain::error_chain;
 use futures::{FutureExt, future::BoxFuture};
 use messaging::{Bus, PublishError};
@@ -44,7 +46,7 @@ const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const SWEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
-    rows.into_iter().map(|row| row.outgoing.payload.len()).sum()
+    rows.into_iter().map(OutboxRow::bytes).sum()
 }
 
 /// The handle by which services publish their committed rows. Cheap to clone.
@@ -216,29 +218,46 @@ impl Relay {
 
     /// Publishes rows in their order and passes those that were taken on to be settled. Gives their number.
     async fn relay(&self, rows: Vec<OutboxRow>, way: &'static str) -> usize {
-        let answers = self.bus.publish_all(&rows).await;
+        let messages: Vec<&Outgoing> = rows.iter().flat_map(|row| &row.messages).collect();
+        let mut answers = self.bus.publish_all(&messages).await.into_iter();
         self.shutdown.crash_point("outbox.messages_published").await;
         let mut settled = Settled::default();
         let mut failures = Failures::default();
-        for (row, answer) in rows.into_iter().zip(answers) {
-            match answer {
-                Ok(stored) if row.is_awaited() => settled.stored.push(StoredRow {
+        let mut relayed = 0;
+        for row in rows {
+            if row.messages.is_empty() {
+                warn!(row = %row.id, account = row.account, "a row of the outbox was packed by another version; left to it");
+                continue;
+            }
+            let (mut is_over, mut sequence) = (true, 0);
+            for (message, answer) in row.messages.iter().zip(answers.by_ref()) {
+                let is_taken = match answer {
+                    Ok(stored) => {
+                        sequence = i64::try_from(stored.sequence).unwrap_or(i64::MAX);
+                        true
+                    }
+                    Err(error) if error.is_retryable() => {
+                        failures.note(error);
+                        false
+                    }
+                    Err(error) => self.bury(message, "unpublishable", &error.to_string()).await,
+                };
+                relayed += usize::from(is_taken);
+                is_over &= is_taken;
+            }
+            match is_over {
+                true if sequence > 0 && row.is_awaited() => settled.stored.push(StoredRow {
                     account: row.account,
                     id: row.id,
-                    sequence: i64::try_from(stored.sequence).unwrap_or(i64::MAX),
+                    sequence,
                 }),
-                Ok(_) => settled.over.push(row.key()),
-                Err(error) if error.is_retryable() => failures.note(error),
-                Err(error) => {
-                    if self.bury(&row, "unpublishable", &error.to_string()).await {
-                        settled.over.push(row.key());
-                    }
-                }
+                true => settled.over.push(row.key()),
+                false => {}
             }
         }
         failures.log();
         let count = settled.count();
-        self.meters.relayed(count, way);
+        self.meters.relayed(relayed, way);
         self.settle(settled).await;
         count
     }
@@ -250,13 +269,13 @@ impl Relay {
     }
 
     /// Turns an undeliverable message into a dead letter, once. Its row is then deleted.
-    async fn bury(&self, row: &OutboxRow, reason: &str, detail: &str) -> bool {
-        match bury::bury_outgoing(&self.database, self.bus.root(), row, reason, detail).await {
+    async fn bury(&self, message: &Outgoing, reason: &str, detail: &str) -> bool {
+        match bury::bury_outgoing(&self.database, self.bus.root(), message, reason, detail).await {
             Ok(()) => true,
             Err(error) => {
                 let error = error_chain(&error);
                 warn!(
-                    message = row.outgoing.id(),
+                    message = message.id(),
                     reason, error, "could not write the dead letter of a message"
                 );
                 false
@@ -303,11 +322,11 @@ impl Metrics {
                 .build(),
             overflowed: meter
                 .u64_counter("signalbox.outbox.overflowed")
-                .with_description("Outbox messages that found the queue full and were left to the sweep")
+                .with_description("Outbox rows that found the queue full and were left to the sweep")
                 .build(),
             waiting: meter
                 .u64_gauge("signalbox.outbox.waiting")
-                .with_description("Outbox messages in the queue")
+                .with_description("Outbox rows in the queue")
                 .build(),
             service: KeyValue::new("service", service),
         }

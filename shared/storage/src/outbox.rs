@@ -4,16 +4,17 @@
 //! crash left are claimed by age, never by position: ids do not commit in order. No transaction is open while a message
 //! is being published: a claim is one short update, and an old claim counts as abandoned.
 //!
-//! A row whose message is awaited ([`awaited`]) is deleted by its reader: see [`unread`].
+//! The messages of a transaction and an account share rows (ADR 53): a row goes when all its messages were published. A
+//! row whose message is awaited ([`awaited`]) has no other, and is deleted by its reader: see [`unread`].
 
 pub mod unread;
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use unread::{StoredRow, outbox_stored};
 
 use contracts::{
-    Outgoing, header,
+    Headers, Outgoing, header,
     message::{Stream, awaited},
 };
 use domain::AccountId;
@@ -21,33 +22,36 @@ use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement};
+use crate::{Database, StorageError, Tx, accounts::OPERATOR, error::Attempt, statement, statement::column};
 
-/// A committed message that may be unpublished.
+/// A committed row of messages that may be unpublished.
 #[derive(Clone, PartialEq, Debug)]
 pub struct OutboxRow {
     pub account: String,
     pub id: Uuid,
-    pub outgoing: Outgoing,
-}
-
-impl AsRef<Outgoing> for OutboxRow {
-    fn as_ref(&self) -> &Outgoing {
-        &self.outgoing
-    }
+    /// Empty in a row that another version has packed.
+    pub messages: Vec<Outgoing>,
 }
 
 impl FromQueryResult for OutboxRow {
     fn from_query_result(row: &QueryResult, prefix: &str) -> Result<OutboxRow, DbErr> {
-        let headers = serde_json::from_value(row.try_get(prefix, "headers")?);
+        let service: String = row.try_get(prefix, "service")?;
+        let subject: String = row.try_get(prefix, "subject")?;
+        let payload: Vec<u8> = row.try_get(prefix, "payload")?;
+        let messages = if service.ends_with(BATCH) {
+            unpacked(&subject, &payload).unwrap_or_default()
+        } else {
+            let headers = serde_json::from_value(row.try_get(prefix, "headers")?);
+            vec![Outgoing {
+                subject,
+                headers: headers.map_err(|error| DbErr::Type(error.to_string()))?,
+                payload,
+            }]
+        };
         Ok(OutboxRow {
             account: row.try_get(prefix, "account_id")?,
             id: row.try_get(prefix, "id")?,
-            outgoing: Outgoing {
-                subject: row.try_get(prefix, "subject")?,
-                headers: headers.map_err(|error| DbErr::Type(error.to_string()))?,
-                payload: row.try_get(prefix, "payload")?,
-            },
+            messages,
         })
     }
 }
@@ -59,8 +63,42 @@ impl OutboxRow {
 
     /// Whether it stays until its message was read.
     pub fn is_awaited(&self) -> bool {
-        self.outgoing.headers.get(header::RECEIPT).is_some()
+        let asks = |message: &Outgoing| message.headers.get(header::RECEIPT).is_some();
+        self.messages.iter().any(asks)
     }
+
+    pub fn bytes(&self) -> usize {
+        self.messages.iter().map(|message| message.payload.len()).sum()
+    }
+}
+
+/// Ends the service of a row of several messages. An earlier version, which could not read such a row, does not see it.
+pub const BATCH: &str = ".batch";
+/// Limits of a row of several messages.
+const BATCH_MESSAGES_MAX: usize = 256;
+const BATCH_BYTES_MAX: usize = 256 * 1024;
+/// First byte of the packed form. A change of the form needs another.
+const PACKED: u8 = 1;
+
+/// Headers and payloads of several messages. Their subjects stand in the row's, one space between, since policies
+/// compare them.
+fn packed(messages: &[Outgoing]) -> Vec<u8> {
+    let messages: Vec<(&Headers, &[u8])> = messages.iter().map(|one| (&one.headers, &*one.payload)).collect();
+    postcard::to_extend(&messages, vec![PACKED]).expect("messages serialise: texts and bytes")
+}
+
+fn unpacked(subjects: &str, packed: &[u8]) -> Option<Vec<Outgoing>> {
+    let (&PACKED, packed) = packed.split_first()? else {
+        return None;
+    };
+    let messages: Vec<(Headers, Vec<u8>)> = postcard::from_bytes(packed).ok()?;
+    let subjects: Vec<&str> = subjects.split(' ').collect();
+    let of = |(subject, (headers, payload)): (&str, (Headers, Vec<u8>))| Outgoing {
+        subject: subject.to_owned(),
+        headers,
+        payload,
+    };
+    (subjects.len() == messages.len()).then(|| subjects.into_iter().zip(messages).map(of).collect())
 }
 
 /// A message with its account; without one it is the operator's.
@@ -71,75 +109,73 @@ pub type Owned = (Option<AccountId>, Outgoing);
 pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
     let rows = outbox_rows(messages);
     if !rows.is_empty() {
-        tx.execute("write outbox", OUTBOX_INSERT, outbox_values(tx, &rows))
+        tx.execute("write outbox", OUTBOX_INSERT, values(tx.role().service(), &rows))
             .await?;
     }
     Ok(rows)
 }
 
-/// The rows of messages.
+/// The rows of messages: one for the messages of an account, as far as its limits go, and one for each awaited message.
 pub fn outbox_rows(messages: Vec<Owned>) -> Vec<OutboxRow> {
-    messages
-        .into_iter()
-        .map(|(account, mut outgoing)| {
-            let id = Uuid::now_v7();
-            // The end of a turn was awaited in the previous version, whose rows are still read.
-            if awaited(&outgoing.subject) == Some(Stream::Notification) {
-                outgoing.headers.set(header::RECEIPT, id.to_string());
+    let mut rows: Vec<OutboxRow> = Vec::new();
+    // Of each account the row that takes more messages, and its bytes.
+    let mut open: HashMap<String, (usize, usize)> = HashMap::new();
+    for (account, mut outgoing) in messages {
+        let account = account.map_or_else(|| OPERATOR.to_owned(), String::from);
+        let id = Uuid::now_v7();
+        // The end of a turn was awaited in an earlier version, whose rows are still read.
+        if awaited(&outgoing.subject) == Some(Stream::Notification) {
+            outgoing.headers.set(header::RECEIPT, id.to_string());
+        } else {
+            let more = outgoing.payload.len();
+            if let Some((row, bytes)) = open.get_mut(&account)
+                && rows[*row].messages.len() < BATCH_MESSAGES_MAX
+                && *bytes + more <= BATCH_BYTES_MAX
+            {
+                *bytes += more;
+                rows[*row].messages.push(outgoing);
+                continue;
             }
-            OutboxRow {
-                account: account.map_or_else(|| OPERATOR.to_owned(), String::from),
-                id,
-                outgoing,
-            }
-        })
-        .collect()
+            open.insert(account.clone(), (rows.len(), more));
+        }
+        let messages = vec![outgoing];
+        rows.push(OutboxRow { account, id, messages });
+    }
+    rows
 }
 
-/// Rows, as [`crate::outbox_insert`] takes them.
-pub fn outbox_values(tx: &Tx, rows: &[OutboxRow]) -> [Value; 6] {
-    let accounts: Vec<String> = rows.iter().map(|row| row.account.clone()).collect();
-    let ids: Vec<Uuid> = rows.iter().map(|row| row.id).collect();
-    let subjects: Vec<String> = rows.iter().map(|row| row.outgoing.subject.clone()).collect();
-    let headers = |row: &OutboxRow| serde_json::to_string(&row.outgoing.headers).expect("headers are texts");
-    let headers: Vec<String> = rows.iter().map(headers).collect();
-    let payloads: Vec<Vec<u8>> = rows.iter().map(|row| row.outgoing.payload.clone()).collect();
+/// The parameters of [`OUTBOX_INSERT`].
+fn values(service: &str, rows: &[OutboxRow]) -> [Value; 6] {
+    let (mut services, mut subjects) = (Vec::new(), Vec::new());
+    let (mut headers, mut payloads) = (Vec::new(), Vec::new());
+    for row in rows {
+        let all: Vec<&str> = row.messages.iter().map(|message| &*message.subject).collect();
+        subjects.push(all.join(" "));
+        if let [one] = &row.messages[..] {
+            services.push(service.to_owned());
+            headers.push(serde_json::to_string(&one.headers).expect("headers are texts"));
+            payloads.push(one.payload.clone());
+        } else {
+            services.push(format!("{service}{BATCH}"));
+            headers.push("{}".to_owned());
+            payloads.push(packed(&row.messages));
+        }
+    }
     [
-        accounts.into(),
-        ids.into(),
-        tx.role().service().into(),
+        column(rows, |row| row.account.clone()),
+        column(rows, |row| row.id),
+        services.into(),
         subjects.into(),
         headers.into(),
         payloads.into(),
     ]
 }
 
-/// SQL that writes outbox rows, for statements that write other rows, too. Takes the names of the six parameters that
-/// [`outbox_values`](crate::outbox::outbox_values) gives.
-#[macro_export]
-macro_rules! outbox_insert {
-    ($accounts:literal, $ids:literal, $service:literal, $subjects:literal, $headers:literal, $payloads:literal) => {
-        concat!(
-            "insert into outbox (account_id, id, service, subject, headers, payload, is_notification)
-            select m.account_id, m.id, ",
-            $service,
-            ", m.subject, m.headers::jsonb, m.payload, split_part(m.subject, '.', 2) = 'notification'
-            from unnest(",
-            $accounts,
-            "::text[], ",
-            $ids,
-            "::uuid[], ",
-            $subjects,
-            "::text[], ",
-            $headers,
-            "::text[], ",
-            $payloads,
-            "::bytea[]) as m (account_id, id, subject, headers, payload)"
-        )
-    };
-}
-
-const OUTBOX_INSERT: &str = crate::outbox_insert!("$1", "$2", "$3", "$4", "$5", "$6");
+const OUTBOX_INSERT: &str = "
+    insert into outbox (account_id, id, service, subject, headers, payload, is_notification)
+    select m.account_id, m.id, m.service, m.subject, m.headers::jsonb, m.payload, split_part(m.subject, '.', 2) = 'notification'
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[])
+        as m (account_id, id, service, subject, headers, payload)";
 
 /// A row's key.
 pub type OutboxKey = (String, Uuid);
@@ -280,7 +316,7 @@ struct Age {
 /// The age of the oldest of the service's own rows that the broker has not acknowledged; none if there is none. One
 /// statement without a transaction, so that it may be dropped half-way.
 pub async fn outbox_age(database: &Database) -> Result<Option<Duration>, StorageError> {
-    let values = [database.role().service().into()];
+    let values = [services(database)];
     let oldest = Age::find_by_statement(statement(OUTBOX_AGE, values)).one(database.connection());
     let oldest = oldest.await.attempt("read outbox age")?;
     // Not negative: a transaction may have begun after the one of this query.
@@ -291,9 +327,9 @@ pub async fn outbox_age(database: &Database) -> Result<Option<Duration>, Storage
 /// Relies on index outbox_unsent.
 const OUTBOX_AGE: &str = "
     select extract(epoch from now() - min(o.created_at))::double precision as seconds
-    from unnest(array[false, true]) as k (is_notification) cross join lateral (
+    from unnest($1::text[], array[false, true, false]) as k (service, is_notification) cross join lateral (
         select o.created_at from outbox o
-        where o.service = $1 and o.stored_at is null and o.is_notification = k.is_notification
+        where o.service = k.service and o.stored_at is null and o.is_notification = k.is_notification
         order by o.created_at limit 1) o";
 
 /// Which unacknowledged rows to claim.
@@ -303,17 +339,23 @@ pub struct Claim {
     pub age_ms: i64,
     /// Not claimed by any replica for this long.
     pub taken_ms: i64,
-    /// For notifications and for everything else each.
+    /// For single messages, notifications, and rows of several messages each.
     pub rows_max: i64,
-    /// Bytes of payloads, for each of the two as well. The row that reaches the limit is included.
+    /// Bytes of payloads, for each of the three as well. The row that reaches the limit is included.
     pub bytes_max: i64,
+}
+
+/// The parameter of statements about all rows of a service: see [`OUTBOX_CLAIM`].
+fn services(database: &Database) -> Value {
+    let service = database.role().service();
+    vec![service.to_owned(), service.to_owned(), format!("{service}{BATCH}")].into()
 }
 
 /// Claims rows, the oldest first: of notifications, whose stream refuses them when it is full, and of everything else,
 /// which must not wait for that.
 pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<OutboxRow>, StorageError> {
     let values = [
-        database.role().service().into(),
+        services(database),
         claim.age_ms.into(),
         claim.taken_ms.into(),
         claim.rows_max.into(),
@@ -325,20 +367,89 @@ pub async fn outbox_claim(database: &Database, claim: &Claim) -> Result<Vec<Outb
 /// Relies on index outbox_unsent. A payload's length is known without reading it.
 pub const OUTBOX_CLAIM: &str = "
     with locked as (
-        select k.is_notification, o.*
-        from unnest(array[false, true]) as k (is_notification) cross join lateral (
+        select k.service, k.is_notification, o.*
+        from unnest($1::text[], array[false, true, false]) as k (service, is_notification) cross join lateral (
             select o.account_id, o.id, o.created_at, octet_length(o.payload) as bytes from outbox o
-            where o.service = $1 and o.stored_at is null and o.is_notification = k.is_notification
+            where o.service = k.service and o.stored_at is null and o.is_notification = k.is_notification
               and o.created_at < now() - $2 * interval '1 millisecond'
               and (o.claimed_at is null or o.claimed_at < now() - $3 * interval '1 millisecond')
             order by o.created_at limit $4 for update skip locked) o
     ), due as (
         select account_id, id
         from (select account_id, id, bytes,
-                     sum(bytes) over (partition by is_notification order by created_at rows unbounded preceding) as total
+                     sum(bytes) over (partition by service, is_notification order by created_at rows unbounded preceding) as total
               from locked) l
         where l.total - l.bytes < $5
     )
     update outbox o set claimed_at = now() from due
     where o.account_id = any (array[due.account_id]) and o.id = due.id
-    returning o.account_id, o.id, o.subject, o.headers, o.payload";
+    returning o.account_id, o.id, o.service, o.subject, o.headers, o.payload";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(subject: &str, payload: &[u8]) -> Outgoing {
+        let mut headers = Headers::default();
+        headers.set(header::MESSAGE_ID, subject);
+        Outgoing {
+            subject: subject.to_owned(),
+            headers,
+            payload: payload.to_owned(),
+        }
+    }
+
+    #[test]
+    fn an_account_s_messages_share_a_row_within_its_limits() {
+        let account = |name: &str| Some(AccountId::parse(name).unwrap());
+        let notification = "signalbox.notification.acme.-";
+        let large = vec![b'x'; BATCH_BYTES_MAX - 2];
+        let rows = outbox_rows(vec![
+            (account("acme"), message("a", &large)),
+            (account("acme"), message(notification, b"n")),
+            (account("beta"), message("b", b"2")),
+            (account("acme"), message("c", b"3")),
+            (account("acme"), message("d", b"45")),
+            (None, message("e", b"6")),
+            (account("acme"), message("f", b"7")),
+        ]);
+        let shown: Vec<(&str, Vec<&str>)> = rows
+            .iter()
+            .map(|row| (&*row.account, row.messages.iter().map(|one| &*one.subject).collect()))
+            .collect();
+        let expected = [
+            ("acme", vec!["a", "c"]),
+            ("acme", vec![notification]),
+            ("beta", vec!["b"]),
+            ("acme", vec!["d", "f"]),
+            ("-", vec!["e"]),
+        ];
+        assert_eq!(shown, expected);
+        assert_eq!(
+            rows.iter().map(OutboxRow::is_awaited).collect::<Vec<_>>(),
+            [false, true, false, false, false]
+        );
+        let many = (0..=BATCH_MESSAGES_MAX).map(|_| (None, message("a", b""))).collect();
+        let counts: Vec<usize> = outbox_rows(many).iter().map(|row| row.messages.len()).collect();
+        assert_eq!(counts, [BATCH_MESSAGES_MAX, 1]);
+    }
+
+    #[test]
+    fn a_packed_row_gives_its_messages_again() {
+        let messages = vec![message("a.b", b"{}"), message("c", &[0, 255]), message("d", b"")];
+        let bytes = packed(&messages);
+        assert_eq!(unpacked("a.b c d", &bytes), Some(messages));
+        assert_eq!(unpacked("a.b c", &bytes), None, "a subject is missing");
+        assert_eq!(unpacked("a.b c d", &bytes[..9]), None);
+        assert_eq!(unpacked("a.b c d", &[2]), None, "another version");
+        assert_eq!(unpacked("a", b""), None);
+    }
+
+    /// Rows of this form are stored: a change of these bytes needs another version byte.
+    #[test]
+    fn the_packed_form_stays() {
+        let packed = packed(&[message("a", b"{}"), message("b", &[0, 255])]);
+        let expected = "0102010b4e6174732d4d73672d49640161027b7d010b4e6174732d4d73672d496401620200ff";
+        assert_eq!(hex::encode(packed), expected);
+    }
+}

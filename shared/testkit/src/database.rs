@@ -1,10 +1,11 @@
 //! A database for every test, cloned from a template that is migrated once for each version of the schema.
 
 use anyhow::Context;
+use contracts::Outgoing;
 use devstack::SharedPostgres;
-use sea_orm::SqlxPostgresConnector;
+use sea_orm::{FromQueryResult, SqlxPostgresConnector};
 use sqlx::{Connection, PgConnection, PgPool, Row, postgres::PgPoolOptions};
-use storage::{Database, DatabaseOptions, Role, migrations};
+use storage::{Database, DatabaseOptions, Role, migrations, outbox::OutboxRow};
 use uuid::Uuid;
 
 pub struct TestDatabase {
@@ -51,6 +52,14 @@ impl TestDatabase {
         Database::connect(&self.url, role, &options)
             .await
             .expect("a pool of the test database")
+    }
+
+    /// The messages in the outbox, oldest row first.
+    pub async fn outbox(&self) -> Vec<Outgoing> {
+        let connection = SqlxPostgresConnector::from_sqlx_postgres_pool(self.owner.clone());
+        let rows = OutboxRow::find_by_statement(storage::statement("select * from outbox order by id", []));
+        let rows = rows.all(&connection).await.expect("rows of the outbox");
+        rows.into_iter().flat_map(|row| row.messages).collect()
     }
 
     /// One number, as the superuser sees it.

@@ -95,6 +95,9 @@ impl Story {
             heard: Heard {
                 messages: 1,
                 secrets: Vec::new(),
+                turns: ["turn.started:acme:turn-1", "turn.finished:acme:turn-1"]
+                    .map(str::to_owned)
+                    .into(),
             },
         };
         Story {

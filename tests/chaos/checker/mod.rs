@@ -73,6 +73,7 @@ const AT_REST: &[Check] = &[
     outcomes::nothing_lost,
     effects::replies_posted,
     leases::outbox_drained,
+    order::turns_announced,
     leases::nobody_holds_anything,
     growth::back_to_the_beginning,
     growth::no_open_transactions,

@@ -1,5 +1,5 @@
 //! I8: turns run in the order in which their notifications were accepted, notifications are accepted in the order of the
-//! stream, and the calls of an answer run in its order. Always.
+//! stream, and the calls of an answer run in its order. Always. I10 for turns: what the stream was told of them.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::{
     Violation,
     evidence::{CallRow, Evidence},
 };
-use crate::records::{Answer, Offer, Offered, Via};
+use crate::records::{Answer, Fired, Offer, Offered, Via};
 
 /// Faults that remove messages from the stream.
 const WIPES: &[&str] = &["nats_wipe", "stream_deleted"];
@@ -148,14 +148,31 @@ pub(super) fn calls_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
+/// I10, when the system is idle: the events of a turn, unless the stream was wiped after it began.
+pub(super) fn turns_announced(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let wiped = wipes(evidence).map(|wipe| wipe.until).max();
+    let turns = evidence.rows.turns.iter();
+    let kept = turns.filter(|turn| wiped.is_none_or(|at| at < turn.started_at));
+    kept.flat_map(|turn| {
+        ["started", "finished"].map(|event| (turn, format!("turn.{event}:{}:{}", turn.account_id, turn.id)))
+    })
+    .filter(|(_, event)| !evidence.records.heard.turns.contains(event))
+    .map(|(_, event)| Violation {
+        invariant: "I10",
+        expected: "the beginning and the end of a turn are published in the end",
+        found: format!("{event} was never published"),
+    })
+    .collect()
+}
+
+fn wipes<'a>(evidence: &Evidence<'a>) -> impl Iterator<Item = &'a Fired> {
+    let faults = evidence.records.faults.iter();
+    faults.filter(|fault| WIPES.contains(&fault.kind.as_str()))
+}
+
 /// The message may have been lost with the stream, and read from its successor.
 fn before_a_wipe(evidence: &Evidence<'_>, offer: &Offer) -> bool {
-    let wipes = evidence
-        .records
-        .faults
-        .iter()
-        .filter(|fault| WIPES.contains(&fault.kind.as_str()));
-    let mut tried = wipes.flat_map(|wipe| offer.tries.iter().map(move |tried| (wipe, tried)));
+    let mut tried = wipes(evidence).flat_map(|wipe| offer.tries.iter().map(move |tried| (wipe, tried)));
     tried.any(|(wipe, tried)| tried.sent_at < wipe.until && tried.ended_at + UNREAD_MAX > wipe.from)
 }
 
@@ -233,6 +250,21 @@ mod tests {
         story.rows.turns[0].number = 2;
         story.rows.turns[1].number = 1;
         assert!(story.finds(turns_in_order, "n-2 at 2 ran before n-1 at 1"));
+    }
+
+    #[test]
+    fn a_turn_that_began_in_silence_is_found() {
+        let mut story = Story::delivered();
+        assert_eq!(story.judge(turns_announced), []);
+        story.records.heard.turns.remove("turn.started:acme:turn-1");
+        assert!(story.finds(turns_announced, "turn.started:acme:turn-1 was never"));
+        story.records.faults.push(Fired {
+            kind: "nats_wipe".to_owned(),
+            target: "nats".to_owned(),
+            from: at(60),
+            until: at(61),
+        });
+        assert_eq!(story.judge(turns_announced), []);
     }
 
     #[test]

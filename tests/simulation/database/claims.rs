@@ -193,6 +193,9 @@ impl Database {
             self.lease_take(&name, replica, work.phase);
             self.turn_resume(&name, work.turn.id, work.state);
             claimed.resumed.push((name, work.turn.id));
+            if bug == Some(Bug::StartedNotRepeated) {
+                work.heard.hear();
+            }
             if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
                 work.due = Due::Send;
             }

@@ -6,6 +6,7 @@ use contracts::{
     session::{SessionClosed, SessionResolved},
     tool::{ToolFinished, ToolRequested},
 };
+use domain::TurnId;
 use uuid::Uuid;
 
 use super::{Database, Millis};
@@ -27,7 +28,7 @@ pub(crate) enum Message {
     ToolRequested(ToolRequested),
     ToolFinished(ToolFinished),
     Notification(Published),
-    /// The id of an event. No service reads events.
+    /// The id of an event of a turn. No service reads events.
     Event(String),
 }
 
@@ -40,6 +41,14 @@ pub(crate) struct Published {
 }
 
 impl Message {
+    pub(crate) fn started(turn: TurnId) -> Message {
+        Message::Event(format!("turn.started:{turn}"))
+    }
+
+    pub(crate) fn finished(turn: TurnId) -> Message {
+        Message::Event(format!("turn.finished:{turn}"))
+    }
+
     pub(crate) fn id(&self) -> String {
         match self {
             Self::SessionResolved(message) => message.message_id(),
@@ -81,11 +90,17 @@ pub(crate) fn receipt(headers: &Headers) -> Option<Uuid> {
 #[derive(Clone, Debug)]
 pub(crate) struct OutboxRow {
     pub(crate) service: Service,
-    pub(crate) message: Message,
+    pub(crate) messages: Vec<Message>,
     pub(crate) created_at: Millis,
     pub(crate) claimed_at: Option<Millis>,
     /// Stored by the broker and not read yet: since when, and the time of the next check.
     pub(crate) stored: Option<(Millis, Millis)>,
+}
+
+impl OutboxRow {
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.messages.iter().any(Message::is_awaited)
+    }
 }
 
 /// As in `[outbox]`: `sweep_age_ms`, `claim_timeout_ms`, `unread_look_ms`. The last one republishes after a while, whatever the
@@ -96,14 +111,16 @@ pub(crate) const UNREAD_LOOK: Millis = 10_000;
 pub(crate) const UNREAD_AGAIN: Millis = 300_000;
 
 impl Database {
-    /// `OUTBOX_INSERT`. Gives the ids for the relay.
+    /// `OUTBOX_INSERT`: one row for all messages, and one for each awaited message. Gives the ids for the relay.
     pub(crate) fn outbox_insert(&mut self, service: Service, messages: Vec<Message>) -> Vec<Uuid> {
-        let mut ids = Vec::with_capacity(messages.len());
-        for message in messages {
+        let (awaited, others): (Vec<Message>, Vec<Message>) = messages.into_iter().partition(Message::is_awaited);
+        let alone = awaited.into_iter().map(|message| vec![message]);
+        let mut ids = Vec::new();
+        for messages in alone.chain((!others.is_empty()).then_some(others)) {
             let id = self.fresh_id();
             let row = OutboxRow {
                 service,
-                message: message.with_receipt(id),
+                messages: messages.into_iter().map(|message| message.with_receipt(id)).collect(),
                 created_at: self.now,
                 claimed_at: None,
                 stored: None,

@@ -80,6 +80,9 @@ impl Database {
             });
             self.session_change(&session, &decided.change);
             self.items_change(&decided.change);
+            if !report.work.heard.is_heard() {
+                messages.push(Message::started(report.work.turn.id));
+            }
             messages.extend(self.messages(report, &session, &decided.settled, bug));
         }
         recorded.outbox = self.outbox_insert(Service::Delivery, messages);
@@ -167,7 +170,7 @@ impl Database {
         bug: Option<Bug>,
     ) -> Vec<Message> {
         let work = &report.work;
-        let over = Message::Event(format!("turn.finished:{}", work.turn.id));
+        let over = Message::finished(work.turn.id);
         match settled {
             Settled::AwaitTools { round } => round
                 .calls

@@ -163,6 +163,10 @@ impl World {
         }
         let process = &mut self.processes[p];
         process.relay.extend(claimed.outbox);
+        let unheard = claimed.work.iter().filter(|work| !work.heard.is_heard());
+        process
+            .told
+            .extend(unheard.map(|work| (work.turn.id, work.heard.clone())));
         for name in claimed.left {
             process.conductor.line.free(name, false);
         }

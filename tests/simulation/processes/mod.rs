@@ -8,6 +8,8 @@ mod tool_gateway;
 
 use std::collections::VecDeque;
 
+use ::delivery::turn::started::Heard;
+use domain::TurnId;
 use uuid::Uuid;
 
 use self::{delivery::Conductor, resolver::Reading, tool_gateway::Calling};
@@ -39,6 +41,8 @@ pub(crate) struct Process {
     pub(crate) overslept: bool,
     /// Committed rows handed to the relay; and published rows to be deleted.
     pub(crate) relay: VecDeque<Uuid>,
+    /// Events of begun turns, of which no row is kept.
+    told: VecDeque<(TurnId, Heard)>,
     published: Vec<Uuid>,
     outbox_highest: Option<Uuid>,
     sweep_at: Millis,
@@ -54,6 +58,7 @@ pub(crate) enum Act {
     /// It checks the clock after a freeze.
     Wake,
     Relay,
+    Tell,
     Settle,
     SweepOutbox,
     LookAfterUnread,
@@ -79,6 +84,7 @@ impl Process {
             paused: false,
             overslept: false,
             relay: VecDeque::new(),
+            told: VecDeque::new(),
             published: Vec::new(),
             outbox_highest: None,
             sweep_at: 0,
@@ -134,6 +140,9 @@ impl World {
         if !process.relay.is_empty() && self.broker_is_up() {
             acts.push(Act::Relay);
         }
+        if !process.told.is_empty() {
+            acts.push(Act::Tell);
+        }
         if !process.published.is_empty() && reaches_database {
             acts.push(Act::Settle);
         }
@@ -159,6 +168,7 @@ impl World {
                 self.lose_leases(p);
             }
             Act::Relay => self.relay(p),
+            Act::Tell => self.tell(p),
             Act::Settle => self.settle(p),
             Act::SweepOutbox => self.sweep_outbox(p),
             Act::LookAfterUnread => self.look_after_unread(p),

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use crate::simulation::{
     bugs::Bug,
-    database::outbox::Message,
+    database::outbox::{Message, OutboxRow},
     world::{Fate, World},
 };
 
@@ -17,21 +17,45 @@ impl World {
         self.publish_rows(p, &rows);
     }
 
+    /// An event without a confirmed publication is left to the turn's record.
+    pub(super) fn tell(&mut self, p: usize) {
+        let Some((turn, heard)) = self.processes[p].told.pop_front() else {
+            return;
+        };
+        let stored = self.publish(Message::started(turn));
+        self.note("told", [p as u64, u64::from(stored)], || {
+            format!("turn {turn} began: {stored}")
+        });
+        if stored {
+            heard.hear();
+        }
+    }
+
     /// A row without a confirmed publication is left to the sweep.
     fn publish_rows(&mut self, p: usize, rows: &[Uuid]) {
         for id in rows {
-            let Some(message) = self.database.outbox.get(id).map(|row| row.message.clone()) else {
+            let Some(messages) = self.database.outbox.get(id).map(|row| row.messages.clone()) else {
                 continue;
             };
-            if let Message::ToolRequested(request) = &message
-                && self.requests.len() < 32
-            {
-                self.requests.push(request.clone());
+            let mut stored = Vec::with_capacity(messages.len());
+            for message in messages {
+                if let Message::ToolRequested(request) = &message
+                    && self.requests.len() < 32
+                {
+                    self.requests.push(request.clone());
+                }
+                let what = message.id();
+                let is_stored = self.publish(message);
+                self.note("relayed", [p as u64, u64::from(is_stored)], || {
+                    format!("{what}: {is_stored}")
+                });
+                stored.push(is_stored);
             }
-            let what = message.id();
-            let stored = self.publish(message);
-            self.note("relayed", [p as u64, u64::from(stored)], || format!("{what}: {stored}"));
-            if stored {
+            let is_over = match self.bug {
+                Some(Bug::RowOverAtFirst) => stored.contains(&true),
+                _ => !stored.contains(&false),
+            };
+            if is_over {
                 self.processes[p].published.push(*id);
                 let highest = &mut self.processes[p].outbox_highest;
                 *highest = (*highest).max(Some(*id));
@@ -45,7 +69,7 @@ impl World {
         let forgetful = self.bug == Some(Bug::ReceiptBeforeRead);
         let (stored, over): (Vec<Uuid>, Vec<Uuid>) = rows
             .into_iter()
-            .partition(|id| !forgetful && self.database.outbox.get(id).is_some_and(|row| row.message.is_awaited()));
+            .partition(|id| !forgetful && self.database.outbox.get(id).is_some_and(OutboxRow::is_awaited));
         // After a failure here, the sweep publishes it again.
         if self.fate(p) != Fate::Failed {
             self.database.outbox_delete(&over);

@@ -13,6 +13,7 @@ use serde_json::value::to_raw_value;
 
 use super::{
     resume::{Due, call_input, due, lost_since},
+    started::Heard,
     work::Work,
 };
 use crate::{
@@ -90,6 +91,7 @@ pub fn begin(
         hops,
         trace,
         lost_at: None,
+        heard: Heard::default(),
     };
     Ok((new_turn, work))
 }
@@ -106,7 +108,10 @@ pub fn carry_on(
     let state = turn.state.after(TurnStep::Send)?;
     let trace = turn.trace();
     let due = due(turn.state, session.facts.closed, effects);
+    // Only a record writes any of these, and the first record has said it.
+    let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
+        heard: Heard::new(is_recorded),
         phase,
         state,
         number: turn.number,

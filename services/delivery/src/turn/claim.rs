@@ -24,7 +24,7 @@ pub use super::{
 };
 use super::{
     begin::{offered, offered_still, prompt, turn_span},
-    messages::{origin, turn_started},
+    messages::origin,
     resume::Due,
     work::Work,
 };
@@ -164,18 +164,16 @@ impl Claimer {
         let now = OffsetDateTime::now_utc();
         let mut new_turns = Vec::with_capacity(start.len());
         let mut work = Vec::with_capacity(start.len() + resumed.len());
-        let mut events: Vec<Owned> = Vec::with_capacity(start.len());
         for ((session, item), slot) in start.into_iter().zip(slots) {
             let begun = self.begin(&session, item);
             let Some((new_turn, mut begun)) = possible(begun, &session, None) else {
                 continue;
             };
             begun.slot = slot.map(Arc::new);
-            events.push(turn_started(&self.root, &begun, now));
             new_turns.push(new_turn);
             work.push(begun);
         }
-        let mut outbox = turns_begin(&tx, &new_turns, replica, events, &self.kept).await?;
+        turns_begin(&tx, &new_turns, replica, &self.kept).await?;
         let carried_on: Vec<Resumed> = resumed.iter().map(Work::resumed).collect();
         turns_resume(&tx, &carried_on, replica).await?;
         work.extend(resumed);
@@ -199,7 +197,7 @@ impl Claimer {
             messages.push(tool_requested(&setting, asking, turn.agent_id, call));
         }
         turns_wait(&tx, &asked, self.config.tools_again_ms.i64()).await?;
-        outbox.extend(outbox_insert(&tx, messages).await?);
+        let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
         self.kept.add(&new_turns);

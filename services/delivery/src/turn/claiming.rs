@@ -15,6 +15,7 @@ use super::{
     call::{self, Report},
     claim::Claimer,
     is_of_the_batch,
+    started::Started,
     work::Work,
 };
 use crate::{
@@ -35,6 +36,7 @@ pub struct WorkerContext {
     pub reports: mpsc::Sender<Report>,
     /// Pieces of live text for pages.
     pub live: mpsc::Sender<Outgoing>,
+    pub started: Started,
     pub signals: mpsc::Sender<Signal>,
     pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,
@@ -100,6 +102,7 @@ impl WorkerContext {
         self.metrics.taken_over(claimed.taken_over);
         self.context.outbox.publish_soon(claimed.outbox);
         for work in claimed.work {
+            self.started.say(self.context.root(), &work);
             self.take(work, incarnation.clone());
         }
         tell(&self.signals, Signal::Limits(claimed.limits)).await;

@@ -1,7 +1,7 @@
 //! The messages of a turn: built here from a decision, written to the outbox in the transaction of that decision. The
 //! same turn and call give the same message on every replica and every attempt.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use contracts::{
     Root, TraceContext,
@@ -35,7 +35,8 @@ pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
     }
 }
 
-pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Owned {
+/// The same at every attempt: its time is that of the turn's id.
+pub(super) fn turn_started(root: &Root, work: &Work) -> Owned {
     let turn = &work.turn;
     let started = TurnStarted {
         turn_id: turn.id,
@@ -48,9 +49,15 @@ pub(super) fn turn_started(root: &Root, work: &Work, now: OffsetDateTime) -> Own
         notifications: work.notifications(),
         profile_version: work.profile_version.clone(),
     };
-    let mut setting = work.setting(root, now);
+    let mut setting = work.setting(root, begun_at(turn.id));
     setting.origin.cause = work.notification_ids.first().cloned();
     event(&setting, turn, &turn.id.to_string(), Event::TurnStarted(started))
+}
+
+fn begun_at(turn: TurnId) -> OffsetDateTime {
+    let (seconds, nanos) = turn.uuid().get_timestamp().map_or((0, 0), |at| at.to_unix());
+    let at = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).unwrap_or_default());
+    at.unwrap_or(OffsetDateTime::UNIX_EPOCH) + Duration::from_nanos(nanos.into())
 }
 
 /// `id`: see [`Setting::event`].
@@ -95,6 +102,9 @@ pub(super) fn outcome_messages(
     let turn = &work.turn;
     let setting = work.setting(root, now);
     let mut messages = Vec::new();
+    if !work.heard.is_heard() {
+        messages.push(turn_started(root, work));
+    }
     if let Some(detail) = &report.mismatch {
         let mismatched = Event::ProviderSessionMismatched(ProviderSessionMismatched {
             turn_id: turn.id,

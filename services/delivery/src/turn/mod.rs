@@ -4,7 +4,8 @@
 //! provider's answers. So any replica can resume it. [`claim`] takes sessions; [`begin`] makes [`work`] of them, and
 //! [`resume`] decides the due call of a turn in progress (both pure); [`call`] makes the provider call. [`settle`]
 //! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
-//! turns at once. Both transactions send [`messages`]. [`claiming`] and [`recording`] run them in batches.
+//! turns at once. Both transactions send [`messages`]; [`started`] says from memory that a turn has begun. [`claiming`]
+//! and [`recording`] run them in batches.
 
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ pub mod recorder;
 pub mod recording;
 pub mod resume;
 pub mod settle;
+pub mod started;
 pub mod work;
 
 /// Pause before a retry of a transaction that failed with a transient error.

@@ -8,7 +8,7 @@ use domain::{AgentId, NotificationId, SessionPhase, TurnRef, TurnState};
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
 
-use super::{messages::origin, resume::Due};
+use super::{messages::origin, resume::Due, started::Heard};
 use crate::{
     SOURCE,
     providers::{CallInput, Effects, Slot, ToolDefinition},
@@ -45,6 +45,8 @@ pub struct Work {
     pub trace: TraceContext,
     /// Since when the call's outcome is unknown.
     pub lost_at: Option<OffsetDateTime>,
+    /// Whether `turn.started` is published.
+    pub heard: Heard,
 }
 
 impl Work {

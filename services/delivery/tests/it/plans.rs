@@ -38,7 +38,7 @@ const STATEMENTS: [Planned; 14] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        29,
+        23,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (

@@ -211,7 +211,12 @@ async fn tools_of_twins_are_requested_again_separately() {
 
     let claimed = claimer.claim(&names, replica).await.unwrap();
     assert_eq!(claimed.left, names, "no replica takes the lease");
-    let asked: Vec<&str> = claimed.outbox.iter().map(|row| row.outgoing.subject.as_str()).collect();
+    let asked: Vec<&str> = claimed
+        .outbox
+        .iter()
+        .flat_map(|row| &row.messages)
+        .map(|message| message.subject.as_str())
+        .collect();
     assert_eq!(asked, ["signalbox.tool.requested.acme.PROJ-7"]);
     let looked_after = "select concat_ws(' ', account_id, phase, case when wake_at < now() then 'due'
                                when wake_at < now() + interval '1 hour' then 'soon' else 'tomorrow' end)
@@ -249,7 +254,8 @@ async fn calls_of_an_answer_are_requested_one_by_one() {
         assert_eq!(claimed.left, names, "no replica takes the lease");
         let ordinal =
             |payload: &[u8]| serde_json::from_slice::<serde_json::Value>(payload).unwrap()["ordinal"].as_i64();
-        let asked = claimed.outbox.iter().filter_map(|row| ordinal(&row.outgoing.payload));
+        let messages = claimed.outbox.iter().flat_map(|row| &row.messages);
+        let asked = messages.filter_map(|message| ordinal(&message.payload));
         asked.collect()
     };
     assert!(claim().await.is_empty(), "the first is on its way");
@@ -299,7 +305,8 @@ async fn missing_results_of_an_earlier_answer_block_no_later_call() {
     let asked: Vec<serde_json::Value> = claimed
         .outbox
         .iter()
-        .map(|row| serde_json::from_slice(&row.outgoing.payload).unwrap())
+        .flat_map(|row| &row.messages)
+        .map(|message| serde_json::from_slice(&message.payload).unwrap())
         .collect();
     assert_eq!((asked.len(), &asked[0]["ordinal"]), (1, &serde_json::json!(5)));
     scene.tool_recorded("d-2", 5, "{}").await;

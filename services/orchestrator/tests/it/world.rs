@@ -7,12 +7,11 @@ use axum::{
     body::{Body, to_bytes},
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
-use contracts::Root;
+use contracts::{Outgoing, Root};
 use orchestrator::{App, OrchestratorSettings};
 use runtime::{Shutdown, http::Health, settings::HttpSettings};
 use secrecy::SecretString;
 use serde_json::{Value, json};
-use sqlx::Row;
 use storage::Role;
 use testkit::TestDatabase;
 use tower::ServiceExt;
@@ -161,18 +160,19 @@ impl World {
         assert_eq!(made.status, 201, "{made:?}");
     }
 
-    /// All rows of the outbox, oldest first.
+    /// All messages in the outbox, oldest row first.
     pub(crate) async fn sent(&self) -> Vec<Sent> {
-        let rows = sqlx::query("select subject, headers, payload from outbox order by id")
-            .fetch_all(&self.test.owner)
-            .await
-            .unwrap();
-        let sent = |row: &sqlx::postgres::PgRow| Sent {
-            subject: row.get(0),
-            headers: serde_json::from_value(row.get(1)).unwrap(),
-            payload: serde_json::from_slice(row.get::<&[u8], _>(2)).unwrap(),
+        let sent = |message: Outgoing| Sent {
+            subject: message.subject,
+            headers: message
+                .headers
+                .0
+                .into_iter()
+                .map(|(name, value)| (name.into_owned(), value))
+                .collect(),
+            payload: serde_json::from_slice(&message.payload).unwrap(),
         };
-        rows.iter().map(sent).collect()
+        self.test.outbox().await.into_iter().map(sent).collect()
     }
 
     /// Outbox rows whose subjects have this prefix.

@@ -1,7 +1,7 @@
 //! A database with an account, two agents and a task, and the handler as in the service. Messages are passed as by the
 //! stream: numbered, in order, a batch at a time.
 
-use contracts::{Headers, Root, TraceContext};
+use contracts::{Headers, Outgoing, Root, TraceContext};
 use domain::{AccountId, AgentId, QueueLimits, TaskId};
 use messaging::Incoming;
 use resolver::{
@@ -177,13 +177,10 @@ impl Scene {
 
     /// The outbox, by subject.
     pub(crate) async fn outgoing(&self) -> Vec<(String, Value)> {
-        sqlx::query("select subject, payload from outbox order by subject, created_at, id")
-            .fetch_all(&self.test.owner)
-            .await
-            .unwrap()
-            .iter()
-            .map(|row| (row.get(0), serde_json::from_slice(&row.get::<Vec<u8>, _>(1)).unwrap()))
-            .collect()
+        let mut messages = self.test.outbox().await;
+        messages.sort_by(|one, other| one.subject.cmp(&other.subject));
+        let read = |message: Outgoing| (message.subject, serde_json::from_slice(&message.payload).unwrap());
+        messages.into_iter().map(read).collect()
     }
 
     pub(crate) async fn execute(&self, sql: &'static str) {

@@ -4,6 +4,7 @@
 //! the message, and only a lost message is published again, unchanged. Every replica runs the sweep, each on rows of
 //! its own service that no other replica has claimed.
 
+use contracts::Outgoing;
 use messaging::{Stored, Stream};
 use storage::{
     StorageError,
@@ -60,14 +61,11 @@ impl Relay {
 
     /// The rows whose messages the broker no longer has.
     async fn lost(&self, unread: Vec<UnreadRow>) -> Vec<OutboxRow> {
+        // One message each: only single messages are awaited.
         let questions: Vec<_> = unread
             .iter()
-            .map(|unread| {
-                let stored = Stored {
-                    sequence: unread.sequence,
-                };
-                (stream(&unread.row), stored, &unread.row.outgoing)
-            })
+            .flat_map(|unread| unread.row.messages.iter().map(|message| (unread.sequence, message)))
+            .map(|(sequence, message)| (stream(message), Stored { sequence }, message))
             .collect();
         let there = self.bus.still_has(&questions).await;
         unread
@@ -83,7 +81,11 @@ impl Relay {
         for row in rows {
             let detail =
                 "this message was not read within the time that it is kept: check that its reader runs, then redrive";
-            if self.bury(&row, "unread", detail).await {
+            let mut is_buried = true;
+            for message in &row.messages {
+                is_buried &= self.bury(message, "unread", detail).await;
+            }
+            if is_buried {
                 settled.over.push(row.key());
             }
         }
@@ -92,7 +94,7 @@ impl Relay {
 }
 
 /// The stream of an awaited message.
-fn stream(row: &OutboxRow) -> Stream {
+fn stream(message: &Outgoing) -> Stream {
     // Only awaited messages have unread rows. For any other, the broker will not know the receipt.
-    contracts::message::awaited(&row.outgoing.subject).unwrap_or(Stream::Event)
+    contracts::message::awaited(&message.subject).unwrap_or(Stream::Event)
 }

@@ -111,7 +111,7 @@ async fn a_buried_message_keeps_no_row() {
     let notification = world.notification("n-1");
     let mut message = dead(&notification.subject);
     let rows = world.commit(&context, vec![notification]).await;
-    message.incoming.headers = rows[0].outgoing.headers.clone();
+    message.incoming.headers = rows[0].messages[0].headers.clone();
     context.outbox.publish_soon(rows);
     world.unread(1).await;
     context.dead_letters().bury(message).await.unwrap();

@@ -92,8 +92,10 @@ async fn survives_an_outage_of_the_broker() {
 async fn rows_that_overflow_the_queue_are_swept() {
     let world = World::new().await;
     let context = world.context(&format!("{EAGER}queue_messages_max = 2\n")).await;
-    let messages = ids(3).iter().map(|id| world.event(id, b"{}")).collect();
-    let rows = world.commit(&context, messages).await;
+    let mut rows = Vec::new();
+    for id in ids(3) {
+        rows.extend(world.commit(&context, vec![world.event(&id, b"{}")]).await);
+    }
     context.outbox.publish_soon(rows);
     world.outbox_is_empty().await;
     assert_eq!(stored(&context, Stream::Event, 3).await.len(), 3);
@@ -212,6 +214,49 @@ async fn what_can_never_be_published_becomes_a_dead_letter_once() {
     let events = stored(&context, Stream::Event, 2).await;
     assert_eq!(events[0].1, "after", "its neighbour is not held up");
     assert_eq!(events[1].0, "signalbox.event.acme.-.message.died");
+    world.stop().await;
+}
+
+/// A row of several messages is over with the last of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_can_never_be_published_keeps_none_of_its_row() {
+    let world = World::new().await;
+    let context = world.context(EAGER).await;
+    let mut broken = world.event("broken", b"{}");
+    broken.headers.set("ce-extra", "two\r\nlines");
+    let messages = vec![world.event("before", b"{}"), broken, world.event("after", b"{}")];
+    let rows = world.commit(&context, messages).await;
+    assert_eq!(rows.len(), 1);
+    context.outbox.publish_soon(rows);
+    world.outbox_is_empty().await;
+    let letters = "select subject || ' ' || reason from dead_letter";
+    assert_eq!(
+        world.database.texts(letters).await,
+        ["signalbox.event.acme.-.task.created unpublishable"]
+    );
+    let events = stored(&context, Stream::Event, 3).await;
+    let ids: Vec<&str> = events.iter().map(|(_, id, _)| &**id).collect();
+    assert_eq!(ids[..2], ["before", "after"]);
+    assert_eq!(events[2].0, "signalbox.event.acme.-.message.died");
+    world.stop().await;
+}
+
+/// Left by a version that packs rows otherwise: it waits for that version, and nothing waits for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_of_another_version_stays_and_holds_nothing_up() {
+    let world = World::new().await;
+    let context = world.context(EAGER).await;
+    world
+        .commit(&context, vec![world.event("one", b"{}"), world.event("two", b"{}")])
+        .await;
+    let newer = "update outbox set payload = '\\x02', created_at = now() - interval '1 hour'";
+    sqlx::query(newer).execute(&world.database.owner).await.unwrap();
+    world.commit(&context, vec![world.event("three", b"{}")]).await;
+    assert_eq!(stored(&context, Stream::Event, 1).await[0].1, "three");
+    testkit::eventually("only the row of another version is left", async || {
+        (world.database.texts("select encode(payload, 'hex') from outbox").await == ["02"]).then_some(())
+    })
+    .await;
     world.stop().await;
 }
 

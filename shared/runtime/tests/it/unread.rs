@@ -165,7 +165,7 @@ async fn a_row_that_is_read_at_once_is_never_updated() {
     let world = World::new().await;
     let context = world.context(WATCHFUL).await;
     let rows = world.commit(&context, vec![world.notification("n-1")]).await;
-    let headers: Vec<Headers> = rows.iter().map(|row| row.outgoing.headers.clone()).collect();
+    let headers: Vec<Headers> = rows.iter().map(|row| row.messages[0].headers.clone()).collect();
     context.outbox.publish_soon(rows);
     stored(&context, Stream::Notification, 1).await;
     world.read(headers).await;

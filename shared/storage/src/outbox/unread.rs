@@ -172,7 +172,7 @@ pub const OUTBOX_LOOK: &str = "
                                                 6 * $2 * interval '1 millisecond')
     from due
     where o.account_id = any (array[due.account_id]) and o.id = due.id
-    returning o.account_id, o.id, o.subject, o.headers, o.payload, coalesce(o.stored_sequence, 0) as stored_sequence,
+    returning o.account_id, o.id, o.service, o.subject, o.headers, o.payload, coalesce(o.stored_sequence, 0) as stored_sequence,
               o.stored_at < now() - $3 * interval '1 millisecond' as is_again,
               o.created_at < now() - $4 * interval '1 millisecond' as is_over";
 

@@ -9,12 +9,7 @@ use domain::{AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnRe
 use sea_orm::{DbErr, Value};
 use uuid::Uuid;
 
-use crate::{
-    StorageError, Tx,
-    error::Attempt,
-    outbox::{OutboxRow, Owned, outbox_rows, outbox_values},
-    statement::column,
-};
+use crate::{StorageError, Tx, error::Attempt, statement::column};
 
 /// A row of `turn`, as it is when the turn begins.
 #[derive(Clone, Debug)]
@@ -49,14 +44,12 @@ pub const INSTRUCTIONS_KEEP: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as r (account_id, hash, version, body)
     on conflict do nothing";
 
-/// Begins turns in one statement: the lease with its fence and the session's counters, the item, the turn's messages,
-/// and the turn itself. Its state is written before the first byte is sent to the provider: a process that finds the
+/// Begins turns in one statement: the lease with its fence and the session's counters, the item, and the turn itself. Its state is written before the first byte is sent to the provider: a process that finds the
 /// turn after a crash knows that it may have been sent. The caller holds the sessions' locks and has admitted them. A
 /// turn whose instructions are not stored is not written: it could never be loaded. Relies on the primary keys. The
 /// state is compared in a form without selectivity statistics: the planner would otherwise read the whole index of
 /// queued items.
-pub const TURNS_BEGIN: &str = concat!(
-    "
+pub const TURNS_BEGIN: &str = "
     with given as materialized (
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
@@ -74,10 +67,6 @@ pub const TURNS_BEGIN: &str = concat!(
             queued = s.queued - 1, turn_count = g.number, interrupted = false
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
-    ), told as (
-        ",
-    crate::outbox_insert!("$24", "$25", "$26", "$27", "$28", "$29"),
-    "
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
@@ -88,27 +77,18 @@ pub const TURNS_BEGIN: &str = concat!(
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now()
     from given g
-    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i"
-);
+    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i";
 
-/// Begins turns under a replica's lease, and writes their messages; returns the rows for the relay. Texts of
-/// instructions that are `kept` already are not sent again.
-pub async fn turns_begin(
-    tx: &Tx,
-    turns: &[NewTurn],
-    replica: Uuid,
-    told: Vec<Owned>,
-    kept: &KeptTexts,
-) -> Result<Vec<OutboxRow>, StorageError> {
+/// Begins turns under a replica's lease. Texts of instructions that are `kept` already are not sent again.
+pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptTexts) -> Result<(), StorageError> {
     const ATTEMPT: &str = "begin turns";
     if turns.is_empty() {
-        return Ok(Vec::new());
+        return Ok(());
     }
     instructions_keep(tx, turns, kept).await?;
     fn text(text: &Option<impl ToString>) -> String {
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
-    let rows = outbox_rows(told);
     let values: [Value; 23] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
@@ -134,14 +114,13 @@ pub async fn turns_begin(
         column(turns, |new| new.manifest.clone()),
         replica.into(),
     ];
-    let values = values.into_iter().chain(outbox_values(tx, &rows));
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();
     if begun != asked as u64 {
         let why = format!("the instructions of {begun} of {asked} turns are stored; will store all of them again");
         return Err(DbErr::Custom(why)).attempt(ATTEMPT);
     }
-    Ok(rows)
+    Ok(())
 }
 
 async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Result<(), StorageError> {

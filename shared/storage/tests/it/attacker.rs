@@ -132,6 +132,7 @@ async fn shared_tables_separate_the_services() {
         for other in SERVICES.iter().filter(|other| **other != service) {
             refused.extend([
                 outbox_insert(other, "signalbox.dead.ours.-"),
+                outbox_insert(&format!("{other}.batch"), "signalbox.dead.ours.-"),
                 letter_insert(other, &format!("signalbox.{}", own_letter(other))),
                 format!("insert into replica (id, service, lease_until) values (gen_random_uuid(), '{other}', now())"),
                 format!("update outbox set service = '{other}' where service = '{service}'"),
@@ -142,6 +143,16 @@ async fn shared_tables_separate_the_services() {
             outbox_insert(service, "signalbox.nonsense.ours.-"),
             outbox_insert(service, "signalbox.dead.ours.-.more"),
             outbox_insert(service, "signalbox.event.ours.-.nothing.happened"),
+            outbox_insert(service, "signalbox.dead.ours.- signalbox.nonsense.ours.-"),
+            outbox_insert(
+                &format!("{service}.batch"),
+                "signalbox.dead.ours.- signalbox.nonsense.ours.-",
+            ),
+            outbox_insert(
+                &format!("{service}.batch"),
+                "signalbox.dead.ours.-  signalbox.dead.ours.-",
+            ),
+            outbox_insert(&format!("{service}.more"), "signalbox.dead.ours.-"),
             letter_insert(service, "signalbox.nonsense.ours.-"),
             letter_insert(service, "elsewhere"),
             letter_insert(service, "signalbox.notification.ours.-.more"),

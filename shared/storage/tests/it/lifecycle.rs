@@ -174,7 +174,8 @@ async fn a_long_queue_is_judged_whole() {
             6000,
         ),
         (
-            "select count(distinct subject || id) from outbox where subject like '%notification.cancelled'",
+            "select count(*) from outbox o cross join string_to_table(o.subject, ' ') as s (subject)
+             where s.subject like '%notification.cancelled'",
             6000,
         ),
         (
@@ -224,7 +225,10 @@ async fn done_closes_and_judges_every_waiting_item() {
             .await,
         0
     );
-    let subjects = scene.test.texts("select subject from outbox order by subject").await;
+    let subjects = scene
+        .test
+        .texts("select string_to_table(subject, ' ') from outbox order by 1")
+        .await;
     assert_eq!(
         subjects,
         [
