@@ -43,10 +43,12 @@ pub(crate) enum Bug {
     RowOverAtFirst,
     /// The record of a turn's outcome says its beginning only if this process has begun it.
     StartedNotRepeated,
+    /// A transaction of several calls that fails keeps the effect of its first call.
+    BatchHalfCommitted,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 19] = [
+    pub(crate) const ALL: [Bug; 20] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -66,5 +68,6 @@ impl Bug {
         Bug::ReceiptBeforeRead,
         Bug::RowOverAtFirst,
         Bug::StartedNotRepeated,
+        Bug::BatchHalfCommitted,
     ];
 }

@@ -1,38 +1,43 @@
-//! Runs each call once: its record, its checks, its effect and its result are one transaction (B4).
+//! Runs each call once: its checks, its effect and its record with its result are one transaction (B4), shared with the
+//! calls of other turns that came at the same time.
 //!
 //! ```text
-//! record ── exists ─────────────────────────────────────► the first result again, nothing else
-//!   │ new
-//! locks ► facts ► capability ► order ► arguments ► effect (savepoint) ► result ► outbox ► commit
-//!                     │           └── not yet: undone, and the call is redelivered
-//!                     └─────────── no ────────── undone ────────────────┘
+//! locks ► facts ── recorded ────────────────────────────► the first result again, nothing else
+//!           │ new
+//!           ├► capability ► order ► arguments ► effect ► records ► outbox ► commit
+//!           │      │           └── not yet: not recorded, and the call is redelivered
+//!           │      └─────────── no: not recorded
 //! ```
-//! A crash anywhere leaves nothing, and the call is redelivered. An invalid call ends with a result for the agent. Only
-//! a database failure ends with an error here. A call that the rows do not confirm leaves no record.
+//! A crash anywhere leaves nothing, and the calls are redelivered. An invalid call ends with a result for the agent. Two
+//! deliveries of one call meet at its record's key: the second undoes its transaction and finds the record. A transaction
+//! of many calls has little time; the call at fault is found by halves and left to run alone, in a savepoint, with all of
+//! its time. So only a database failure ends with an error here.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use contracts::{Root, outgoing::Origin as Cause, tool::ARGUMENTS_BYTES_MAX};
 use domain::{TaskId, ToolCallState, TurnId};
-use messaging::trace::current_or;
-use runtime::{Shares, Shutdown};
+use futures::{FutureExt, future::BoxFuture};
+use runtime::{Outbox, Shares, Shutdown};
 use serde_json::{Map, Value};
 use storage::{
-    Accounts, Database, Setting, StorageError, Tx,
-    outbox::{OutboxRow, Owned, outbox_insert},
+    Accounts, Database, Parts, Setting, StorageError, Tx,
+    outbox::{Owned, outbox_insert},
 };
-use time::OffsetDateTime;
 
 use crate::{
     SOURCE,
     arguments::invalid_field,
-    call::{CallRequest, Effect, Origin, Record, ToolAnswer, ok_text},
+    call::{CallFacts, CallRequest, Effect, Origin, Record, ToolAnswer, ok_text},
     capability::{Capability, Presented},
-    error::Error,
     metrics::Metrics,
     refusal::{Consequence, Refusal},
-    store,
-    tools::{Running, Tool, ToolError, Toolbox},
+    store::{self, EndedCall},
+    tools::{Questions, Running, Tool, ToolError, ToolOutcome, Toolbox},
 };
 
 /// The dependencies of running a call.
@@ -40,8 +45,9 @@ use crate::{
 pub(crate) struct Executor {
     pub database: Database,
     pub root: Root,
+    pub outbox: Outbox,
     pub toolbox: Arc<Toolbox>,
-    /// Timeout of each statement of a tool.
+    /// Timeout of each statement of a tool that runs alone.
     pub statement_timeout_ms: u64,
     pub metrics: Arc<Metrics>,
     /// The accounts' limits of unread requests.
@@ -51,19 +57,21 @@ pub(crate) struct Executor {
 }
 
 /// The outcome of a call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Executed {
     Over {
         record: Record,
         /// The call had run before; this is the first result.
         is_replay: bool,
-        /// Committed rows to publish.
-        outbox: Vec<OutboxRow>,
     },
     /// Earlier calls of the same answer are not finished. Nothing was changed.
     OutOfTurn,
     /// The rows do not confirm the call. Nothing was changed or recorded.
     Unowned(Refusal),
+    /// Without a session the call cannot be recorded.
+    UnknownSession,
+    /// The call has to run alone, since others would wait for it. Nothing was changed.
+    Left,
 }
 
 /// The requested tool and arguments, as far as they could be parsed.
@@ -85,135 +93,186 @@ impl Requested<'_> {
     }
 }
 
+/// A call that is checked and not recorded.
+struct Case<'c> {
+    asked: &'c CallRequest,
+    facts: CallFacts,
+    /// The turn during which it runs.
+    turn: Option<TurnId>,
+    /// The tool and its arguments, or why it does not run.
+    run: Result<(&'c Tool, Parsed), ToolAnswer>,
+}
+
+/// How long calls that share a transaction wait for a row.
+const LOCK_WAIT_MAX: Duration = Duration::from_millis(100);
+
 impl Executor {
-    /// Runs the call, or returns its first result.
-    pub(crate) async fn execute(&self, asked: &CallRequest) -> Result<Executed, Error> {
+    /// Whether the call may share its transaction: its tool locks nothing but sessions, for itself alone.
+    pub(crate) fn may_share(&self, name: &str) -> bool {
+        self.toolbox.find(name).is_none_or(|tool| !tool.definition.moves_task)
+    }
+
+    /// Runs a call, or returns its first result.
+    pub(crate) async fn execute(&self, call: &CallRequest) -> Result<Executed, StorageError> {
         let begun = Instant::now();
-        let executed = self.execute_once(asked).await?;
-        if let Executed::Over { record, is_replay, .. } = &executed {
-            let tool = self.toolbox.find(&asked.name).map(|tool| tool.definition.name);
-            self.metrics.call(tool, record, *is_replay, begun.elapsed());
-            tracing::info!(
-                account = %asked.account,
-                session_id = %asked.session,
-                tool_call_id = %asked.id,
-                tool = tool.unwrap_or("unknown"),
-                state = %record.state,
-                late = record.late,
-                is_replay,
-                "tool call {}",
-                record.state
-            );
-        }
+        let executed = self.transact(&self.database, std::slice::from_ref(call)).await?;
+        let executed = match executed.and_then(|mut all| all.pop()) {
+            Some(executed) => executed,
+            None => self.first_result(call).await?,
+        };
+        self.log(call, &executed, begun);
         Ok(executed)
     }
 
-    async fn execute_once(&self, asked: &CallRequest) -> Result<Executed, Error> {
-        let tx = self.database.begin(&Accounts::one(&asked.account)).await?;
-        if !store::call_insert(&tx, asked).await? {
-            let record = store::call_find(&tx, asked).await?.ok_or(Error::UnknownSession)?;
-            tx.rollback().await?;
-            if !record.state.is_over() {
-                return Err(Error::Unfinished);
+    async fn first_result(&self, call: &CallRequest) -> Result<Executed, StorageError> {
+        let tx = self.database.begin(&Accounts::one(&call.account)).await?;
+        let record = store::call_find(&tx, call).await?;
+        tx.commit().await?;
+        let record = record.ok_or_else(|| {
+            let why = "another row has its key, and is not its record";
+            StorageError::unreadable("record tool call", why)
+        })?;
+        Ok(Executed::Over {
+            record,
+            is_replay: true,
+        })
+    }
+
+    /// The same for calls of different turns, in one transaction or few; in their order. None waits for long: a call that
+    /// has to wait, or that is too slow, is [`Executed::Left`].
+    pub(crate) async fn execute_together(&self, calls: &[CallRequest]) -> Vec<Result<Executed, Arc<StorageError>>> {
+        let hurried = self.database.hurried().with_lock_timeout(LOCK_WAIT_MAX);
+        let mut executed = Vec::with_capacity(calls.len());
+        let mut parts = Parts::of(calls);
+        while let Some(part) = parts.next() {
+            let begun = Instant::now();
+            let all = match self.transact(&hurried, part).await {
+                Ok(Some(ended)) => {
+                    for (asked, one) in part.iter().zip(&ended) {
+                        self.log(asked, one, begun);
+                    }
+                    ended.into_iter().map(Ok).collect()
+                }
+                // Another delivery has recorded one of them, or one of them fails.
+                Ok(None) if parts.halve(part) => continue,
+                Err(error) if (error.blames_batch() || error.waits_for_lock()) && parts.halve(part) => continue,
+                Ok(None) => vec![Ok(Executed::Left)],
+                Err(error) if error.blames_batch() || error.waits_for_lock() => vec![Ok(Executed::Left)],
+                Err(error) => {
+                    let error = Arc::new(error);
+                    part.iter().map(|_| Err(Arc::clone(&error))).collect()
+                }
+            };
+            executed.extend(all);
+        }
+        executed
+    }
+
+    fn log(&self, asked: &CallRequest, executed: &Executed, begun: Instant) {
+        let Executed::Over { record, is_replay } = executed else {
+            return;
+        };
+        let tool = self.toolbox.find(&asked.name).map(|tool| tool.definition.name);
+        self.metrics.call(tool, record, *is_replay, begun.elapsed());
+        tracing::info!(
+            account = %asked.account,
+            session_id = %asked.session,
+            tool_call_id = %asked.id,
+            tool = tool.unwrap_or("unknown"),
+            state = %record.state,
+            late = record.late,
+            is_replay,
+            "tool call {}",
+            record.state
+        );
+    }
+
+    /// Runs calls in one transaction. None: another delivery has recorded one of them meanwhile, and nothing is changed.
+    async fn transact(
+        &self,
+        database: &Database,
+        calls: &[CallRequest],
+    ) -> Result<Option<Vec<Executed>>, StorageError> {
+        let tx = database
+            .begin(&Accounts::many(calls.iter().map(|call| &call.account)))
+            .await?;
+        let wanted: Vec<Requested<'_>> = calls.iter().map(|call| self.wanted(call)).collect();
+        // The rows that the checks read, until the commit.
+        let left = match (calls, &wanted[..]) {
+            ([alone], [wanted]) => {
+                match wanted.task().filter(|_| !self.may_share(&alone.name)) {
+                    Some(task) => store::task_and_sessions_lock(&tx, alone, task).await?,
+                    None => store::session_lock(&tx, alone).await?,
+                }
+                HashSet::new()
             }
-            return Ok(Executed::Over {
-                record,
-                is_replay: true,
-                outbox: Vec::new(),
+            _ => store::sessions_lock_free(&tx, calls).await?,
+        };
+        let facts = store::facts(&tx, calls).await?;
+        let mut cases = Vec::with_capacity(calls.len());
+        // None: it is one of the cases.
+        let mut executed: Vec<Option<Executed>> = Vec::with_capacity(calls.len());
+        for ((asked, wanted), row) in calls.iter().zip(wanted).zip(facts) {
+            executed.push(match row {
+                _ if left.contains(&(asked.account.clone(), asked.session)) => Some(Executed::Left),
+                None => Some(Executed::UnknownSession),
+                Some(row) => match row.record {
+                    Some(record) => Some(Executed::Over {
+                        record,
+                        is_replay: true,
+                    }),
+                    None => match decide(asked, wanted, row.facts) {
+                        Ok(case) => {
+                            cases.push(case);
+                            None
+                        }
+                        Err(executed) => Some(executed),
+                    },
+                },
             });
         }
-        let (record, messages) = match self.decide_and_run(&tx, asked).await? {
-            Ok(ended) => ended,
-            Err(undone) => {
-                tx.rollback().await?;
-                return Ok(undone);
-            }
+        let outcomes = match calls {
+            [_] => self.run_alone(&tx, &cases).await?,
+            _ => self.run_all(&tx, &cases).await?,
+        };
+        let mut messages = Vec::new();
+        let records: Vec<Record> = cases
+            .iter()
+            .zip(outcomes)
+            .map(|(case, outcome)| {
+                let (record, told) = ended(case, outcome);
+                messages.extend(told);
+                record
+            })
+            .collect();
+        let new: Vec<EndedCall<'_>> = cases
+            .iter()
+            .zip(&records)
+            .map(|(case, record)| EndedCall {
+                asked: case.asked,
+                facts: &case.facts,
+                turn: case.turn,
+                record,
+            })
+            .collect();
+        if new.is_empty() {
+            tx.rollback().await?;
+            return Ok(executed.into_iter().collect());
+        }
+        let Some(at) = store::calls_insert(&tx, &new).await? else {
+            tx.rollback().await?;
+            return Ok(None);
         };
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("tool_gateway.effect_written").await;
         tx.commit().await?;
         self.shutdown.crash_point("tool_gateway.effect_committed").await;
-        Ok(Executed::Over {
-            record,
+        self.outbox.publish_soon(outbox);
+        let mut over = records.into_iter().zip(at).map(|(record, finished_at)| Executed::Over {
+            record: Record { finished_at, ..record },
             is_replay: false,
-            outbox,
-        })
-    }
-
-    /// Takes the locks, checks the call, runs it and writes its result; or returns why there is no record.
-    async fn decide_and_run(
-        &self,
-        tx: &Tx,
-        asked: &CallRequest,
-    ) -> Result<Result<(Record, Vec<Owned>), Executed>, Error> {
-        let wanted = self.wanted(asked);
-        // The rows that the checks read, until the commit.
-        match wanted.task() {
-            Some(task) if wanted.tool.is_some_and(|tool| tool.definition.moves_task) => {
-                store::task_and_sessions_lock(tx, asked, task).await?;
-            }
-            Some(_) | None => store::session_lock(tx, asked).await?,
-        }
-        let claimed = match &asked.origin {
-            Origin::Turn(claims) => Some((claims.turn, asked.ordinal)),
-            Origin::Http => None,
-        };
-        let facts = store::facts(tx, &asked.account, asked.session, claimed)
-            .await?
-            .ok_or(Error::UnknownSession)?;
-        let capability = Capability {
-            session: asked.session,
-            facts: &facts,
-        };
-        let presented = Presented {
-            asked,
-            tool: wanted.tool.map(|tool| &tool.definition),
-            task: wanted.task(),
-        };
-        let admitted = capability.admit(&presented);
-        if let Err(refusal) = &admitted
-            && refusal.consequence() == Consequence::Buried
-        {
-            return Ok(Err(Executed::Unowned(refusal.clone())));
-        }
-        if capability.waits_for_earlier(&presented, &admitted) {
-            return Ok(Err(Executed::OutOfTurn));
-        }
-        let turn = facts
-            .turn
-            .as_ref()
-            .map(|turn| turn.id)
-            .or(claimed.map(|(turn, _)| turn));
-        let setting = Setting {
-            root: &self.root,
-            source: SOURCE,
-            origin: Cause {
-                // The turn, which leads to all other ids.
-                cause: Some(turn.map_or(asked.id, TurnId::uuid).to_string()),
-                hops: facts.hops(),
-                trace: current_or(&asked.trace),
-            },
-            now: facts.now,
-        };
-        let may = admitted.map_err(|refusal| refusal.told());
-        let outcome = match may.and(wanted.arguments) {
-            Err(answer) => Err(answer),
-            Ok(Parsed { arguments, task }) => {
-                let running = Running {
-                    tx,
-                    call: asked.id,
-                    account: &asked.account,
-                    facts: &facts,
-                    task: task.as_ref(),
-                    setting: &setting,
-                };
-                let tool = wanted.tool.expect("an unknown tool is not admitted");
-                self.run(tool, running, arguments).await?
-            }
-        };
-        let (record, messages) = ended(asked, outcome, facts.now);
-        store::call_finish(tx, asked, &record, turn).await?;
-        Ok(Ok((record, messages)))
+        });
+        Ok(executed.into_iter().map(|one| one.or_else(|| over.next())).collect())
     }
 
     fn wanted(&self, asked: &CallRequest) -> Requested<'_> {
@@ -222,52 +281,149 @@ impl Executor {
         Requested { tool, arguments }
     }
 
-    /// Runs the tool inside a savepoint, so that an error of the tool leaves only the record.
-    async fn run(
-        &self,
-        tool: &Tool,
-        running: Running<'_>,
-        arguments: Map<String, Value>,
-    ) -> Result<Result<Effect, ToolAnswer>, StorageError> {
-        let (tx, account, call) = (running.tx, running.account, running.call);
+    /// Runs the tools of several calls. After an error of a statement, nothing of the transaction counts.
+    async fn run_all(&self, tx: &Tx, cases: &[Case<'_>]) -> Result<Vec<Result<Effect, ToolAnswer>>, StorageError> {
+        let settings: Vec<Setting<'_>> = cases.iter().map(|case| self.setting(case)).collect();
+        let questions = Questions::new(tx);
+        let running = cases
+            .iter()
+            .zip(&settings)
+            .map(|(case, setting)| run(&questions, case, setting));
+        let outcomes = questions.run_all(running.collect()).await?;
+        outcomes
+            .into_iter()
+            .map(|outcome| match outcome.and_then(|effect| self.charged(effect)) {
+                Ok(effect) => Ok(Ok(effect)),
+                Err(ToolError::ToolAnswer(answer)) => Ok(Err(answer)),
+                Err(ToolError::Storage(error)) => Err(error),
+            })
+            .collect()
+    }
+
+    /// Runs the tool of a call inside a savepoint, so that an error of the tool leaves only the record.
+    async fn run_alone(&self, tx: &Tx, cases: &[Case<'_>]) -> Result<Vec<Result<Effect, ToolAnswer>>, StorageError> {
+        let [case] = cases else { return Ok(Vec::new()) };
+        let Ok((tool, _)) = &case.run else {
+            return self.run_all(tx, cases).await;
+        };
         store::savepoint(tx, self.statement_timeout_ms).await?;
-        let outcome = (tool.run)(running, arguments).await;
-        let outcome = outcome.and_then(|effect| match self.shares.charge(&effect.messages) {
-            Ok(()) => Ok(effect),
-            Err(full) => Err(ToolError::ToolAnswer(ToolAnswer::failed(
-                "too_much_unread",
-                format!("Nobody can be asked at the moment: {full}."),
-                "Nothing was changed. Try again later in this turn, or say in your reply whom you wanted to ask.",
-            ))),
-        });
-        let answer = match outcome {
-            Ok(effect) => return Ok(Ok(effect)),
-            Err(ToolError::ToolAnswer(answer)) => answer,
-            Err(ToolError::Storage(error)) if error.is_statement_timeout() => ToolAnswer::failed(
-                "too_slow",
-                format!("{} took too long and was stopped.", tool.definition.name),
-                "Nothing was changed. Ask for less, or try again later in this turn.",
-            ),
-            // The connection, a deadlock, a lock: the whole call is redelivered.
-            Err(ToolError::Storage(error)) if error.is_retryable() => return Err(error),
-            Err(ToolError::Storage(error)) => {
-                tracing::error!(
-                    %account,
-                    tool_call_id = %call,
-                    tool = tool.definition.name,
-                    error = &error as &dyn std::error::Error,
-                    "tool failed"
-                );
-                ToolAnswer::failed(
-                    "internal",
-                    format!("{} failed for a reason that is not yours.", tool.definition.name),
-                    "Nothing was changed. Go on without it and say so in your reply.",
-                )
-            }
+        let answer = match self.run_all(tx, cases).await {
+            Ok(outcomes) if outcomes.iter().all(Result::is_ok) => return Ok(outcomes),
+            Ok(outcomes) => outcomes,
+            Err(error) => vec![Err(failed(error, tool, case.asked)?)],
         };
         store::savepoint_rollback(tx).await?;
-        Ok(Err(answer))
+        Ok(answer)
     }
+
+    /// The effect, if the account may have so many unread requests.
+    fn charged(&self, effect: Effect) -> Result<Effect, ToolError> {
+        let Err(full) = self.shares.charge(&effect.messages) else {
+            return Ok(effect);
+        };
+        let answer = ToolAnswer::failed(
+            "too_much_unread",
+            format!("Nobody can be asked at the moment: {full}."),
+            "Nothing was changed. Try again later in this turn, or say in your reply whom you wanted to ask.",
+        );
+        Err(answer.into())
+    }
+
+    fn setting(&self, case: &Case<'_>) -> Setting<'_> {
+        Setting {
+            root: &self.root,
+            source: SOURCE,
+            origin: Cause {
+                // The turn, which leads to all other ids.
+                cause: Some(case.turn.map_or(case.asked.id, TurnId::uuid).to_string()),
+                hops: case.facts.hops(),
+                trace: case.asked.trace.clone(),
+            },
+            now: case.facts.now,
+        }
+    }
+}
+
+/// Checks a call against the locked rows; or returns why it is not recorded.
+fn decide<'c>(asked: &'c CallRequest, wanted: Requested<'c>, facts: CallFacts) -> Result<Case<'c>, Executed> {
+    let capability = Capability {
+        session: asked.session,
+        facts: &facts,
+    };
+    let presented = Presented {
+        asked,
+        tool: wanted.tool.map(|tool| &tool.definition),
+        task: wanted.task(),
+    };
+    let admitted = capability.admit(&presented);
+    if let Err(refusal) = &admitted
+        && refusal.consequence() == Consequence::Buried
+    {
+        return Err(Executed::Unowned(refusal.clone()));
+    }
+    if capability.waits_for_earlier(&presented, &admitted) {
+        return Err(Executed::OutOfTurn);
+    }
+    let claimed = match &asked.origin {
+        Origin::Turn(claims) => Some(claims.turn),
+        Origin::Http => None,
+    };
+    let turn = facts.turn.as_ref().map(|turn| turn.id).or(claimed);
+    let run = admitted
+        .map_err(|refusal| refusal.told())
+        .and(wanted.arguments)
+        .map(|parsed| (wanted.tool.expect("an unknown tool is not admitted"), parsed));
+    Ok(Case {
+        asked,
+        facts,
+        turn,
+        run,
+    })
+}
+
+fn run<'a>(questions: &'a Questions<'a>, case: &'a Case<'_>, setting: &'a Setting<'a>) -> BoxFuture<'a, ToolOutcome> {
+    match &case.run {
+        Err(answer) => std::future::ready(Err(answer.clone().into())).boxed(),
+        Ok((tool, parsed)) => {
+            let running = Running {
+                questions,
+                call: case.asked.id,
+                account: &case.asked.account,
+                facts: &case.facts,
+                task: parsed.task.as_ref(),
+                setting,
+            };
+            (tool.run)(running, parsed.arguments.clone())
+        }
+    }
+}
+
+/// The answer to a tool whose statement failed; an error: the whole call is redelivered.
+fn failed(error: StorageError, tool: &Tool, asked: &CallRequest) -> Result<ToolAnswer, StorageError> {
+    let name = tool.definition.name;
+    if error.is_statement_timeout() {
+        return Ok(ToolAnswer::failed(
+            "too_slow",
+            format!("{name} took too long and was stopped."),
+            "Nothing was changed. Ask for less, or try again later in this turn.",
+        ));
+    }
+    // The connection, a deadlock, a lock.
+    if error.is_retryable() {
+        return Err(error);
+    }
+    tracing::error!(
+        account = %asked.account,
+        tool_call_id = %asked.id,
+        tool = name,
+        error = &error as &dyn std::error::Error,
+        "tool failed"
+    );
+    Ok(ToolAnswer::failed(
+        "internal",
+        format!("{name} failed for a reason that is not yours."),
+        "Nothing was changed. Go on without it and say so in your reply.",
+    ))
 }
 
 fn understood(tool: &Tool, text: &str) -> Result<Parsed, ToolAnswer> {
@@ -280,18 +436,18 @@ fn understood(tool: &Tool, text: &str) -> Result<Parsed, ToolAnswer> {
     Ok(Parsed { arguments, task })
 }
 
-fn ended(asked: &CallRequest, outcome: Result<Effect, ToolAnswer>, now: OffsetDateTime) -> (Record, Vec<Owned>) {
+fn ended(case: &Case<'_>, outcome: Result<Effect, ToolAnswer>) -> (Record, Vec<Owned>) {
     let (state, late, result, messages) = match outcome {
         Ok(effect) => (ToolCallState::Finished, false, ok_text(effect.result), effect.messages),
         Err(answer) => (answer.state, answer.late, answer.text(), Vec::new()),
     };
     let record = Record {
-        name: asked.name.clone(),
-        arguments: asked.arguments.clone(),
+        name: case.asked.name.clone(),
+        arguments: case.asked.arguments.clone(),
         state,
         late,
         result,
-        finished_at: now,
+        finished_at: case.facts.now,
     };
     (record, messages)
 }

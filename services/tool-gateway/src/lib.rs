@@ -18,7 +18,6 @@ mod execute;
 mod refusal;
 mod tools;
 
-mod error;
 #[cfg(test)]
 mod fuzz;
 mod metrics;
@@ -36,6 +35,13 @@ pub mod decisions {
         capability::{Capability, Presented},
         handlers::{asked, order_delay},
         refusal::{Consequence, Refusal},
+    };
+}
+
+/// The statements for many calls, for the test of their plans.
+pub mod statements {
+    pub use crate::store::{
+        ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, FACTS, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, TASKS_FIND,
     };
 }
 

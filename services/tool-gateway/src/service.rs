@@ -22,6 +22,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         shares,
         database: context.database.clone(),
         root: context.root().clone(),
+        outbox: context.outbox.clone(),
         toolbox: Arc::new(Toolbox::new()),
         statement_timeout_ms: config.statement_timeout_ms.get(),
         metrics: Arc::new(Metrics::new()),
@@ -41,7 +42,6 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         },
         handler: ToolRequestedHandler {
             executor: executor.clone(),
-            outbox: context.outbox.clone(),
             config: config.clone(),
         },
         dead_letters: Box::new(context.dead_letters()),
@@ -49,6 +49,6 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let stop = context.shutdown.token();
     context.shutdown.spawn("tool_requested", consumer.run(stop));
 
-    let routes = http::routes(executor, context.connect_callers().await?, context.outbox.clone());
+    let routes = http::routes(executor, context.connect_callers().await?);
     Ok(context.serve(config.listen, routes, context.health()).await?)
 }

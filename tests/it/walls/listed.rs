@@ -93,14 +93,14 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "it tells whether the publisher may follow its notification up; the twin has one by the same id, or none, too",
     ),
     (
+        "select w.place, i.id, i.slug from unnest(",
+        "i.account_id = w.account_id",
+        "what is found is an agent's id, which is used within the account only",
+    ),
+    (
         "insert into accepted_notification",
         "agent.account_id = $1",
         "ids are looked up within; `n.account_id` holds what is found by them",
-    ),
-    (
-        "update tool_call set state = $3",
-        "account_id = $1",
-        "its row was written by the same transaction, and nobody else sees it yet",
     ),
 ];
 

@@ -162,6 +162,11 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         request.door = Door::Agent;
         let session = session.expect("a session on it").clone();
         request.headers.push(("x-openclaw-session-key", session));
+        if method == "POST" {
+            // Once more: the first result is found.
+            request.headers.push(("idempotency-key", request.path.clone()));
+            requests.push(request.clone());
+        }
         requests.push(request);
     }
     requests

@@ -269,20 +269,24 @@ impl Walk<'_> {
         self.trials.next_step();
         self.house.kill(Role::ToolGateway);
         let account = self.tenant.account.clone();
-        self.house
-            .notify(&account, "T-2", "coder", "awaits", "please call T-2 blocked")
-            .await;
-        eventually("its tools were asked for again", || async {
+        // Of two turns, so that two calls share a transaction.
+        for (task, id) in [("T-2", "awaits"), ("T-3", "awaits-too")] {
+            let body = format!("please call {task} blocked");
+            self.house.notify(&account, task, "coder", id, &body).await;
+        }
+        eventually("the tools of both were asked for again", || async {
             let again = "select coalesce(wake_at - waiting_since > interval '1.5 s', false)::text from session s
                          join turn t on t.account_id = s.account_id and t.id = s.active_turn_id
-                         where s.task_id = 't-2'";
+                         where s.task_id in ('t-2', 't-3')";
             let again = self.house.world.database.texts(again).await;
-            again.contains(&"true".to_owned()).then_some(())
+            (again == ["true", "true"]).then_some(())
         })
         .await;
         self.trials.next_step();
         self.house.up().await;
-        self.house.until(&account, "awaits", "delivered").await;
+        for id in ["awaits", "awaits-too"] {
+            self.house.until(&account, id, "delivered").await;
+        }
         let mut said = Vec::new();
         while let Some(Some(message)) = heard.next().now_or_never() {
             said.push(message);

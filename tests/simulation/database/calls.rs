@@ -1,5 +1,5 @@
-//! The tool-gateway's transaction: one call, from its record to its result. One step, since the call locks its own record and its
-//! session, so no other transaction closes or claims the session.
+//! A call in the tool-gateway's transaction, from its checks to its record. One step, since the transaction locks the session, so
+//! no other closes or claims it, and since two records of one call meet at their key.
 
 use contracts::{
     Headers, TraceContext, header,
@@ -54,7 +54,12 @@ pub(crate) struct Effect {
 }
 
 impl Database {
-    /// `CALL_INSERT`, the locks, `FACTS`, the tool, `CALL_FINISH` and the outbox. `deliveries` of the request do not count.
+    /// For a planted bug: the transaction lost the record of a call, and kept its effect.
+    pub(crate) fn forget_call(&mut self, request: &ToolRequested) {
+        self.calls.remove(&(request.account.clone(), request.tool_call_id()));
+    }
+
+    /// The locks, `FACTS`, the tool, `CALLS_INSERT` and the outbox. `deliveries` of the request do not count.
     pub(crate) fn execute(&mut self, request: &ToolRequested, deliveries: u32, bug: Option<Bug>) -> Executed {
         let asked = asked(request, TraceContext::default());
         let name = (asked.account.clone(), asked.session);
@@ -200,7 +205,7 @@ impl Database {
         })
     }
 
-    /// As `Executor::decide_and_run`: whether the call is admitted, and whether it waits. Agents here name no task but their own.
+    /// As `execute::decide`: whether the call is admitted, and whether it waits. Agents here name no task but their own.
     fn admit(&self, asked: &CallRequest, facts: &CallFacts) -> (Result<(), Refusal>, bool) {
         let capability = Capability {
             session: asked.session,

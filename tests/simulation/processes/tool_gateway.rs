@@ -1,16 +1,18 @@
-//! The tool-gateway: one request after the other, each in one transaction, then its result, then the acknowledgement.
+//! The tool-gateway: requests in transactions of one or several, then each result, then each acknowledgement.
 
 use contracts::tool::{ToolFinished, ToolRequested};
 use tool_gateway::decisions::order_delay;
 
 use crate::simulation::{
     broker::Queued,
+    bugs::Bug,
     database::{Millis, calls::Executed, outbox::Message},
     world::{Fate, World},
 };
 
 /// As `postpone_delay_ms`.
 const POSTPONED: Millis = 500;
+const BATCH_MAX: usize = 4;
 
 /// A request in progress.
 #[derive(Debug)]
@@ -43,32 +45,56 @@ impl World {
 
     pub(super) fn call(&mut self, p: usize, n: usize) {
         let calling = self.processes[p].callings.remove(n);
-        let stage = match calling.stage {
-            Stage::Read => self.execute(p, &calling),
+        match &calling.stage {
+            Stage::Read => self.execute_all(p, calling),
             Stage::Publishing(finished) => {
-                if self.publish(Message::ToolFinished(finished)) {
-                    Some(Stage::Acknowledging)
+                if self.publish(Message::ToolFinished(finished.clone())) {
+                    let stage = Stage::Acknowledging;
+                    self.processes[p].callings.push(Calling { stage, ..calling });
                 } else {
                     self.postpone(calling.token, POSTPONED);
-                    None
                 }
             }
-            Stage::Acknowledging => {
-                self.acknowledge(calling.token);
-                None
-            }
-        };
-        if let Some(stage) = stage {
-            self.processes[p].callings.push(Calling { stage, ..calling });
+            Stage::Acknowledging => self.acknowledge(calling.token),
         }
     }
 
-    fn execute(&mut self, p: usize, calling: &Calling) -> Option<Stage> {
+    /// One transaction, which the call may share with calls of other turns.
+    fn execute_all(&mut self, p: usize, first: Calling) {
+        let mut batch = vec![first];
+        let may_share =
+            |calling: &Calling| matches!(calling.stage, Stage::Read) && calling.request.name != "task_status";
+        if may_share(&batch[0]) {
+            let callings = &mut self.processes[p].callings;
+            while batch.len() < BATCH_MAX
+                && let Some(n) = callings.iter().position(|calling| {
+                    let turn = calling.request.turn_id;
+                    may_share(calling) && batch.iter().all(|other| other.request.turn_id != turn)
+                })
+                && self.random.chance(500)
+            {
+                batch.push(callings.remove(n));
+            }
+        }
         let fate = self.fate(p);
         if fate == Fate::Failed {
-            self.postpone(calling.token, POSTPONED);
-            return None;
+            if self.bug == Some(Bug::BatchHalfCommitted) && batch.len() > 1 {
+                self.execute(p, &batch[0], fate);
+                self.database.forget_call(&batch[0].request);
+            }
+            for calling in batch {
+                self.postpone(calling.token, POSTPONED);
+            }
+            return;
         }
+        for calling in batch {
+            if let Some(stage) = self.execute(p, &calling, fate) {
+                self.processes[p].callings.push(Calling { stage, ..calling });
+            }
+        }
+    }
+
+    fn execute(&mut self, p: usize, calling: &Calling, fate: Fate) -> Option<Stage> {
         let request = &calling.request;
         let executed = self.database.execute(request, calling.deliveries, self.bug);
         self.note("executed", [p as u64, request.ordinal.unsigned_abs().into()], || {
@@ -83,7 +109,7 @@ impl World {
         {
             self.witness.acted(effect);
         }
-        if fate == Fate::Unanswered {
+        if fate != Fate::Committed {
             self.postpone(calling.token, POSTPONED);
             return None;
         }

@@ -5,15 +5,16 @@ use std::{collections::HashSet, time::Duration};
 
 use contracts::{
     Root, TraceContext,
-    event::{
-        EVENT_REPLY_BYTES_MAX, Event, MessagePosted, NotificationEnded, ProviderSessionMismatched, TurnFinished,
-        TurnStarted,
-    },
+    event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished, TurnStarted},
     outgoing::Origin,
     tool::ToolRequested,
 };
 use domain::{Actor, ActorKind, AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState};
-use storage::{Setting, lifecycle::reply_message_id, outbox::Owned};
+use storage::{
+    Setting,
+    lifecycle::{self, reply_message_id},
+    outbox::Owned,
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -160,18 +161,20 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
 /// The event of a turn's reply in its thread.
 pub(super) fn message_posted(root: &Root, work: &Work, author: &str, now: OffsetDateTime) -> Owned {
     let id = reply_message_id(work.turn.id);
-    let posted = MessagePosted {
-        message_id: id,
-        author: Actor {
-            kind: ActorKind::Agent,
-            id: work.agent_id.to_string(),
-            name: author.to_owned(),
-            via: None,
-        },
-        turn_id: Some(work.turn.id),
+    let author = Actor {
+        kind: ActorKind::Agent,
+        id: work.agent_id.to_string(),
+        name: author.to_owned(),
+        via: None,
     };
-    let setting = work.setting(root, now);
-    event(&setting, &work.turn, &id.to_string(), Event::MessagePosted(posted))
+    let (setting, turn) = (work.setting(root, now), &work.turn);
+    lifecycle::message_posted(
+        &setting,
+        (&turn.account, turn.task.as_ref()),
+        id,
+        &author,
+        Some(turn.id),
+    )
 }
 
 fn cut(text: &str, bytes_max: usize) -> String {

@@ -6,7 +6,7 @@ use domain::{MessageId, TaskId};
 use runtime::http::Problem;
 use storage::{
     Accounts, StorageError,
-    lifecycle::{self, message_post},
+    lifecycle::{self, message_posted, messages_post},
 };
 use uuid::Uuid;
 
@@ -70,9 +70,11 @@ async fn post(
             author: &author,
             body: &body.body,
             turn: None,
+            at: work.now,
         };
         let setting = app.setting(None, work.now);
-        let mut messages = message_post(&work.tx, &new, &setting).await?.unwrap_or_default();
+        messages_post(&work.tx, std::slice::from_ref(&new)).await?;
+        let mut messages = vec![message_posted(&setting, (account, Some(&task)), new.id, &author, None)];
         let assignees = assignees_of(&work.tx, account, vec![row.id.clone()])
             .await?
             .remove(&row.id);

@@ -1,12 +1,12 @@
 //! Consumes `tool.requested`.
 //! Decides whether the call is valid, allowed and well-formed (`capability`, `arguments`); keeps the order of a turn's
 //! calls.
-//! Writes the call's record with its result, and the tool's effects, in one transaction per call.
+//! Writes the calls' records with their results, and the tools' effects, in one transaction for many calls.
 //! Publishes `tool.finished`, and through the outbox the messages of the tool's effect (events, notifications,
 //! wake-ups).
 
 use domain::error_chain;
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use contracts::{
     Outgoing, Root, Timestamp, TraceContext, addressed,
@@ -16,16 +16,16 @@ use contracts::{
 };
 use messaging::{
     BatchHandler, Durable, Incoming, User, Verdict,
-    trace::{child_of, current_or},
+    trace::{child_of, of_span},
 };
-use runtime::Outbox;
-use tracing::{Instrument, field::Empty};
+use serde::Deserialize;
+use storage::StorageError;
+use tracing::{Instrument, Span, field::Empty};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 use crate::{
     SOURCE,
     call::{CallRequest, Claims, Origin, Record},
-    error::Error,
     execute::{Executed, Executor},
     settings::ToolGatewaySettings,
 };
@@ -35,34 +35,79 @@ const ORDER_DELAY_MAX: Duration = Duration::from_millis(500);
 
 pub(crate) struct ToolRequestedHandler {
     pub executor: Executor,
-    pub outbox: Outbox,
     pub config: ToolGatewaySettings,
 }
 
+/// The part of a request that decides its group.
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+}
+
+/// A request in progress.
+struct Call {
+    place: usize,
+    request: ToolRequested,
+    asked: CallRequest,
+    /// Ends with the call.
+    span: Span,
+}
+
 impl BatchHandler for ToolRequestedHandler {
-    /// Calls of one turn run in sequence, turns run in parallel; a session has one turn at a time. The group comes from
-    /// the message's id, so the payload is not parsed for it. A call in a wrong group is held back by the check of
-    /// earlier calls.
+    /// Calls that may share a transaction are one group. A call that may not, or that was left to run alone, is in the
+    /// group of its turn: these groups run in parallel, and the calls of a turn in sequence. The turn comes from the
+    /// message's id. A call in a wrong group is held back by the check of earlier calls.
     fn group(&self, incoming: &Incoming) -> String {
+        let named: Result<Named<'_>, _> = serde_json::from_slice(&incoming.payload);
+        if incoming.deliveries <= 1 && named.is_ok_and(|one| self.executor.may_share(&one.name)) {
+            return String::new();
+        }
         let id = incoming.id().unwrap_or_default();
         id.rsplit_once(':').map_or(id, |(turn, _)| turn).to_owned()
     }
 
     async fn handle(&self, batch: &[Incoming]) -> Vec<Verdict> {
-        let mut verdicts: Vec<(usize, Verdict)> = Vec::with_capacity(batch.len());
-        let mut requests: Vec<(usize, ToolRequested)> = Vec::with_capacity(batch.len());
+        let mut verdicts: Vec<Option<Verdict>> = Vec::with_capacity(batch.len());
+        let mut calls: Vec<Call> = Vec::with_capacity(batch.len());
         for (place, incoming) in batch.iter().enumerate() {
-            match read(&self.executor.root, incoming) {
-                Ok(request) => requests.push((place, request)),
-                Err(dead) => verdicts.push((place, dead)),
+            verdicts.push(match read(&self.executor.root, incoming) {
+                Ok(request) => {
+                    calls.push(self.call(place, request, incoming));
+                    None
+                }
+                Err(dead) => Some(dead),
+            });
+        }
+        calls.sort_by_key(|call| (call.request.turn_id, call.request.ordinal));
+        self.executor.shutdown.crash_point("tool_gateway.request_read").await;
+        let is_shared = batch.first().is_some_and(|one| self.group(one).is_empty());
+        if is_shared && calls.len() > 1 {
+            // The first call of each turn.
+            calls.dedup_by(|next, first| {
+                let is_same =
+                    (&next.asked.account, next.request.turn_id) == (&first.asked.account, first.request.turn_id);
+                if is_same {
+                    verdicts[next.place] = Some(left());
+                }
+                is_same
+            });
+            let asked: Vec<CallRequest> = calls.iter().map(|call| call.asked.clone()).collect();
+            let executed = self.executor.execute_together(&asked).await;
+            for (call, executed) in calls.iter().zip(executed) {
+                let executed = executed.as_ref().map_err(|error| &**error);
+                verdicts[call.place] = Some(self.verdict(call, &batch[call.place], executed));
+            }
+        } else {
+            for call in &calls {
+                let executed = self.executor.execute(&call.asked).instrument(call.span.clone()).await;
+                verdicts[call.place] = Some(self.verdict(call, &batch[call.place], executed.as_ref()));
             }
         }
-        requests.sort_by_key(|(_, request)| (request.turn_id, request.ordinal));
-        for (place, request) in requests {
-            verdicts.push((place, self.requested(&request, &batch[place]).await));
-        }
-        verdicts.sort_by_key(|(place, _)| *place);
-        verdicts.into_iter().map(|(_, verdict)| verdict).collect()
+        verdicts
+            .into_iter()
+            .map(|verdict| verdict.unwrap_or_else(left))
+            .collect()
     }
 
     async fn published(&self) {
@@ -74,7 +119,7 @@ impl BatchHandler for ToolRequestedHandler {
 }
 
 impl ToolRequestedHandler {
-    async fn requested(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
+    fn call(&self, place: usize, request: ToolRequested, incoming: &Incoming) -> Call {
         let tool = self.tool_name(&request.name);
         let span = tracing::info_span!(
             "tool_requested",
@@ -87,7 +132,8 @@ impl ToolRequestedHandler {
             turn_id = %request.turn_id,
             ordinal = request.ordinal,
         );
-        child_of(&span, &incoming.headers.trace());
+        let received = incoming.headers.trace();
+        child_of(&span, &received);
         // By OpenTelemetry's conventions for messaging and generative AI. Attributes instead of fields, since fields
         // would appear on every log line.
         for (name, value) in [
@@ -106,7 +152,13 @@ impl ToolRequestedHandler {
             span.set_attribute(name, value);
         }
         span.set_attribute("gen_ai.tool.call.id", request.call_id.0.clone());
-        self.call(request, incoming).instrument(span).await
+        let asked = asked(&request, of_span(&span, &received));
+        Call {
+            place,
+            request,
+            asked,
+            span,
+        }
     }
 
     /// Names that models invent do not go into traces.
@@ -115,23 +167,18 @@ impl ToolRequestedHandler {
         tool.map_or("unknown", |tool| tool.definition.name)
     }
 
-    async fn call(&self, request: &ToolRequested, incoming: &Incoming) -> Verdict {
-        let asked = asked(request, incoming.headers.trace());
+    fn verdict(&self, call: &Call, incoming: &Incoming, executed: Result<&Executed, &StorageError>) -> Verdict {
+        let request = &call.request;
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
-        self.executor.shutdown.crash_point("tool_gateway.request_read").await;
-        match self.executor.execute(&asked).await {
-            Ok(Executed::Over {
-                record,
-                is_replay: _,
-                outbox,
-            }) => {
-                self.outbox.publish_soon(outbox);
-                Verdict::Done(vec![finished(&self.executor.root, request, incoming, &record)])
+        match executed {
+            Ok(Executed::Over { record, .. }) => {
+                Verdict::Done(vec![finished(&self.executor.root, call, incoming, record)])
             }
             Ok(Executed::OutOfTurn) => Verdict::Postpone {
                 after: order_delay(deliveries),
                 why: "earlier calls of the same answer are not finished".to_owned(),
             },
+            Ok(Executed::Left) => left(),
             Ok(Executed::Unowned(refusal)) => {
                 let answer = refusal.told();
                 Verdict::Dead {
@@ -139,7 +186,7 @@ impl ToolRequestedHandler {
                     detail: answer.message,
                 }
             }
-            Err(Error::UnknownSession) => Verdict::Dead {
+            Ok(Executed::UnknownSession) => Verdict::Dead {
                 reason: "unknown_session".to_owned(),
                 detail: format!(
                     "There is no session {} in account {}.",
@@ -149,13 +196,21 @@ impl ToolRequestedHandler {
             // An error of a single call's size may repeat: it counts as an attempt.
             Err(error) if error.is_retryable() && !error.is_too_much() => Verdict::Postpone {
                 after: self.config.postpone_delay_ms.duration(),
-                why: error_chain(&error),
+                why: error_chain(error),
             },
             Err(error) => Verdict::Retry {
                 after: self.config.retry_delay_ms.duration(),
-                why: error_chain(&error),
+                why: error_chain(error),
             },
         }
+    }
+}
+
+/// The next delivery runs alone.
+fn left() -> Verdict {
+    Verdict::Postpone {
+        after: ORDER_DELAY,
+        why: "the calls of other turns would wait for it".to_owned(),
     }
 }
 
@@ -190,7 +245,8 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
 }
 
 /// The result message. The same record gives the same message, its id included.
-fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &Record) -> Outgoing {
+fn finished(root: &Root, call: &Call, incoming: &Incoming, record: &Record) -> Outgoing {
+    let request = &call.request;
     let finished = ToolFinished {
         account: request.account.clone(),
         task: request.task.clone(),
@@ -207,7 +263,7 @@ fn finished(root: &Root, request: &ToolRequested, incoming: &Incoming, record: &
     let cause = Cause {
         cause: Some(request.message_id()),
         hops: incoming.headers.hops(),
-        trace: current_or(&incoming.headers.trace()),
+        trace: call.asked.trace.clone(),
     };
     let (id, at) = (finished.message_id(), Timestamp::from(record.finished_at));
     Outgoing::of(root, &id, SOURCE, &cause, at, &finished)

@@ -13,13 +13,10 @@ use axum::{
 use contracts::tool::tool_call_id;
 use domain::{CallId, ToolCallState};
 use messaging::trace::current_trace;
-use runtime::{
-    Outbox,
-    http::{Problem, Route, only},
-};
+use runtime::http::{Problem, Route, only};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use storage::{Accounts, Database};
+use storage::{Accounts, Database, StorageError};
 use uuid::Uuid;
 
 use super::{
@@ -29,7 +26,6 @@ use super::{
 use crate::{
     call::{CallRequest, Origin, Record},
     capability::Capability,
-    error::Error,
     execute::{Executed, Executor},
     store,
 };
@@ -42,17 +38,12 @@ pub(super) struct Agents {
     executor: Executor,
     /// Connections for authenticating callers.
     callers: Database,
-    outbox: Outbox,
 }
 
-pub(crate) fn routes(executor: Executor, callers: Database, outbox: Outbox) -> Router {
+pub(crate) fn routes(executor: Executor, callers: Database) -> Router {
     Route::router(declared())
         .route("/agent/openapi.json", get(|| async { Json(openapi()) }))
-        .with_state(Agents {
-            executor,
-            callers,
-            outbox,
-        })
+        .with_state(Agents { executor, callers })
 }
 
 /// A tool that can be called in this session.
@@ -76,7 +67,7 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
     let caller = caller(&agents.callers, &parts).await?;
     let _connection = caller.under_way.share().take().await?;
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
-    let facts = store::facts(&tx, &caller.account, caller.session, None).await;
+    let facts = store::session_facts(&tx, &caller.account, caller.session).await;
     tx.commit().await.map_err(failed)?;
     let facts = facts.map_err(failed)?.ok_or_else(no_session)?;
     let capability = Capability {
@@ -128,20 +119,14 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
         origin: Origin::Http,
         trace: current_trace(),
     };
-    let executed = executor.execute(&asked).await.map_err(|error| match error {
-        Error::UnknownSession => no_session(),
-        Error::Storage(error) => failed(error),
-        Error::Unfinished => Problem::conflict("in_progress", "the same request is in progress"),
-    })?;
-    let Executed::Over {
-        record,
-        is_replay,
-        outbox,
-    } = executed
-    else {
-        unreachable!("a call over HTTP never waits for an earlier one");
+    let (record, is_replay) = match executor.execute(&asked).await {
+        Ok(Executed::Over { record, is_replay }) => (record, is_replay),
+        Ok(Executed::UnknownSession) => return Err(no_session()),
+        Ok(Executed::OutOfTurn | Executed::Unowned(_) | Executed::Left) => {
+            unreachable!("a call over HTTP claims nothing, waits for no earlier one and runs alone")
+        }
+        Err(error) => return Err(failed(error)),
     };
-    agents.outbox.publish_soon(outbox);
     if is_replay && !store::is_same_request(&asked, &record) {
         return Err(Problem::unprocessable(
             "idempotency_key_reused",
@@ -226,7 +211,7 @@ fn problem(text: &str) -> Problem {
 
 /// A database error as 503 or 500. The client gets no details.
 #[expect(clippy::needless_pass_by_value, reason = "made for map_err")]
-pub(super) fn failed(error: storage::StorageError) -> Problem {
+pub(super) fn failed(error: StorageError) -> Problem {
     let is_retryable = error.is_retryable();
     tracing::error!(error = &error as &dyn StdError, is_retryable, "request failed");
     if is_retryable {

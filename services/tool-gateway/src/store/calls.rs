@@ -1,44 +1,97 @@
-//! The record of a call: one row, written once, with its result. Also the savepoint in which its tool runs.
+//! The record of a call: one row, written once, with its result. Also the savepoint in which a tool runs alone.
 
 use contracts::tool::ARGUMENTS_BYTES_MAX;
-use domain::TurnId;
-use sea_orm::ConnectionTrait;
-use storage::{StorageError, Tx, error::Attempt};
+use domain::{AccountId, TurnId};
+use sea_orm::{ConnectionTrait, FromQueryResult};
+use storage::{StorageError, Tx, error::Attempt, statement::column};
+use time::OffsetDateTime;
+use uuid::Uuid;
 
-use crate::call::{CallRequest, Origin, Record, cut};
+use crate::call::{CallFacts, CallRequest, Origin, Record, cut};
 
 /// Maximum stored length of a tool name that the model chose.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Records the call if it is new and its session exists. Of two concurrent deliveries, the second waits here until the
-/// first commits or rolls back. A session without an agent makes no calls.
-const CALL_INSERT: &str = "
-    insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
-                           arguments, state, started_at)
-    select s.account_id, $3, s.id, $4, coalesce($5, s.generation), coalesce($6, s.fence), $7, $8, s.agent_id, $9,
-           $10, 'running', clock_timestamp()
-    from session s where s.account_id = $1 and s.id = $2 and s.agent_id is not null
-    on conflict do nothing";
+/// A call that has ended.
+#[derive(Debug)]
+pub(crate) struct EndedCall<'c> {
+    pub asked: &'c CallRequest,
+    pub facts: &'c CallFacts,
+    /// The turn during which it ran.
+    pub turn: Option<TurnId>,
+    pub record: &'c Record,
+}
 
-/// `false`: the record exists already, or the session does not exist.
-pub(crate) async fn call_insert(tx: &Tx, asked: &CallRequest) -> Result<bool, StorageError> {
-    let claims = match &asked.origin {
-        Origin::Turn(claims) => Some(claims),
-        Origin::Http => None,
-    };
+/// Of two deliveries of a call, the second waits here until the first commits or rolls back.
+pub const CALLS_INSERT: &str = "
+    insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
+                           arguments, state, late, result, started_at, finished_at)
+    select r.account_id, r.id, r.session_id, nullif(r.turn_id, '00000000-0000-0000-0000-000000000000'), r.generation, r.fence, r.call_id, r.ordinal, r.agent_id, r.name,
+           r.arguments, r.state, r.late, r.result, r.started_at, clock_timestamp()
+    from unnest($1::text[], $2::uuid[], $3::uuid[], $4::uuid[], $5::integer[], $6::bigint[], $7::text[], $8::integer[], $9::uuid[],
+                $10::text[], $11::text[], $12::text[], $13::boolean[], $14::text[], $15::timestamptz[])
+        as r (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state, late,
+              result, started_at)
+    order by r.account_id, r.id
+    on conflict do nothing
+    returning account_id, id, finished_at";
+
+#[derive(FromQueryResult)]
+struct InsertedRow {
+    account_id: AccountId,
+    id: Uuid,
+    finished_at: OffsetDateTime,
+}
+
+/// Relies on the primary key or on tool_call_session, which costs the same for a table that was empty when it was
+/// analysed.
+const CALL_FIND: &str = "
+    select name, arguments, state, late, coalesce(result, '') as result, coalesce(finished_at, started_at) as finished_at
+    from tool_call where account_id = $1 and session_id = $2 and id = $3";
+
+pub(crate) async fn call_find(tx: &Tx, asked: &CallRequest) -> Result<Option<Record>, StorageError> {
+    let values = [(&asked.account).into(), asked.session.into(), asked.id.into()];
+    tx.one("read tool call", CALL_FIND, values).await
+}
+
+/// Records calls with their results; returns when each ended. None: another delivery of one of them has recorded it.
+pub(crate) async fn calls_insert(
+    tx: &Tx,
+    calls: &[EndedCall<'_>],
+) -> Result<Option<Vec<OffsetDateTime>>, StorageError> {
+    fn claims<T>(call: &EndedCall<'_>, claimed: fn(&crate::call::Claims) -> T, own: T) -> T {
+        match &call.asked.origin {
+            Origin::Turn(claims) => claimed(claims),
+            Origin::Http => own,
+        }
+    }
     let values = [
-        (&asked.account).into(),
-        asked.session.into(),
-        asked.id.into(),
-        claims.map(|claims| claims.turn).into(),
-        claims.map(|claims| claims.generation).into(),
-        claims.map(|claims| claims.fence).into(),
-        storable(&asked.call_id.0, usize::MAX).into(),
-        asked.ordinal.into(),
-        storable(&asked.name, NAME_BYTES_MAX).into(),
-        storable(&asked.arguments, ARGUMENTS_BYTES_MAX).into(),
+        column(calls, |call| call.asked.account.clone()),
+        column(calls, |call| call.asked.id),
+        column(calls, |call| call.asked.session),
+        column(calls, |call| call.turn.map(TurnId::uuid).unwrap_or_default()),
+        column(calls, |call| {
+            claims(call, |claims| claims.generation, call.facts.generation)
+        }),
+        column(calls, |call| claims(call, |claims| claims.fence, call.facts.fence)),
+        column(calls, |call| storable(&call.asked.call_id.0, usize::MAX)),
+        column(calls, |call| call.asked.ordinal),
+        column(calls, |call| call.facts.agent),
+        column(calls, |call| storable(&call.asked.name, NAME_BYTES_MAX)),
+        column(calls, |call| storable(&call.asked.arguments, ARGUMENTS_BYTES_MAX)),
+        column(calls, |call| call.record.state),
+        column(calls, |call| call.record.late),
+        column(calls, |call| call.record.result.clone()),
+        column(calls, |call| call.facts.now),
     ];
-    Ok(tx.execute("record tool call", CALL_INSERT, values).await? == 1)
+    let rows: Vec<InsertedRow> = tx.rows("record tool calls", CALLS_INSERT, values).await?;
+    let ended = |call: &EndedCall<'_>| {
+        let row = rows
+            .iter()
+            .find(|row| row.id == call.asked.id && row.account_id == call.asked.account);
+        row.map(|row| row.finished_at)
+    };
+    Ok(calls.iter().map(ended).collect())
 }
 
 /// Removes NUL, which Postgres cannot store in a text.
@@ -50,38 +103,6 @@ fn storable(text: &str, bytes_max: usize) -> String {
 pub(crate) fn is_same_request(asked: &CallRequest, record: &Record) -> bool {
     record.name == storable(&asked.name, NAME_BYTES_MAX)
         && record.arguments == storable(&asked.arguments, ARGUMENTS_BYTES_MAX)
-}
-
-const CALL_FIND: &str = "
-    select name, arguments, state, late, coalesce(result, '') as result, coalesce(finished_at, started_at) as finished_at
-    from tool_call where account_id = $1 and id = $2";
-
-pub(crate) async fn call_find(tx: &Tx, asked: &CallRequest) -> Result<Option<Record>, StorageError> {
-    let values = [(&asked.account).into(), asked.id.into()];
-    tx.one("read tool call", CALL_FIND, values).await
-}
-
-const CALL_FINISH: &str = "
-    update tool_call set state = $3, late = $4, result = $5, turn_id = coalesce(turn_id, $6), finished_at = $7
-    where account_id = $1 and id = $2";
-
-/// Writes the result. `turn`: for a call over HTTP, the turn during which it ran.
-pub(crate) async fn call_finish(
-    tx: &Tx,
-    asked: &CallRequest,
-    record: &Record,
-    turn: Option<TurnId>,
-) -> Result<(), StorageError> {
-    let values = [
-        (&asked.account).into(),
-        asked.id.into(),
-        record.state.into(),
-        record.late.into(),
-        record.result.as_str().into(),
-        turn.into(),
-        record.finished_at.into(),
-    ];
-    tx.execute("finish tool call", CALL_FINISH, values).await.map(|_| ())
 }
 
 /// Opens a savepoint and sets a timeout for the statements after it.

@@ -1,15 +1,58 @@
 //! Every query of this service: connection first, account always. [`calls`] is the record that runs a call only once,
-//! [`sessions`] the rows that decide a call, [`tasks`] the rows that tools read.
+//! [`sessions`] the rows that decide a call, [`tasks`] the rows that tools read. Each query is for many calls at once.
 //!
-//! Order of locks, the same for every call: its own record, then (for a tool that moves a task) the task, then sessions
-//! by id. Closing sessions locks the task before them as well, so two such transactions cannot deadlock.
+//! Order of locks, the same for every transaction: for a tool that moves a task, which runs alone, the task; then sessions
+//! by account and id; then the calls' records. Closing sessions locks the task before them as well, so two such
+//! transactions cannot deadlock.
 
 mod calls;
 mod sessions;
 mod tasks;
 
-pub(crate) use calls::{call_find, call_finish, call_insert, is_same_request, savepoint, savepoint_rollback};
-pub(crate) use sessions::{facts, session_find, session_lock, task_and_sessions_lock};
-pub(crate) use tasks::{
-    ActivityRow, AgentRow, MessageRow, TaskRow, activities_newest, agents_find, assignees, messages_newest, task_find,
+use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
+use storage::{StorageError, Tx};
+
+pub use calls::CALLS_INSERT;
+pub use sessions::{FACTS, SESSIONS_LOCK_FREE};
+pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
+
+pub(crate) use calls::{EndedCall, call_find, calls_insert, is_same_request, savepoint, savepoint_rollback};
+pub(crate) use sessions::{
+    facts, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,
 };
+pub(crate) use tasks::{
+    ActivityRow, AgentRow, MessageRow, NamedAgents, Newest, TaskName, TaskRow, activities_newest, agents_find,
+    assignees, messages_newest, tasks_find,
+};
+
+/// A row that answers the question with this number, from 1 (column `place`).
+struct Answer<T> {
+    place: usize,
+    row: T,
+}
+
+impl<T: FromQueryResult> FromQueryResult for Answer<T> {
+    fn from_query_result(row: &QueryResult, prefix: &str) -> Result<Answer<T>, DbErr> {
+        let place: i64 = row.try_get(prefix, "place")?;
+        Ok(Answer {
+            place: usize::try_from(place).map_err(|error| DbErr::Type(error.to_string()))?,
+            row: T::from_query_result(row, prefix)?,
+        })
+    }
+}
+
+/// The rows of each of so many questions, in the statement's order.
+async fn each<T: FromQueryResult + Send>(
+    tx: &Tx,
+    attempt: &'static str,
+    sql: &'static str,
+    questions: usize,
+    values: impl IntoIterator<Item = Value>,
+) -> Result<Vec<Vec<T>>, StorageError> {
+    let rows: Vec<Answer<T>> = tx.rows(attempt, sql, values).await?;
+    let mut answers: Vec<Vec<T>> = (0..questions).map(|_| Vec::new()).collect();
+    for Answer { place, row } in rows {
+        answers[place - 1].push(row);
+    }
+    Ok(answers)
+}

@@ -1,19 +1,54 @@
 //! The rows that a call is checked against: its session and its turn, locked until the commit.
 
+use std::collections::HashSet;
+
 use domain::{AccountId, AgentId, SessionId, SessionKey, TaskId, TurnId};
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx, session::sessions_close::task_sessions_lock};
+use storage::{
+    StorageError, Tx,
+    session::{SessionName, sessions_close::task_sessions_lock},
+    statement::column,
+};
+use uuid::Uuid;
 
-use crate::call::{CallFacts, CallRequest};
+use super::each;
+use crate::call::{CallFacts, CallRequest, Origin, Record};
 
 /// A shared lock: calls of one session do not wait for each other, and the session cannot be closed or claimed
 /// meanwhile.
 const SESSION_LOCK: &str = "select id from session where account_id = $1 and id = $2 for share";
 
 /// Locks the session until the end of the transaction.
-pub(crate) async fn session_lock(tx: &Tx, asked: &CallRequest) -> Result<(), StorageError> {
-    let values = [(&asked.account).into(), asked.session.into()];
+pub(crate) async fn session_lock(tx: &Tx, call: &CallRequest) -> Result<(), StorageError> {
+    let values = [(&call.account).into(), call.session.into()];
     tx.execute("lock session", SESSION_LOCK, values).await.map(|_| ())
+}
+
+/// The same locks of many sessions, without those that another transaction has locked: all calls would wait for them.
+/// Relies on the primary key.
+pub const SESSIONS_LOCK_FREE: &str = "
+    select s.account_id, s.id from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
+    order by w.account_id, w.id for share of s skip locked";
+
+#[derive(FromQueryResult)]
+struct LockedRow {
+    account_id: AccountId,
+    id: SessionId,
+}
+
+/// Locks the calls' sessions until the end of the transaction; returns those that are not locked, or do not exist.
+pub(crate) async fn sessions_lock_free(tx: &Tx, calls: &[CallRequest]) -> Result<HashSet<SessionName>, StorageError> {
+    let values = [
+        column(calls, |call| call.account.clone()),
+        column(calls, |call| call.session),
+    ];
+    let locked: Vec<LockedRow> = tx.rows("lock sessions", SESSIONS_LOCK_FREE, values).await?;
+    let mut left: HashSet<SessionName> = calls.iter().map(|call| (call.account.clone(), call.session)).collect();
+    for row in locked {
+        left.remove(&(row.account_id, row.id));
+    }
+    Ok(left)
 }
 
 const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
@@ -29,10 +64,11 @@ pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
 /// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
 /// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
-/// earlier finished calls, since a record becomes visible with its result.
-const FACTS: &str = concat!(
+/// earlier finished calls, and the call itself, since a record becomes visible with its result. A call over HTTP is found
+/// by its key when it is recorded.
+pub const FACTS: &str = concat!(
     "
-    select s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
+    select w.place, s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),
@@ -40,44 +76,91 @@ const FACTS: &str = concat!(
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
            t.tools as turn_tools, t.waiting_since + t.tools_wait_ms * interval '1 millisecond' as turn_until,
            jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',
-                                  jsonb_build_object('place', $4::integer)) as turn_call,
+                                  jsonb_build_object('place', w.ordinal)) as turn_call,
            array(select place::integer
                  from jsonb_path_query(t.journal, '$[last].calls[*] ? (@.ordinal < $place && !exists(@.answered)).ordinal',
-                                       jsonb_build_object('place', $4::integer)) as earlier (place)) as turn_earlier,
-           array(select c.ordinal from tool_call c
-                 where c.account_id = s.account_id and c.turn_id = t.id and c.ordinal < $4) as turn_over,
+                                       jsonb_build_object('place', w.ordinal)) as earlier (place)) as turn_earlier,
+           array(select c.ordinal from (
+                     select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
+                 where c.ordinal < w.ordinal) as turn_over,
            (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
-            order by l.number desc limit 1) as newest_hops, clock_timestamp() as now
-    from session s
-    join account acc on acc.id = s.account_id
-    join agent a on a.account_id = s.account_id and a.id = s.agent_id
-    left join task st on st.account_id = s.account_id and st.id = s.task_id
-    left join turn t on t.account_id = s.account_id and t.id = coalesce($3, s.active_turn_id)
-    left join task tt on tt.account_id = s.account_id and tt.id = t.task_id
-    where s.account_id = $1 and s.id = $2"
+            order by l.number desc limit 1) as newest_hops, clock_timestamp() as now,
+           r.name as record_name, r.arguments as record_arguments, r.state as record_state, r.late as record_late,
+           coalesce(r.result, '') as record_result, coalesce(r.finished_at, r.started_at) as record_finished_at
+    from unnest($1::text[], $2::uuid[], $3::uuid[], $4::integer[], $5::uuid[]) with ordinality
+        as w (account_id, session_id, turn_id, ordinal, id, place)
+    cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.session_id offset 0) s
+    cross join lateral (select * from account acc where acc.id = s.account_id offset 0) acc
+    cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) a
+    left join lateral (select * from task st where st.account_id = s.account_id and st.id = s.task_id offset 0) st on true
+    cross join lateral (select coalesce(nullif(w.turn_id, '00000000-0000-0000-0000-000000000000'), s.active_turn_id) as id offset 0) c
+    left join lateral (select * from turn t where t.account_id = s.account_id and t.id = c.id offset 0) t on true
+    left join lateral (select * from task tt where tt.account_id = s.account_id and tt.id = t.task_id offset 0) tt on true
+    left join lateral (
+        select * from (
+            select * from tool_call r where r.account_id = s.account_id and r.turn_id = t.id order by r.ordinal) r
+        where r.ordinal = w.ordinal and r.id = w.id) r on w.ordinal > 0"
 );
 
-/// Reads the facts of the session, of the turn (the claimed one, else the active one), of the claimed call and of the
-/// calls before it, and the database's time. A statement of its own after the lock: only a new snapshot shows the
-/// changes that the lock waited for.
-pub(crate) async fn facts(
+/// The facts of one call.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct FactsRow {
+    #[sea_orm(nested)]
+    pub facts: CallFacts,
+    /// Set if the call has ended already.
+    #[sea_orm(nested(prefix = "record_"))]
+    pub record: Option<Record>,
+}
+
+/// Reads for each call the facts of its session, of the turn (the claimed one, else the active one), of the claimed call
+/// and of the calls before it, its record, and the database's time; none: the session does not exist. A statement of its
+/// own after the locks: only a new snapshot shows the changes that the locks waited for.
+pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<FactsRow>>, StorageError> {
+    let claimed = |call: &CallRequest| match &call.origin {
+        Origin::Turn(claims) => Some(claims.turn),
+        Origin::Http => None,
+    };
+    let values = [
+        column(calls, |call| call.account.clone()),
+        column(calls, |call| call.session),
+        column(calls, |call| claimed(call).map(TurnId::uuid).unwrap_or_default()),
+        column(calls, |call| call.ordinal),
+        column(calls, |call| call.id),
+    ];
+    let rows = each::<FactsRow>(tx, "read sessions of calls", FACTS, calls.len(), values).await?;
+    let of = |(call, rows): (&CallRequest, Vec<FactsRow>)| {
+        let row = rows.into_iter().next()?;
+        Some(match claimed(call) {
+            Some(_) => row,
+            None => row.outside(),
+        })
+    };
+    Ok(calls.iter().zip(rows).map(of).collect())
+}
+
+/// The facts of a session, for a caller over HTTP.
+pub(crate) async fn session_facts(
     tx: &Tx,
     account: &AccountId,
     session: SessionId,
-    claimed: Option<(TurnId, i32)>,
 ) -> Result<Option<CallFacts>, StorageError> {
     let values = [
-        account.into(),
-        session.into(),
-        claimed.map(|(turn, _)| turn).into(),
-        claimed.map(|(_, place)| place).into(),
+        vec![account.clone()].into(),
+        vec![session].into(),
+        vec![Uuid::nil()].into(),
+        vec![0].into(),
+        vec![Uuid::nil()].into(),
     ];
-    let mut facts: Option<CallFacts> = tx.one("read session", FACTS, values).await?;
-    if let (Some(facts), None) = (&mut facts, claimed) {
-        // Over HTTP, a turn that has just ended does not count.
-        facts.turn = facts.turn.take().filter(|turn| !turn.state.is_over());
+    let row: Option<FactsRow> = tx.one("read session", FACTS, values).await?;
+    Ok(row.map(|row| row.outside().facts))
+}
+
+impl FactsRow {
+    /// Over HTTP, a turn that has just ended does not count.
+    fn outside(mut self) -> FactsRow {
+        self.facts.turn = self.facts.turn.take().filter(|turn| !turn.state.is_over());
+        self
     }
-    Ok(facts)
 }
 
 #[derive(FromQueryResult)]

@@ -1,11 +1,13 @@
 //! The tools: one file each, with the same name as its definition in `contracts::tools`, which has the table.
 //!
-//! A handler works inside the call's transaction: its writes and its result are committed together. Before a handler
-//! runs, the session is locked, the caller may use the tool on the task in the arguments, and the arguments match the
-//! schema. The handler checks only what needs its own queries. It returns messages for the outbox and publishes
-//! nothing.
+//! A handler works inside a transaction of one or many calls: its writes and its result are committed together. Before a
+//! handler runs, the session is locked, the caller may use the tool on the task in the arguments, and the arguments match
+//! the schema. The handler checks only what needs its own queries ([`Questions`]). It returns messages for the outbox and
+//! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool that moves a task
+//! has the transaction alone.
 
 mod no_reply;
+mod questions;
 mod response_request;
 mod task_history;
 mod task_message;
@@ -15,8 +17,10 @@ use contracts::tools::ToolDefinition;
 use domain::{AccountId, TaskId};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
-use storage::{Setting, StorageError, Tx};
+use storage::{Setting, StorageError};
 use uuid::Uuid;
+
+pub(crate) use questions::Questions;
 
 use crate::{
     arguments::{Schema, invalid_field},
@@ -43,7 +47,7 @@ pub(crate) type ToolOutcome = Result<Effect, ToolError>;
 /// A call in progress, for a handler.
 #[derive(Clone, Copy)]
 pub(crate) struct Running<'a> {
-    pub tx: &'a Tx,
+    pub questions: &'a Questions<'a>,
     /// Id of the call's record. Ids of the rows that the call creates are derived from it.
     pub call: Uuid,
     pub account: &'a AccountId,
@@ -109,7 +113,7 @@ fn task_named(running: Running<'_>) -> &TaskId {
 
 /// The row of a task that the caller may use. A missing task gets the same answer as another caller's task.
 async fn task_existing(running: Running<'_>, task: &TaskId) -> Result<store::TaskRow, ToolError> {
-    let row = store::task_find(running.tx, running.account, task).await?;
+    let row = running.questions.task((running.account.clone(), task.clone())).await;
     row.ok_or_else(|| Refusal::not_there(task, running.facts).told().into())
 }
 

@@ -11,7 +11,7 @@ use super::{Running, ToolError, ToolOutcome, body, task_existing};
 use crate::{
     SOURCE,
     call::{Effect, ToolAnswer},
-    store::{self, AgentRow},
+    store::{AgentRow, NamedAgents},
 };
 
 /// Maximum length of an unknown name in an error.
@@ -55,7 +55,11 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
         })
         .collect();
     let refs: Vec<AgentRef> = named.iter().filter_map(|(_, one)| one.clone()).collect();
-    let there = store::agents_find(running.tx, running.account, &refs).await?;
+    let asked = NamedAgents {
+        account: running.account.clone(),
+        named: refs,
+    };
+    let there = running.questions.agents(asked).await;
     let find = |one: &AgentRef| {
         there.iter().find(|agent| match one {
             AgentRef::Id(wanted) => *wanted == agent.id,
@@ -99,7 +103,10 @@ fn quoted(names: &[&str]) -> String {
 /// Notifications of the coordinator's chat reach only the coordinator (S6). Other agents must be asked on a task of
 /// their own.
 async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[AgentRow]) -> Result<(), ToolError> {
-    let coordinators = store::assignees(running.tx, running.account, chat).await?;
+    let coordinators = running
+        .questions
+        .assignees((running.account.clone(), chat.clone()))
+        .await;
     let strangers: Vec<&str> = asked
         .iter()
         .filter(|agent| !coordinators.contains(agent))

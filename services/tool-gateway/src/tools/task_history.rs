@@ -8,16 +8,20 @@ use contracts::{
         ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES,
     },
 };
+use futures::join;
 use serde_json::{Map, Value, json};
 
 use super::{Running, ToolOutcome, task_existing, task_named};
 use crate::{
     call::{Effect, cut},
-    store::{self, ActivityRow, AgentRow, MessageRow, TaskRow},
+    store::{ActivityRow, AgentRow, MessageRow, Newest, TaskRow},
 };
 
 /// Limit of one message, so that a long one does not displace all others.
 const BODY_BYTES_MAX: usize = 16 * 1024;
+/// The same in characters, and the limit of all messages, for the query.
+pub(super) const CHARACTERS_MAX: i32 = BODY_BYTES_MAX as i32;
+pub(super) const BYTES_MAX: i64 = RESULT_BYTES as i64;
 const DESCRIPTION_BYTES_MAX: usize = 8 * 1024;
 const TITLE_BYTES_MAX: usize = 2 * 1024;
 /// Limit of one activity's detail.
@@ -30,13 +34,17 @@ const FRAME_BYTES: usize = 1024;
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let task = task_named(running);
     let limits = HistoryLimits::read(&arguments);
-    let (tx, account) = (running.tx, running.account);
+    let name = (running.account.clone(), task.clone());
+    let newest = |rows: i64| Newest {
+        task: name.clone(),
+        rows,
+    };
     let row = task_existing(running, task).await?;
-    let assignees = store::assignees(tx, account, task).await?;
-    let characters_max = i32::try_from(BODY_BYTES_MAX).expect("a constant far below i32's end");
-    let bytes_max = i64::try_from(RESULT_BYTES).expect("a constant far below i64's end");
-    let messages = store::messages_newest(tx, account, task, limits.messages, characters_max, bytes_max).await?;
-    let activities = store::activities_newest(tx, account, task, limits.activities).await?;
+    let (assignees, messages, activities) = join!(
+        running.questions.assignees(name.clone()),
+        running.questions.messages(newest(limits.messages)),
+        running.questions.activities(newest(limits.activities)),
+    );
     Ok(Effect::new(
         fitted(&row, &assignees, &messages, &activities, limits),
         Vec::new(),

@@ -24,8 +24,8 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let mut result = json!({"task_id": task, "from": from, "status": to, "changed": from != to});
     // Before the task ends, so that the thread keeps the intended order.
     if let Some(note) = note {
-        let (id, posted) = task_message::post(running, &task, note).await?;
-        messages.extend(posted);
+        let (id, posted) = task_message::post(running, &task, note).await;
+        messages.push(posted);
         result["message_id"] = json!(id);
     }
     let by = running.facts.actor();
@@ -36,7 +36,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         by: &by,
         turn: running.facts.turn.as_ref().map(|turn| turn.id),
     };
-    let moved = task_status_set(running.tx, &asked, running.setting)
+    let moved = task_status_set(running.questions.tx, &asked, running.setting)
         .await?
         .ok_or_else(|| Refusal::not_there(&task, running.facts).told())?;
     messages.extend(moved.messages);

@@ -7,4 +7,5 @@ mod history;
 mod http;
 mod late;
 mod once;
+mod plans;
 mod world;

@@ -276,6 +276,57 @@ async fn a_slow_call_does_not_delay_other_results() {
 }
 
 #[tokio::test]
+async fn calls_of_several_turns_share_a_transaction() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let sessions = [
+        world.coder("acme").await,
+        world.coder("globex").await,
+        world.coder("initech").await,
+    ];
+    let asked: Vec<_> = sessions
+        .iter()
+        .zip([
+            ("task_history", json!({"task_id": "PROJ-7"})),
+            ("task_message", json!({"task_id": "PROJ-7", "body": "of globex"})),
+            // Its error leaves the others alone.
+            ("task_message", json!({"task_id": "PROJ-7", "body": " "})),
+        ])
+        .map(|(session, (tool, arguments))| session.request(1, tool, &arguments))
+        .collect();
+    // Has run before, so that it is found and not recorded again.
+    world.call(&asked[0]).await.ok();
+    gateway.stop().await;
+    eventually("no request for messages is open", async || {
+        (world.consumer().await.num_waiting == 0).then_some(())
+    })
+    .await;
+    for (n, request) in asked.iter().enumerate() {
+        world.ask_as(request, &format!("again-{n}")).await;
+    }
+    let gateway = world.gateway_with("loops = 1").await;
+    for request in &asked[..2] {
+        world.answer(request).await.ok();
+    }
+    let invalid = world.answer(&asked[2]).await;
+    assert_eq!(invalid.code(domain::ToolCallState::Failed), "invalid_arguments");
+    let calls = "select account_id || ' ' || name || ' ' || state from tool_call order by account_id";
+    assert_eq!(
+        world.database.texts(calls).await,
+        [
+            "acme task_history finished",
+            "globex task_message finished",
+            "initech task_message failed"
+        ]
+    );
+    let transactions = "select count(distinct xmin::text) from tool_call where account_id <> 'acme'";
+    assert_eq!(world.database.count(transactions).await, 1);
+    let messages = "select account_id || ': ' || body from message";
+    assert_eq!(world.database.texts(messages).await, ["globex: of globex"]);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
 async fn the_same_call_id_in_a_later_answer_is_another_call() {
     let world = World::new().await;
     let gateway = world.gateway().await;

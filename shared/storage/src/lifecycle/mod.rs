@@ -5,19 +5,19 @@
 //! |---|---|---|
 //! | [`task_status_set`] | task, its sessions, their queues | `done` closes in the same transaction, by any service (S3) |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
-//! | [`message_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
+//! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod activity;
 mod agent_remove;
-mod message_post;
+mod messages_post;
 mod replies_post;
 mod task_create;
 mod task_status;
 
 pub use activity::activity_insert;
 pub use agent_remove::{AgentRemoval, agent_remove};
-pub use message_post::{NewMessage, message_post};
+pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use task_create::{NewTask, task_create, tasks_create};
 pub use task_status::{TaskMove, TaskMoved, close_reason, task_status_set};

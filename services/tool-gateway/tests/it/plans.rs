@@ -1,0 +1,103 @@
+//! The plans of the statements for many calls use the indexes that the comments name, whether the tables are empty, full
+//! but not analysed, analysed, or analysed while they held few rows.
+
+use sqlx::{AssertSqlSafe, PgPool};
+use storage::{Role, lifecycle::MESSAGES_INSERT};
+use testkit::{
+    Fixture, TestDatabase,
+    plans::{Planned, check_plans},
+    rows,
+};
+use tool_gateway::statements::{
+    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, FACTS, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, TASKS_FIND,
+};
+
+const STATEMENTS: [Planned; 8] = [
+    (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
+    (
+        FACTS,
+        5,
+        &[
+            "session_pkey",
+            "account_pkey",
+            "agent_pkey",
+            "task_pkey",
+            "task_assignee_pkey",
+            "turn_pkey",
+            "turn_number",
+            "tool_call_turn",
+        ],
+    ),
+    (TASKS_FIND, 2, &["task_pkey"]),
+    (ASSIGNEES, 2, &["task_assignee_pkey", "agent_pkey"]),
+    (MESSAGES_NEWEST, 5, &["message_thread"]),
+    (ACTIVITIES_NEWEST, 3, &["activity_change", "message_thread"]),
+    (MESSAGES_INSERT, 10, &[]),
+    (CALLS_INSERT, 15, &[]),
+];
+
+#[tokio::test]
+async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
+    // A plan may also have been made after the table was analysed with no or few rows.
+    for (counted_when_new, count) in [(false, 3000), (true, 3000), (false, 25), (true, 25)] {
+        let test = TestDatabase::fresh().await;
+        let fixture = Fixture(&test);
+        let account = fixture.account("acme").await;
+        let database = test.connect(Role::ToolGateway).await;
+        if counted_when_new {
+            sqlx::query("vacuum analyze").execute(&test.owner).await.unwrap();
+        }
+        fixture.agent(&account, "coder").await;
+        let check = async |tables: &str| {
+            let tables = format!("{tables}, {count} rows, counted when new: {counted_when_new}");
+            check_plans(&database, &account, &STATEMENTS, &tables).await;
+        };
+        check("empty").await;
+        fill(&test.owner, count).await;
+        check("full").await;
+        sqlx::query("analyze").execute(&test.owner).await.unwrap();
+        check("counted").await;
+    }
+}
+
+async fn fill(owner: &PgPool, count: u32) {
+    for table in ["task", "session", "turn", "tool_call", "message", "activity"] {
+        let off = format!("alter table {table} set (autovacuum_enabled = off)");
+        sqlx::query(AssertSqlSafe(off))
+            .execute(owner)
+            .await
+            .expect("an alteration");
+    }
+    let many = format!("generate_series(1, {count}) n");
+    let (some, coder) = (
+        "generate_series(1, 300) n",
+        format!("agent a, {many} where a.slug = 'coder'"),
+    );
+    for rows in [
+        rows("account").set("id", "'a' || n").from(some),
+        rows("agent").set("slug", "'a' || n").from(some),
+        rows("task").set("display_id", "'t-' || n").from(&many),
+        rows("session").set("task_id", "'t-' || n").from(coder),
+        rows("message").set("task_id", "t.id").from("task t"),
+        rows("activity")
+            .set("account_id", "t.account_id")
+            .set("id", "gen_random_uuid()")
+            .set("task_id", "t.id")
+            .with("kind", "task.created")
+            .with("actor_kind", "user")
+            .with("actor_id", "u")
+            .with("actor_name", "U")
+            .from("task t"),
+        rows("turn").set("id", "s.id").from("session s"),
+        rows("tool_call")
+            .set("ordinal", "n")
+            .from("turn t, generate_series(1, 3) n"),
+        rows("task_assignee")
+            .set("account_id", "s.account_id")
+            .set("task_id", "s.task_id")
+            .set("agent_id", "s.agent_id")
+            .from("session s"),
+    ] {
+        rows.insert(owner).await;
+    }
+}
