@@ -139,31 +139,32 @@ impl Executor {
     }
 
     /// The same for calls of different turns, in one transaction or few; in their order. None waits for long: a call that
-    /// has to wait, or that is too slow, is [`Executed::Left`].
+    /// has to wait, that is too slow, or that remains of the halves, is [`Executed::Left`].
     pub(crate) async fn execute_together(&self, calls: &[CallRequest]) -> Vec<Result<Executed, Arc<StorageError>>> {
         let hurried = self.database.hurried().with_lock_timeout(LOCK_WAIT_MAX);
         let mut executed = Vec::with_capacity(calls.len());
         let mut parts = Parts::of(calls);
         while let Some(part) = parts.next() {
+            if let [_] = part {
+                executed.push(Ok(Executed::Left));
+                continue;
+            }
             let begun = Instant::now();
-            let all = match self.transact(&hurried, part).await {
+            match self.transact(&hurried, part).await {
                 Ok(Some(ended)) => {
                     for (asked, one) in part.iter().zip(&ended) {
                         self.log(asked, one, begun);
                     }
-                    ended.into_iter().map(Ok).collect()
+                    executed.extend(ended.into_iter().map(Ok));
                 }
-                // Another delivery has recorded one of them, or one of them fails.
-                Ok(None) if parts.halve(part) => continue,
-                Err(error) if (error.blames_batch() || error.waits_for_lock()) && parts.halve(part) => continue,
-                Ok(None) => vec![Ok(Executed::Left)],
-                Err(error) if error.blames_batch() || error.waits_for_lock() => vec![Ok(Executed::Left)],
+                // Another delivery has recorded one of them.
+                Ok(None) => drop(parts.halve(part)),
+                Err(error) if error.blames_batch() || error.waits_for_lock() => drop(parts.halve(part)),
                 Err(error) => {
                     let error = Arc::new(error);
-                    part.iter().map(|_| Err(Arc::clone(&error))).collect()
+                    executed.extend(part.iter().map(|_| Err(Arc::clone(&error))));
                 }
-            };
-            executed.extend(all);
+            }
         }
         executed
     }
