@@ -22,8 +22,11 @@ pub struct PartitionOffset {
     pub stream_created: Option<OffsetDateTime>,
 }
 
-const PARTITIONS_ENSURE: &str =
-    "insert into resolver_partition (partition) select generate_series(0, $1 - 1) on conflict do nothing";
+/// Existing rows are left out: inserting their keys would wait for batches that have moved their offsets.
+const PARTITIONS_ENSURE: &str = "
+    insert into resolver_partition (partition)
+    select n from generate_series(0, $1 - 1) as n
+    where not exists (select from resolver_partition p where p.partition = n) on conflict do nothing";
 
 pub async fn partitions_ensure(database: &Database, count: u16) -> Result<(), StorageError> {
     let ensured = database.execute_alone("enter partitions", PARTITIONS_ENSURE, [i32::from(count).into()]);

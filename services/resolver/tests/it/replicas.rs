@@ -128,10 +128,12 @@ async fn locked<'t>(
     holder
 }
 
-/// Waits for locks that the server reports.
+/// Waits until this many statements wait for locks, each for longer than a batch with a write permit does: a reader that
+/// stops in that time ends before its next try, and waits for nothing.
 async fn until_waiting(stage: &Stage, statements: i64) {
     let waiting = "select count(*) from pg_stat_activity
-                   where datname = current_database() and wait_event_type = 'Lock'";
+                   where datname = current_database() and wait_event_type = 'Lock'
+                     and query_start < clock_timestamp() - interval '500 milliseconds'";
     stage.until_count("batches wait for locks", waiting, statements).await;
 }
 
