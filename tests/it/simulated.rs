@@ -33,6 +33,7 @@ fn a_thousand_seeds_keep_every_promise() {
     let counts = many.counts;
     for (what, count) in [
         ("turns", counts.turns),
+        ("turns begun with the record of another", counts.gone_on),
         ("turns carried on", counts.resumed),
         ("late writers refused", counts.stale),
         ("races for a session", counts.raced),

@@ -45,10 +45,12 @@ pub(crate) enum Bug {
     StartedNotRepeated,
     /// A transaction of several calls that fails keeps the effect of its first call.
     BatchHalfCommitted,
+    /// A session starts its next turn with the record of its last one, whoever waits for its place.
+    PlaceKeptUnasked,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 20] = [
+    pub(crate) const ALL: [Bug; 21] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -69,5 +71,6 @@ impl Bug {
         Bug::RowOverAtFirst,
         Bug::StartedNotRepeated,
         Bug::BatchHalfCommitted,
+        Bug::PlaceKeptUnasked,
     ];
 }

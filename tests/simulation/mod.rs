@@ -173,6 +173,7 @@ impl fmt::Display for Many {
         let Counts {
             steps,
             turns,
+            gone_on,
             resumed,
             stale,
             raced,
@@ -184,7 +185,7 @@ impl fmt::Display for Many {
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
             f,
-            "{} notifications, {turns} turns, {resumed} times carried on, {} effects of tools",
+            "{} notifications, {turns} turns, {gone_on} with the record of another, {resumed} times carried on, {} effects of tools",
             self.notifications, self.effects
         )?;
         write!(
@@ -215,6 +216,7 @@ impl Counts {
     fn add(&mut self, other: &Counts) {
         self.steps += other.steps;
         self.turns += other.turns;
+        self.gone_on += other.gone_on;
         self.resumed += other.resumed;
         self.stale += other.stale;
         self.raced += other.raced;

@@ -77,8 +77,8 @@ impl Settings {
             look_up_ms_max: Ms::new(6_000),
             tools_again_ms: Ms::new(3_000),
             tools_wait_ms_max: Ms::new(20_000),
-            turns_in_flight_max: Count::new(8),
-            turns_in_flight_account_max: Count::new(4),
+            turns_in_flight_max: Count::new(if random.chance(500) { 2 } else { 8 }),
+            turns_in_flight_account_max: Count::new(if random.chance(500) { 2 } else { 4 }),
             claim_batch_max: Count::new(3),
             settle_batch_max: Count::new(3),
             ..DeliverySettings::default()

@@ -1,7 +1,8 @@
-//! Checks the invariants I1 to I11 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11, and I18 independently of the rows that they concern: some after every transaction, the rest at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::Conversation;
 use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
 use storage::lifecycle::reply_message_id;
@@ -20,7 +21,7 @@ use super::{
 /// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Broken {
-    /// `I1` … `I11`, or `stuck`.
+    /// `I1` … `I11`, `I18`, or `stuck`.
     pub(crate) invariant: &'static str,
     pub(crate) how: String,
 }
@@ -200,6 +201,24 @@ impl Witness {
             }
             let row = &database.notifications[&(account.clone(), notification.clone())];
             self.in_order(*session, notification, row);
+        }
+    }
+
+    /// The place of a session that goes on would not have gone to another account.
+    pub(crate) fn goes_on(&mut self, line: &DispatchQueue, name: &SessionName) {
+        let others = |line: &mut DispatchQueue| {
+            let taken = line.take(usize::MAX);
+            taken.into_iter().filter(|(account, _)| *account != name.0).count()
+        };
+        let (mut kept, mut freed) = (line.clone(), line.clone());
+        freed.free(name.clone(), false);
+        if others(&mut freed) > others(&mut kept) {
+            self.breaks("I18", || {
+                format!(
+                    "session {} began its next turn in a place that another account waits for",
+                    name.1
+                )
+            });
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct World {
 pub(crate) struct Counts {
     pub(crate) steps: u64,
     pub(crate) turns: u64,
+    /// Those of the turns that began with the record of the last one.
+    pub(crate) gone_on: u64,
     pub(crate) resumed: u64,
     pub(crate) stale: u64,
     pub(crate) raced: u64,

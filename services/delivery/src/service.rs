@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!  handlers, sweep ─ wake ─► conductor ─ batch ─► claimer ─ work ─► one worker a turn ─ report ─► recorder
-//!                               ▲                    │                                              │
-//!                               └────── free ────────┴──────────────────── free ────────────────────┘
+//!                               ▲                    │                      ▲                       │  │
+//!                               │                    │                      └────── next work ──────┘  │
+//!                               └────── free ────────┴──────────────────── free ───────────────────────┘
 //! ```
 //! Claimer and recorder each have one transaction in progress. Sessions woken and turns ended meanwhile form the next
-//! batch, so the batch size follows the load.
+//! batch, so the batch size follows the load. The recorder starts a session's next turn itself where no one waits for the
+//! session's place.
 
 use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
@@ -25,11 +27,8 @@ use crate::{
     settings::DeliverySettings,
     sweeps,
     turn::{
-        claim::Claimer,
-        claiming::{WorkerContext, claim},
-        recorder::Recorder,
-        recording::record,
-        started::Started,
+        claim::Claimer, claiming::claim, recorder::Recorder, recording::record, started::Started, starter::Starter,
+        workers::Workers,
     },
 };
 
@@ -53,32 +52,34 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let (reports, reported) = mpsc::channel(config.turns_in_flight_max.usize());
     let (live, mut pieces) = mpsc::channel(LIVE_WAITING_MAX);
 
-    let claimer = Claimer {
-        database: context.database.clone(),
-        root: context.root().clone(),
+    let starter = Starter {
         config: Arc::clone(&config),
         drivers: Arc::clone(&drivers),
         profiles: Arc::default(),
         kept: Arc::default(),
         threads: Arc::default(),
         marks: MarkSecret::new(secret),
+    };
+    let claimer = Claimer {
+        database: context.database.clone(),
+        root: context.root().clone(),
+        starter: starter.clone(),
         shutdown: context.shutdown.clone(),
     };
     let recorder = Recorder {
         database: context.database.clone(),
         root: context.root().clone(),
-        config: Arc::clone(&config),
+        starter,
         metrics: metrics.clone(),
         outbox: context.outbox.clone(),
         recorded: Arc::default(),
         shutdown: context.shutdown.clone(),
     };
     let others = replica.others();
-    let workers = WorkerContext {
+    let workers = Workers {
         context: context.clone(),
         replica,
         drivers,
-        reports,
         live,
         started: Started::start(&context),
         signals: signals.clone(),
@@ -110,12 +111,11 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
             metrics.clone(),
         ),
     );
+    let recording = record(recorder, reported, reports.downgrade(), workers.clone());
+    context.shutdown.spawn("delivery recorder", recording);
     context
         .shutdown
-        .spawn("delivery claimer", claim(claimer, batched, workers));
-    context
-        .shutdown
-        .spawn("delivery recorder", record(recorder, reported, signals.clone()));
+        .spawn("delivery claimer", claim(claimer, batched, workers, reports));
     handlers::start(&context, &signals);
     let sweep = sweeps::neglected(
         context.database.clone(),

@@ -109,10 +109,18 @@ pub type Owned = (Option<AccountId>, Outgoing);
 pub async fn outbox_insert(tx: &Tx, messages: Vec<Owned>) -> Result<Vec<OutboxRow>, StorageError> {
     let rows = outbox_rows(messages);
     if !rows.is_empty() {
-        tx.execute("write outbox", OUTBOX_INSERT, values(tx.role().service(), &rows))
+        tx.execute("write outbox", OUTBOX_INSERT, outbox_values(tx, &rows))
             .await?;
     }
     Ok(rows)
+}
+
+/// Takes back rows that this transaction has written.
+pub async fn outbox_withdraw(tx: &Tx, rows: Vec<OutboxRow>) -> Result<(), StorageError> {
+    let keys = columns(rows.into_iter().map(OutboxRow::key).collect());
+    tx.execute("take back outbox rows", OUTBOX_DELETE, keys)
+        .await
+        .map(|_| ())
 }
 
 /// The rows of messages: one for the messages of an account, as far as its limits go, and one for each awaited message.
@@ -144,8 +152,9 @@ pub fn outbox_rows(messages: Vec<Owned>) -> Vec<OutboxRow> {
     rows
 }
 
-/// The parameters of [`OUTBOX_INSERT`].
-fn values(service: &str, rows: &[OutboxRow]) -> [Value; 6] {
+/// The parameters of `messages_insert!`.
+pub fn outbox_values(tx: &Tx, rows: &[OutboxRow]) -> [Value; 6] {
+    let service = tx.role().service();
     let (mut services, mut subjects) = (Vec::new(), Vec::new());
     let (mut headers, mut payloads) = (Vec::new(), Vec::new());
     for row in rows {
@@ -171,11 +180,23 @@ fn values(service: &str, rows: &[OutboxRow]) -> [Value; 6] {
     ]
 }
 
-const OUTBOX_INSERT: &str = "
+/// SQL: inserts rows, from the first of six parameters on.
+macro_rules! messages_insert {
+    ($a:literal, $b:literal, $c:literal, $d:literal, $e:literal, $f:literal) => {
+        concat!(
+            "
     insert into outbox (account_id, id, service, subject, headers, payload, is_notification)
     select m.account_id, m.id, m.service, m.subject, m.headers::jsonb, m.payload, split_part(m.subject, '.', 2) = 'notification'
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::bytea[])
-        as m (account_id, id, service, subject, headers, payload)";
+    from unnest(",
+            $a, "::text[], ", $b, "::uuid[], ", $c, "::text[], ", $d, "::text[], ", $e, "::text[], ", $f,
+            "::bytea[])
+        as m (account_id, id, service, subject, headers, payload)"
+        )
+    };
+}
+pub(crate) use messages_insert;
+
+const OUTBOX_INSERT: &str = messages_insert!("$1", "$2", "$3", "$4", "$5", "$6");
 
 /// A row's key.
 pub type OutboxKey = (String, Uuid);
@@ -218,8 +239,8 @@ pub async fn outbox_settle(database: &Database, settled: Settled, look_ms: i64) 
     outbox_stored(database, settled.stored, look_ms).await
 }
 
-/// Relies on the primary key. The relay's policy limits it to the service's own rows, a reader's to those of the
-/// accounts that it works for.
+/// Relies on the primary key. The relay's policy limits it to the service's own rows, a writer's and a reader's to those
+/// of the accounts that they work for.
 pub const OUTBOX_DELETE: &str = "
     delete from outbox o using unnest($1::text[], $2::uuid[]) as r (account_id, id)
     where o.account_id = any (array[r.account_id]) and o.id = r.id";

@@ -113,6 +113,7 @@ impl Database {
             session_id: row.session,
             task: row.task.clone(),
             agent_id: row.agent,
+            agent_name: String::new(),
             number: row.number,
             state: row.state,
             provider: row.provider.clone(),
@@ -158,29 +159,9 @@ impl Database {
         let mut claimed = Claimed::default();
         let mut taken: HashMap<SessionName, ()> = HashMap::new();
         for session in start {
-            let Some(item) = self.queue_next(&session) else {
-                continue;
-            };
-            let name = session.name();
-            taken.insert(name.clone(), ());
-            let turn_id = TurnId(self.fresh_id());
-            let notification = item.facts.notification.clone();
-            let item_has_task = item.facts.task.is_some();
-            let beginning = Beginning {
-                turn_id,
-                prompt: prompt(),
-                effects: settings.effects(&item.provider),
-                tools: offered(item_has_task),
-                tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
-                trace: TraceContext::default(),
-            };
-            let Some((new, work)) = possible(begin(&session, item, beginning), bug) else {
-                continue;
-            };
-            self.lease_take(&name, replica, new.phase);
-            self.turn_begin(&name, &work, &new);
-            claimed.started.push((name, turn_id, notification));
-            claimed.work.push(work);
+            if self.start(&session, replica, settings, bug, &mut claimed) {
+                taken.insert(session.name(), ());
+            }
         }
         for (session, turn) in resume {
             let name = session.name();
@@ -219,6 +200,38 @@ impl Database {
             .collect();
         self.version += 1;
         claimed
+    }
+
+    /// `QUEUE_NEXT` and `TURNS_BEGIN`. `false`: nothing is queued.
+    pub(super) fn start(
+        &mut self,
+        session: &LockedSession,
+        replica: Uuid,
+        settings: &Settings,
+        bug: Option<Bug>,
+        claimed: &mut Claimed,
+    ) -> bool {
+        let Some(item) = self.queue_next(session) else {
+            return false;
+        };
+        let name = session.name();
+        let turn_id = TurnId(self.fresh_id());
+        let notification = item.facts.notification.clone();
+        let beginning = Beginning {
+            turn_id,
+            prompt: prompt(),
+            effects: settings.effects(&item.provider),
+            tools: offered(item.facts.task.is_some()),
+            tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
+            trace: TraceContext::default(),
+        };
+        if let Some((new, work)) = possible(begin(session, item, beginning), bug) {
+            self.lease_take(&name, replica, new.phase);
+            self.turn_begin(&name, &work, &new);
+            claimed.started.push((name, turn_id, notification));
+            claimed.work.push(work);
+        }
+        true
     }
 
     /// The message for the tool-gateway, as delivery builds it.

@@ -1,7 +1,7 @@
 //! Delivery's records: a batch of outcomes, under their sessions' locks and fences. One step.
 
 use delivery::{
-    store::journal::Round,
+    store::{SessionName, journal::Round},
     turn::{
         call::Report,
         recorder::{Change, decide},
@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     Database, DeadLetter,
-    claims::possible,
+    claims::{Claimed, possible},
     moment,
     outbox::{Message, Service},
 };
@@ -26,6 +26,8 @@ pub(crate) struct Recorded {
     pub(crate) free: Vec<((domain::AccountId, SessionId), bool)>,
     pub(crate) outbox: Vec<Uuid>,
     pub(crate) written: Vec<Outcome>,
+    /// The next turns of sessions that went on.
+    pub(crate) begun: Claimed,
     pub(crate) stale: u64,
 }
 
@@ -42,8 +44,15 @@ pub(crate) struct Outcome {
 }
 
 impl Database {
-    /// `SESSIONS_LOCK`, the fences, `TURNS_RECORD`, dead letters and the outbox.
-    pub(crate) fn record(&mut self, reports: &[Report], settings: &Settings, bug: Option<Bug>) -> Recorded {
+    /// `SESSIONS_LOCK`, the fences, `TURNS_RECORD`, dead letters, the next turns and the outbox. `going_on`: sessions
+    /// that may start their next turns, and the replica that holds their leases.
+    pub(crate) fn record(
+        &mut self,
+        reports: &[Report],
+        going_on: (&[SessionName], Uuid),
+        settings: &Settings,
+        bug: Option<Bug>,
+    ) -> Recorded {
         let mut recorded = Recorded::default();
         let mut messages = Vec::new();
         for report in reports {
@@ -69,7 +78,6 @@ impl Database {
                 recorded.free.push((name, true));
                 continue;
             }
-            recorded.free.push((name, decided.change.more));
             recorded.written.push(Outcome {
                 account: session.account.clone(),
                 session: session.id,
@@ -84,6 +92,14 @@ impl Database {
                 messages.push(Message::started(report.work.turn.id));
             }
             messages.extend(self.messages(report, &session, &decided.settled, bug));
+            let goes_on = going_on.0.contains(&name) && decided.may_go_on();
+            let begun = recorded.begun.work.len();
+            if goes_on {
+                self.start(&decided.rested(), going_on.1, settings, bug, &mut recorded.begun);
+            }
+            if recorded.begun.work.len() == begun {
+                recorded.free.push((name, decided.change.more));
+            }
         }
         recorded.outbox = self.outbox_insert(Service::Delivery, messages);
         self.version += 1;

@@ -12,9 +12,10 @@ use delivery::{
 };
 use uuid::Uuid;
 
-use super::Act;
+use super::{Act, Process};
 use crate::simulation::{
     broker::Queued,
+    bugs::Bug,
     database::outbox::Message,
     provider::{Seen, calls},
     settings::Settings,
@@ -58,6 +59,19 @@ impl Conductor {
             workers: Vec::new(),
             reports: Vec::new(),
         }
+    }
+}
+
+impl Process {
+    /// The turns have begun. Workers of an ended incarnation stop before their call.
+    fn take(&mut self, work: Vec<Work>, replica: Uuid) {
+        let unheard = work.iter().filter(|work| !work.heard.is_heard());
+        self.told.extend(unheard.map(|work| (work.turn.id, work.heard.clone())));
+        self.conductor.workers.extend(work.into_iter().map(|work| Worker {
+            work,
+            stage: Stage::Taken,
+            replica,
+        }));
     }
 }
 
@@ -163,22 +177,10 @@ impl World {
         }
         let process = &mut self.processes[p];
         process.relay.extend(claimed.outbox);
-        let unheard = claimed.work.iter().filter(|work| !work.heard.is_heard());
-        process
-            .told
-            .extend(unheard.map(|work| (work.turn.id, work.heard.clone())));
         for name in claimed.left {
             process.conductor.line.free(name, false);
         }
-        // Workers of an ended incarnation stop before their call.
-        process
-            .conductor
-            .workers
-            .extend(claimed.work.into_iter().map(|work| Worker {
-                work,
-                stage: Stage::Taken,
-                replica,
-            }));
+        process.take(claimed.work, replica);
     }
 
     /// Both errors are retryable.
@@ -306,11 +308,24 @@ impl World {
             self.processes[p].conductor.reports.splice(0..0, batch);
             return;
         }
-        let recorded = self.database.record(&batch, &self.settings, self.bug);
+        let (going_on, replica) = self.going_on(p, &batch);
+        let recorded = self
+            .database
+            .record(&batch, (&going_on, replica), &self.settings, self.bug);
         self.counts.stale += recorded.stale;
+        let begun = &recorded.begun;
+        self.counts.turns += begun.started.len() as u64;
+        self.counts.gone_on += begun.started.len() as u64;
         self.witness.recorded(&recorded.written);
+        self.witness.claimed(&self.database, begun);
+        for (name, ..) in &begun.started {
+            self.witness.goes_on(&self.processes[p].conductor.line, name);
+        }
         self.note("recorded", [recorded.written.len() as u64, recorded.stale], || {
-            format!("process {p}: {:?}; {fate:?}", recorded.written)
+            format!(
+                "process {p}: {:?}, begins {:?}; {fate:?}",
+                recorded.written, begun.started
+            )
         });
         if fate == Fate::Unanswered {
             self.processes[p].conductor.reports.splice(0..0, batch);
@@ -318,9 +333,25 @@ impl World {
         }
         let process = &mut self.processes[p];
         process.relay.extend(recorded.outbox);
+        process.take(recorded.begun.work, replica);
         for (name, more) in recorded.free {
             process.conductor.line.free(name, more);
         }
+    }
+
+    /// The sessions of these reports that may start their next turns, and the replica that would hold their leases.
+    fn going_on(&mut self, p: usize, batch: &[Report]) -> (Vec<SessionName>, Uuid) {
+        let brief = self.random.chance(500);
+        let process = &self.processes[p];
+        let Some(incarnation) = process.incarnation.filter(|_| process.is_alive(self.database.now)) else {
+            return (Vec::new(), Uuid::nil());
+        };
+        let may = |work: &Work| {
+            self.bug == Some(Bug::PlaceKeptUnasked)
+                || process.conductor.line.may_go_on(&work.name(), &work.provider, brief)
+        };
+        let sessions = batch.iter().map(|report| &report.work).filter(|work| may(work));
+        (sessions.map(Work::name).collect(), incarnation.id)
     }
 
     /// The leases are lost: calls are aborted, and the next holders find the turns in their recorded state.

@@ -6,7 +6,10 @@ use runtime::Context;
 use tokio::sync::mpsc;
 use tracing::info;
 
-use super::{dispatcher::DispatchQueue, signal::Signal};
+use super::{
+    dispatcher::DispatchQueue,
+    signal::{Signal, Stay},
+};
 use crate::{metrics::Metrics, providers::Driver, settings::DeliverySettings, store::SessionName};
 
 /// Ends when the process stops: another replica's sweep finds the waiting sessions.
@@ -29,6 +32,11 @@ pub async fn conduct(
                 Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!queue.wake_closed(name))).sum::<u64>(),
                 Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| queue.free(name, more)),
                 Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| queue.set_aside(name, &provider)),
+                Some(Signal::MayGoOn(stays, answer)) => {
+                    let may = |stay: &Stay| queue.may_go_on(&stay.name, &stay.provider, stay.brief);
+                    // The recorder that asked has ended with the process.
+                    let _ = answer.send(stays.into_iter().filter(may).map(|stay| stay.name).collect());
+                }
                 Some(Signal::Limits(limits)) => for (account, limit) in limits {
                     queue.limit(&account, limit.and_then(|limit| usize::try_from(limit).ok()));
                 },

@@ -17,7 +17,7 @@ use domain::{AccountId, SessionId};
 
 use crate::{settings::DeliverySettings, store::SessionName};
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Standing {
     Waiting,
     /// A worker has the session; `again`: it was woken meanwhile.
@@ -28,7 +28,7 @@ enum Standing {
     Aside,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Account {
     waiting: VecDeque<SessionId>,
     in_flight: usize,
@@ -37,7 +37,7 @@ struct Account {
 }
 
 /// Sessions that wait for a slot of one provider; accounts take turns.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Aside {
     turn: VecDeque<AccountId>,
     sessions: HashMap<AccountId, VecDeque<SessionId>>,
@@ -68,7 +68,7 @@ impl Aside {
 }
 
 /// Woken sessions, by account; accounts take turns.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct DispatchQueue {
     limits: Arc<DeliverySettings>,
     places: HashMap<SessionName, Standing>,
@@ -140,13 +140,13 @@ impl DispatchQueue {
         while taken.len() < max && self.in_flight < self.limits.turns_in_flight_max.usize() && passed < self.turn.len()
         {
             let Some(id) = self.turn.pop_front() else { break };
-            let limit = self.limits.turns_in_flight_account_max.usize();
-            let account = self.accounts.get_mut(&id).expect("a queued account has an entry");
-            if account.in_flight >= account.limit.map_or(limit, |own| own.min(limit)) {
+            let account = self.accounts.get(&id).expect("a queued account has an entry");
+            if account.in_flight >= self.limit_of(account) {
                 self.turn.push_back(id);
                 passed += 1;
                 continue;
             }
+            let account = self.accounts.get_mut(&id).expect("a queued account has an entry");
             let session = account
                 .waiting
                 .pop_front()
@@ -182,6 +182,29 @@ impl DispatchQueue {
         } else if account.in_flight == 0 && account.waiting.is_empty() {
             self.accounts.remove(&name.0);
         }
+    }
+
+    /// Whether a busy session may start its next turn in its place, so that no one waits longer: every waiting session
+    /// has a place. Where sessions of its own account have none, it may go on for as long as its stay is `brief`.
+    pub fn may_go_on(&self, name: &SessionName, provider: &str, brief: bool) -> bool {
+        let Some(account) = self.accounts.get(&name.0) else {
+            return false;
+        };
+        if self.aside.contains_key(provider) {
+            return false;
+        }
+        let all_fit = self.in_flight + self.waiting <= self.limits.turns_in_flight_max.usize();
+        let own_fit = account.in_flight + account.waiting.len() <= self.limit_of(account);
+        let others_wait = self.turn.len() > usize::from(!account.waiting.is_empty());
+        match all_fit {
+            true => own_fit || brief,
+            false => brief && !others_wait,
+        }
+    }
+
+    fn limit_of(&self, account: &Account) -> usize {
+        let limit = self.limits.turns_in_flight_account_max.usize();
+        account.limit.map_or(limit, |own| own.min(limit))
     }
 
     /// Releases a busy session whose provider has no free slot, and sets it aside. If too many are set aside, it is
@@ -432,6 +455,36 @@ mod tests {
         assert!(!queue.wake(name("acme", 3)));
         queue.limit(&AccountId::parse("acme").unwrap(), Some(1));
         assert_eq!(queue.take(10).len(), 1);
+    }
+
+    #[test]
+    fn a_session_goes_on_only_where_no_one_waits_for_its_place() {
+        let mut queue = queue(4, 3, 100);
+        let first = name("acme", 0);
+        let may = |queue: &DispatchQueue| [true, false].map(|brief| queue.may_go_on(&first, "default", brief));
+        for session in 0..3 {
+            queue.wake(name("acme", session));
+        }
+        queue.take(3);
+        assert_eq!(may(&queue), [true, true], "the account is full, and no one waits");
+        queue.wake(name("acme", 3));
+        assert_eq!(may(&queue), [true, false], "its own account waits");
+        queue.wake(name("umbra", 10));
+        assert_eq!(may(&queue), [false, false], "another account has no place");
+        assert_eq!(queue.take(1), [name("umbra", 10)]);
+        assert_eq!(
+            may(&queue),
+            [true, false],
+            "the process is full, and only its own account waits"
+        );
+        queue.free(name("acme", 1), false);
+        assert_eq!(may(&queue), [true, true], "who waits has a place");
+
+        queue.set_aside(name("acme", 2), "slow");
+        assert_eq!(may(&queue), [true, true], "another provider has no slot");
+        queue.set_aside(name("umbra", 10), "default");
+        assert_eq!(may(&queue), [false, false], "its provider's slot is waited for");
+        assert!(!queue.may_go_on(&name("zeta", 1), "none", true), "it is not busy");
     }
 
     #[test]

@@ -1,9 +1,19 @@
 //! The signals of workers to the conductor.
 
+use std::collections::HashSet;
+
 use domain::AccountId;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::store::SessionName;
+
+/// A session in its place.
+#[derive(Debug)]
+pub struct Stay {
+    pub name: SessionName,
+    pub provider: String,
+    pub brief: bool,
+}
 
 /// A signal to the conductor.
 #[derive(Debug)]
@@ -16,6 +26,8 @@ pub enum Signal {
     Free(Vec<(SessionName, bool)>),
     /// These sessions were left unchanged, since their providers have no free slot.
     WithoutSlot(Vec<(SessionName, String)>),
+    /// Whether these busy sessions may start their next turns in their places. The answer has those that may.
+    MayGoOn(Vec<Stay>, oneshot::Sender<HashSet<SessionName>>),
     /// Accounts' own limits, as just read.
     Limits(Vec<(AccountId, Option<i32>)>),
     /// The claimer can take a batch.

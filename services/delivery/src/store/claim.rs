@@ -87,6 +87,7 @@ pub struct OpenTurn {
     #[sea_orm(from_alias = "display_id")]
     pub task: Option<TaskId>,
     pub agent_id: AgentId,
+    pub agent_name: String,
     pub number: i64,
     pub state: TurnState,
     pub provider: String,
@@ -135,7 +136,7 @@ pub struct ToolResult {
 /// accounts.
 pub const TURNS_LOAD: &str = concat!(
     "
-    select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, t.number, t.state, t.provider, t.profile_version,
+    select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, g.name as agent_name, t.number, t.state, t.provider, t.profile_version,
            i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "t.agent_id"),
@@ -149,6 +150,7 @@ pub const TURNS_LOAD: &str = concat!(
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = any (array[t.account_id])
     join instruction_text i on i.account_id = any (array[t.account_id]) and i.hash = t.profile_hash
+    join agent g on g.account_id = any (array[t.account_id]) and g.id = t.agent_id
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id"
 );
 

@@ -12,6 +12,7 @@ use messaging::trace;
 use serde_json::value::to_raw_value;
 
 use super::{
+    messages::begun_at,
     resume::{Due, call_input, due, lost_since},
     started::Heard,
     work::Work,
@@ -75,6 +76,7 @@ pub fn begin(
         state,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
+        agent_name: item.agent_name,
         provider: item.provider,
         slot: None,
         effects: beginning.effects,
@@ -92,6 +94,7 @@ pub fn begin(
         trace,
         lost_at: None,
         heard: Heard::default(),
+        placed_at: begun_at(beginning.turn_id),
     };
     Ok((new_turn, work))
 }
@@ -116,6 +119,7 @@ pub fn carry_on(
         state,
         number: turn.number,
         agent_id: turn.agent_id,
+        agent_name: turn.agent_name,
         slot: None,
         effects,
         due,
@@ -133,6 +137,7 @@ pub fn carry_on(
         hops: turn.hops,
         trace,
         lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+        placed_at: begun_at(turn.id),
     })
 }
 

@@ -72,6 +72,7 @@ pub(super) fn change(
         queued: 0,
         interrupted: false,
         mismatch: report.mismatch.clone(),
+        goes_on: false,
     };
     let mut change = Change {
         turn,

@@ -4,12 +4,12 @@
 //! requests of the next tool calls. The result is [`Work`]; the other sessions of the batch are released.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
+    collections::{HashMap, HashSet},
     sync::Arc,
 };
 
-use contracts::{Root, tools::OfferContext};
-use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase, TurnId};
+use contracts::Root;
+use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, Setting, StorageError,
@@ -18,32 +18,28 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::{
+    begin::offered_still,
+    messages::origin,
+    resume::Due,
+    starter::{Starter, possible},
+    work::Work,
+};
 pub use super::{
     begin::{Beginning, Prompt, begin, carry_on},
     messages::tool_requested,
 };
-use super::{
-    begin::{offered, offered_still, prompt, turn_span},
-    messages::origin,
-    resume::Due,
-    work::Work,
-};
 use crate::{
-    SOURCE, metrics,
-    prompt::{MarkSecret, OverviewEntry, Profiles},
-    providers::{Continuation, Driver, Effects, Slot},
+    SOURCE,
+    providers::{Continuation, Effects},
     queue::{Admission, TurnFacts, admit},
-    settings::DeliverySettings,
     store::{
         SessionName, TurnName,
-        claim::{OpenTurn, in_flight_lock, leases_check, turns_load},
-        context::{QueuedItem, overview_load, queue_next},
-        threads::Threads,
+        claim::{OpenTurn, leases_check, turns_load},
     },
 };
 use storage::session::{
     sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock, sessions_there},
-    turns_begin::{KeptTexts, NewTurn, turns_begin},
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
@@ -52,12 +48,7 @@ use storage::session::{
 pub struct Claimer {
     pub database: Database,
     pub root: Root,
-    pub config: Arc<DeliverySettings>,
-    pub drivers: Arc<HashMap<String, Arc<Driver>>>,
-    pub profiles: Arc<Profiles>,
-    pub kept: Arc<KeptTexts>,
-    pub threads: Arc<Threads>,
-    pub marks: MarkSecret,
+    pub starter: Starter,
     /// Triggers crash points.
     pub shutdown: Shutdown,
 }
@@ -86,7 +77,7 @@ impl Claimer {
     pub async fn claim(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
         let claimed = self.claim_all(names, replica).await;
         if claimed.is_err() {
-            self.kept.forget();
+            self.starter.failed();
         }
         claimed
     }
@@ -110,39 +101,15 @@ impl Claimer {
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
-        let turns = turns_load(&tx, &in_progress, self.config.tools_wait_ms_max.i64()).await?;
+        let turns = turns_load(&tx, &in_progress, self.starter.config.tools_wait_ms_max.i64()).await?;
         let Admitted { start, resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
             .map(|session| (session.account.clone(), session.turns_in_flight_max))
             .collect();
 
-        // Only sessions with a queued item are claimed: a wrong counter must not hold a lease without work.
-        let names_of_start: Vec<SessionName> = start.iter().map(LockedSession::name).collect();
-        let messages_max = self.config.thread_messages_max.get().into();
-        let items = queue_next(&tx, &names_of_start, &self.threads, messages_max).await?;
-        let mut items: HashMap<SessionName, QueuedItem> = items
-            .into_iter()
-            .map(|item| ((item.account.clone(), item.session_id), item))
-            .collect();
-        let start: Vec<(LockedSession, QueuedItem)> = start
-            .into_iter()
-            .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
-            .collect();
-        let start = within_limits(&tx, start).await?;
-
-        // Before any write: a turn that has begun is about to be sent.
-        let mut without_slot = Vec::new();
-        let (mut start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
-            .into_iter()
-            .filter_map(|(session, item)| match self.slot(&item.provider) {
-                Ok(slot) => Some(((session, item), slot)),
-                Err(NoSlot) => {
-                    without_slot.push((session.name(), item.provider));
-                    None
-                }
-            })
-            .unzip();
+        let mut starting = self.starter.start(&tx, start, replica).await?;
+        let mut without_slot = std::mem::take(&mut starting.without_slot);
         let mut taken_over = 0;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
@@ -151,7 +118,7 @@ impl Claimer {
                 continue;
             };
             if work.due != Due::Abort {
-                let Ok(slot) = self.slot(&work.provider) else {
+                let Ok(slot) = self.starter.slot(&work.provider) else {
                     without_slot.push((work.name(), work.provider));
                     continue;
                 };
@@ -160,24 +127,10 @@ impl Claimer {
             taken_over += usize::from(session.facts.phase == SessionPhase::Running);
             resumed.push(work);
         }
-        self.complete(&tx, &mut start).await?;
-        let now = OffsetDateTime::now_utc();
-        let mut new_turns = Vec::with_capacity(start.len());
-        let mut work = Vec::with_capacity(start.len() + resumed.len());
-        for ((session, item), slot) in start.into_iter().zip(slots) {
-            let begun = self.begin(&session, item);
-            let Some((new_turn, mut begun)) = possible(begun, &session, None) else {
-                continue;
-            };
-            begun.slot = slot.map(Arc::new);
-            new_turns.push(new_turn);
-            work.push(begun);
-        }
-        turns_begin(&tx, &new_turns, replica, &self.kept).await?;
         let carried_on: Vec<Resumed> = resumed.iter().map(Work::resumed).collect();
         turns_resume(&tx, &carried_on, replica).await?;
-        work.extend(resumed);
 
+        let now = OffsetDateTime::now_utc();
         let mut asked: Vec<(SessionName, i32)> = Vec::with_capacity(ask.len());
         let mut messages: Vec<Owned> = Vec::with_capacity(ask.len());
         for (session, turn) in &ask {
@@ -196,13 +149,15 @@ impl Claimer {
             let asking = session.turn(turn.id, turn.task.clone());
             messages.push(tool_requested(&setting, asking, turn.agent_id, call));
         }
-        turns_wait(&tx, &asked, self.config.tools_again_ms.i64()).await?;
+        turns_wait(&tx, &asked, self.starter.config.tools_again_ms.i64()).await?;
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
-        self.kept.add(&new_turns);
+        self.starter.committed(&starting);
         self.shutdown.crash_point("delivery.claim_committed").await;
 
+        let mut work = starting.work;
+        work.extend(resumed);
         let handled: HashSet<SessionName> = work
             .iter()
             .map(Work::name)
@@ -220,75 +175,14 @@ impl Claimer {
         })
     }
 
-    /// A slot of this provider. None is needed where the settings do not have the provider, since no call is made.
-    fn slot(&self, provider: &str) -> Result<Option<Slot>, NoSlot> {
-        let Some(driver) = self.drivers.get(provider) else {
-            return Ok(None);
-        };
-        driver.slot().map(Some).ok_or(NoSlot)
-    }
-
-    /// Completes the facts of the prompts: the coordinators' overviews, and whether the last turn was interrupted.
-    async fn complete(&self, tx: &storage::Tx, start: &mut [(LockedSession, QueuedItem)]) -> Result<(), StorageError> {
-        let tasks_max = self.config.overview_tasks_max.get().into();
-        let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
-        for (session, item) in start {
-            item.facts.is_interrupted = session.interrupted;
-            if item.is_coordinator {
-                let tasks = match overviews.entry(session.account.clone()) {
-                    Entry::Occupied(known) => known.into_mut(),
-                    Entry::Vacant(none) => none.insert(overview_load(tx, &session.account, tasks_max).await?),
-                };
-                item.facts.overview = Some((std::mem::take(&mut item.briefing), tasks.clone()));
-            }
-        }
-        Ok(())
-    }
-
-    /// Builds a new turn: its prompt, its row, its work.
-    fn begin(&self, session: &LockedSession, item: QueuedItem) -> Result<(NewTurn, Work), ImpossibleStep> {
-        let driver = self.drivers.get(&item.provider);
-        let turn_id = TurnId(Uuid::now_v7());
-        let marks = self.marks.marks(&session.account, turn_id);
-        let beginning = Beginning {
-            turn_id,
-            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, marks),
-            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
-            tools: offered(OfferContext {
-                has_task: item.facts.task.is_some(),
-                is_coordinator: item.is_coordinator,
-            }),
-            tools_wait_ms: self.config.tools_wait_ms_max.i64(),
-            trace: turn_span(turn_id, session, &item),
-        };
-        begin(session, item, beginning)
-    }
-
     fn resumed(&self, session: &LockedSession, turn: OpenTurn) -> Result<Work, ImpossibleStep> {
-        let driver = self.drivers.get(&turn.provider);
+        let driver = self.starter.drivers.get(&turn.provider);
         let tools = offered_still(&turn);
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects);
         let continuation = driver.map_or(Continuation::Key, |driver| driver.continuation);
         carry_on(session, turn, effects, continuation, tools)
     }
 }
-
-/// Unwraps a possible step. For an impossible step, nothing of the session is written, and the rest of the batch
-/// continues.
-pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &LockedSession, turn: Option<TurnId>) -> Option<T> {
-    step.inspect_err(|error| {
-        metrics::impossible_step(error);
-        let (session_id, turn_id) = (session.id, turn.map(TurnId::uuid).map(tracing::field::display));
-        tracing::error!(
-            %session_id, account = %session.account, turn_id, %error,
-            "step not written: the session's stored state does not allow it"
-        );
-    })
-    .ok()
-}
-
-/// All slots of a provider are taken.
-struct NoSlot;
 
 /// The actions for the sessions of a batch; sessions without an action are left alone.
 #[derive(Debug, Default)]
@@ -317,31 +211,4 @@ pub fn admitted(sessions: Vec<LockedSession>, turns: Vec<OpenTurn>) -> Admitted 
         }
     }
     admitted
-}
-
-/// Keeps the sessions that fit their accounts' own limits; the sweep finds the others later. Resumed turns are not
-/// limited, so that begun turns end.
-async fn within_limits(
-    tx: &storage::Tx,
-    mut start: Vec<(LockedSession, QueuedItem)>,
-) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
-    let limited: BTreeSet<AccountId> = start
-        .iter()
-        .filter(|(session, _)| session.turns_in_flight_max.is_some())
-        .map(|(session, _)| session.account.clone())
-        .collect();
-    if limited.is_empty() {
-        return Ok(start);
-    }
-    let mut in_flight = in_flight_lock(tx, &limited).await?;
-    start.retain(|(session, _)| {
-        let Some(limit) = session.turns_in_flight_max else {
-            return true;
-        };
-        let turns = in_flight.entry(session.account.clone()).or_default();
-        let fits = *turns < i64::from(limit);
-        *turns += i64::from(fits);
-        fits
-    });
-    Ok(start)
 }

@@ -1,48 +1,29 @@
 //! Claims batches of sessions and starts a worker for each turn. One batch at a time: sessions woken meanwhile form the
 //! next.
 
-use contracts::Outgoing;
 use domain::error_chain;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use runtime::{Context, Incarnation, Replica};
+use runtime::Incarnation;
 use storage::{Parts, StorageError};
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::{
-    GATHER, RETRY_PAUSE,
-    call::{self, Report},
-    claim::Claimer,
-    is_of_the_batch,
-    started::Started,
-    work::Work,
-};
+use super::{GATHER, RETRY_PAUSE, call::Report, claim::Claimer, is_of_the_batch, workers::Workers};
 use crate::{
-    metrics::Metrics,
-    providers::Driver,
     queue::signal::{Signal, tell},
-    settings::DeliverySettings,
     store::SessionName,
 };
 
 /// Pause before a retry of sessions that another transaction has locked.
 const LOCKED_PAUSE: Duration = Duration::from_millis(100);
-/// The dependencies of a turn's worker.
-pub struct WorkerContext {
-    pub context: Context,
-    pub replica: Replica,
-    pub drivers: Arc<HashMap<String, Arc<Driver>>>,
-    pub reports: mpsc::Sender<Report>,
-    /// Pieces of live text for pages.
-    pub live: mpsc::Sender<Outgoing>,
-    pub started: Started,
-    pub signals: mpsc::Sender<Signal>,
-    pub config: Arc<DeliverySettings>,
-    pub metrics: Metrics,
-}
 
-pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName>>, workers: WorkerContext) {
+pub async fn claim(
+    claimer: Claimer,
+    mut batches: mpsc::Receiver<Vec<SessionName>>,
+    workers: Workers,
+    reports: mpsc::Sender<Report>,
+) {
     let hurried = Claimer {
         database: claimer.database.hurried(),
         ..claimer.clone()
@@ -65,7 +46,7 @@ pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
             let claimer = if parts.hurries(part) { &hurried } else { &claimer };
-            let Err(error) = workers.claim(claimer, part, &incarnation).await else {
+            let Err(error) = workers.claim(claimer, part, &incarnation, &reports).await else {
                 continue;
             };
             // One session that cannot be read, or an oversized batch, must not block the others: the same sessions
@@ -90,21 +71,19 @@ pub async fn claim(claimer: Claimer, mut batches: mpsc::Receiver<Vec<SessionName
     }
 }
 
-impl WorkerContext {
+impl Workers {
     /// Claims a batch and starts a worker for each turn.
     async fn claim(
         &self,
         claimer: &Claimer,
         batch: &[SessionName],
         incarnation: &Incarnation,
+        reports: &mpsc::Sender<Report>,
     ) -> Result<(), StorageError> {
         let claimed = claimer.claim(batch, incarnation.id).await?;
         self.metrics.taken_over(claimed.taken_over);
         self.context.outbox.publish_soon(claimed.outbox);
-        for work in claimed.work {
-            self.started.say(self.context.root(), &work);
-            self.take(work, incarnation.clone());
-        }
+        self.take(claimed.work, incarnation, reports);
         tell(&self.signals, Signal::Limits(claimed.limits)).await;
         let left = claimed.left.into_iter().map(|name| (name, false)).collect();
         tell(&self.signals, Signal::Free(left)).await;
@@ -139,35 +118,5 @@ impl WorkerContext {
         );
         let names = batch.into_iter().map(|name| (name, again)).collect();
         tell(&self.signals, Signal::Free(names)).await;
-    }
-
-    /// Starts a worker for the length of one provider call.
-    fn take(&self, work: Work, incarnation: Incarnation) {
-        let driver = self.drivers.get(&work.provider).cloned();
-        let (reports, live, signals) = (self.reports.clone(), self.live.clone(), self.signals.clone());
-        let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
-        let drain = self.config.drain_ms.duration();
-        let shutdown = self.context.shutdown.clone();
-        self.context.shutdown.spawn_once("delivery turn", async move {
-            shutdown.crash_point("delivery.turn_taken").await;
-            let drained = async {
-                stop.cancelled().await;
-                tokio::time::sleep(drain).await;
-            };
-            let report = tokio::select! {
-                // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
-                // as lost, and the next holder of the lease follows the provider's rules.
-                report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation)) => report,
-                () = drained => None,
-            };
-            match report {
-                Some(report) => {
-                    shutdown.crash_point("delivery.turn_answered").await;
-                    // The send fails only when the recorder has ended with the process.
-                    let _ = reports.send(report).await;
-                }
-                None => tell(&signals, Signal::Free(vec![(name, false)])).await,
-            }
-        });
     }
 }

@@ -55,7 +55,8 @@ pub(super) fn turn_started(root: &Root, work: &Work) -> Owned {
     event(&setting, turn, &turn.id.to_string(), Event::TurnStarted(started))
 }
 
-fn begun_at(turn: TurnId) -> OffsetDateTime {
+/// The time of the turn's id.
+pub(super) fn begun_at(turn: TurnId) -> OffsetDateTime {
     let (seconds, nanos) = turn.uuid().get_timestamp().map_or((0, 0), |at| at.to_unix());
     let at = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).unwrap_or_default());
     at.unwrap_or(OffsetDateTime::UNIX_EPOCH) + Duration::from_nanos(nanos.into())

@@ -4,8 +4,9 @@
 //! provider's answers. So any replica can resume it. [`claim`] takes sessions; [`begin`] makes [`work`] of them, and
 //! [`resume`] decides the due call of a turn in progress (both pure); [`call`] makes the provider call. [`settle`]
 //! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
-//! turns at once. Both transactions send [`messages`]; [`started`] says from memory that a turn has begun. [`claiming`]
-//! and [`recording`] run them in batches.
+//! turns at once. A claim starts turns, and so does the record of a session's last turn: [`starter`]. Both transactions
+//! send [`messages`]; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
+//! batches; [`workers`] run the turns.
 
 use std::time::Duration;
 
@@ -22,7 +23,9 @@ pub mod recording;
 pub mod resume;
 pub mod settle;
 pub mod started;
+pub mod starter;
 pub mod work;
+pub mod workers;
 
 /// Pause before a retry of a transaction that failed with a transient error.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);

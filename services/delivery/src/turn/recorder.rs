@@ -1,8 +1,9 @@
 //! Records outcomes: one transaction for all turns that ended close together. Locks their sessions, checks each fence,
-//! applies [`settle`] to each outcome, writes the result, and returns which sessions have more work.
+//! applies [`settle`] to each outcome, writes the result, and returns which sessions have more work. Sessions that may go
+//! on start their next turns in the same transaction.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -12,17 +13,18 @@ use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
-    outbox::{Owned, outbox_insert},
+    outbox::{Owned, outbox_insert, outbox_rows, outbox_withdraw},
 };
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 pub use super::change::Change;
 use super::{
     call::Report,
     change::change,
-    claim::possible,
     messages::{message_posted, notification_failed, outcome_messages},
     settle::{AttemptFacts, Settled, settle},
+    starter::{Starter, Starting, possible},
     work::Work,
 };
 use crate::{
@@ -31,7 +33,7 @@ use crate::{
     store::{SessionName, refused::notifications_load},
 };
 use storage::session::{
-    sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
+    sessions_lock::{LockedSession, SESSIONS_LOCK, SessionFacts, sessions_lock},
     turns_record::{Changed, TurnRecord, Written, turns_record},
 };
 
@@ -39,13 +41,22 @@ use storage::session::{
 pub struct Recorder {
     pub database: Database,
     pub root: Root,
-    pub config: Arc<DeliverySettings>,
+    pub starter: Starter,
     pub metrics: Metrics,
     pub outbox: Outbox,
     /// Number of committed batches, of all recorders of this process.
     pub recorded: Arc<AtomicU64>,
     /// Triggers crash points.
     pub shutdown: Shutdown,
+}
+
+/// The result of a batch.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// Released sessions, and whether each has more work now.
+    pub free: Vec<(SessionName, bool)>,
+    /// The next turns of the others.
+    pub begun: Vec<Work>,
 }
 
 /// A report with a current fence, and its meaning.
@@ -58,9 +69,33 @@ pub struct Decided<'a> {
 }
 
 impl Recorder {
-    /// Writes all reports or none; returns their sessions, and whether each has more work now. Safe to repeat, also
-    /// after an unconfirmed commit: a written turn is no longer in flight.
-    pub async fn record(&self, reports: &[Report]) -> Result<Vec<(SessionName, bool)>, StorageError> {
+    /// Writes all reports or none. Safe to repeat, also after an unconfirmed commit: a written turn is no longer in
+    /// flight, and the lease of a next turn that began is this replica's. `going_on`: sessions that may start their next
+    /// turns under a lease of this replica. After an error the caller tries without, since a next turn that cannot
+    /// begin must not hold up an outcome.
+    pub async fn record(
+        &self,
+        reports: &[Report],
+        mut going_on: Option<(&HashSet<SessionName>, Uuid)>,
+    ) -> Result<Recorded, StorageError> {
+        loop {
+            let recorded = self.record_all(reports, going_on).await;
+            if recorded.is_err() && going_on.is_some() {
+                self.starter.failed();
+            }
+            match recorded? {
+                Some(recorded) => return Ok(recorded),
+                None => going_on = None,
+            }
+        }
+    }
+
+    /// None: a session that was to go on began no turn. Nothing was written.
+    async fn record_all(
+        &self,
+        reports: &[Report],
+        going_on: Option<(&HashSet<SessionName>, Uuid)>,
+    ) -> Result<Option<Recorded>, StorageError> {
         let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
         let tx = self
             .database
@@ -86,9 +121,13 @@ impl Recorder {
                     free.push((report.work.name(), true));
                 }
                 Some(session) => {
-                    let decision = decide(report, session, now, &self.config);
+                    let decision = decide(report, session, now, &self.starter.config);
                     match possible(decision, session, Some(report.work.turn.id)) {
-                        Some(decision) => decided.push(decision),
+                        Some(mut decision) => {
+                            let may = |(sessions, _): (&HashSet<SessionName>, Uuid)| sessions.contains(&session.name());
+                            decision.change.session.goes_on = going_on.is_some_and(may) && decision.may_go_on();
+                            decided.push(decision);
+                        }
                         None => free.push((report.work.name(), false)),
                     }
                 }
@@ -104,46 +143,100 @@ impl Recorder {
             }
         }
         let records: Vec<TurnRecord<'_>> = decided.iter().map(|decided| decided.change.record()).collect();
-        let Written {
-            mut turns,
-            items: ended,
-            posted,
-        } = turns_record(&tx, &records).await?;
+        // The messages go with the record, as they are if nothing unusual is found.
+        let expected = expected(&decided);
+        let mut outbox = outbox_rows(self.messages(&decided, &expected, now));
+        let written = turns_record(&tx, &records, &outbox).await?;
+        if !written.says_the_same(&expected) {
+            outbox_withdraw(&tx, outbox).await?;
+            outbox = outbox_insert(&tx, self.messages(&decided, &written, now)).await?;
+        }
         let decided: Vec<(Decided<'_>, Changed)> = decided
             .into_iter()
             .filter_map(|decided| {
                 let work = &decided.report.work;
-                let changed = turns.remove(&work.turn_name());
+                let changed = written.turns.get(&work.turn_name()).copied();
                 // The fence is current and the turn is no longer in flight: an earlier try with an unconfirmed commit
                 // wrote it.
-                free.push((work.name(), changed.is_none() || decided.change.more));
+                if changed.is_none() || !decided.change.session.goes_on {
+                    free.push((work.name(), changed.is_none() || decided.change.more));
+                }
                 Some((decided, changed?))
             })
             .collect();
-        let mut messages = Vec::new();
-        for (decided, changed) in &decided {
-            let Decided { report, settled, .. } = decided;
-            messages.extend(outcome_messages(&self.root, decided, changed, &ended, now));
-            let author = posted.get(&report.work.turn_name());
-            messages.extend(author.map(|author| message_posted(&self.root, &report.work, author, now)));
+        let mut dead_letters = Vec::new();
+        for (Decided { report, settled, .. }, _) in &decided {
             if let Settled::GaveUp { error, class, .. } = settled {
-                messages.extend(self.bury(&tx, &report.work, error, class, now).await?);
+                dead_letters.extend(self.bury(&tx, &report.work, error, class, now).await?);
             }
         }
-        let outbox = outbox_insert(&tx, messages).await?;
+        outbox.extend(outbox_insert(&tx, dead_letters).await?);
+        let starting = match going_on {
+            Some((_, replica)) => match self.go_on(&tx, &decided, replica).await? {
+                Some(starting) => starting,
+                None => {
+                    tx.rollback().await?;
+                    return Ok(None);
+                }
+            },
+            None => Starting::default(),
+        };
         self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
+        self.starter.committed(&starting);
         self.shutdown.crash_point("delivery.outcome_committed").await;
         self.outbox.publish_soon(outbox);
         for (decided, changed) in &decided {
             let Decided { report, settled, .. } = decided;
             count(&self.metrics, &report.work, settled, changed);
             if decided.change.turn.over {
-                self.metrics.ended(posted.contains_key(&report.work.turn_name()));
+                self.metrics
+                    .ended(written.posted.contains_key(&report.work.turn_name()));
             }
             log(&report.work, settled, changed);
         }
-        Ok(free)
+        let begun = starting.work;
+        Ok(Some(Recorded { free, begun }))
+    }
+
+    /// The messages of these outcomes, but those of dead letters, if this is what was written.
+    fn messages(&self, decided: &[Decided<'_>], written: &Written, now: OffsetDateTime) -> Vec<Owned> {
+        let mut messages = Vec::new();
+        for one in decided {
+            let (work, turn) = (&one.report.work, one.report.work.turn_name());
+            let Some(changed) = written.turns.get(&turn) else {
+                continue;
+            };
+            messages.extend(outcome_messages(&self.root, one, changed, &written.items, now));
+            let author = written.posted.get(&turn);
+            messages.extend(author.map(|author| message_posted(&self.root, work, author, now)));
+        }
+        messages
+    }
+
+    /// Starts the next turns of sessions that go on. None: one has no queued item, in spite of its counter, or its
+    /// provider no slot.
+    async fn go_on(
+        &self,
+        tx: &Tx,
+        decided: &[(Decided<'_>, Changed)],
+        replica: Uuid,
+    ) -> Result<Option<Starting>, StorageError> {
+        let going = || {
+            let all = decided.iter().map(|(decided, _)| decided);
+            all.filter(|decided| decided.change.session.goes_on)
+        };
+        let mut starting = self
+            .starter
+            .start(tx, going().map(Decided::rested).collect(), replica)
+            .await?;
+        let placed: HashMap<SessionName, OffsetDateTime> = going()
+            .map(|decided| (decided.session.name(), decided.report.work.placed_at))
+            .collect();
+        for work in &mut starting.work {
+            work.placed_at = placed[&work.name()];
+        }
+        Ok((starting.work.len() == placed.len()).then_some(starting))
     }
 
     /// Dead letters of a failed turn: the notifications themselves, so that they can be redriven.
@@ -175,6 +268,50 @@ impl Recorder {
             messages.push(notification_failed(&self.root, work, about, (class, error), now));
         }
         Ok(messages)
+    }
+}
+
+/// What is written if no one else has written any of it, and no agent called `no_reply`.
+fn expected(decided: &[Decided<'_>]) -> Written {
+    let mut written = Written::default();
+    for Decided { report, change, .. } in decided {
+        let (work, turn) = (&report.work, report.work.turn_name());
+        let items = change.items.iter().flat_map(|items| &items.notification_ids);
+        written.items.extend(items.map(|id| (turn.clone(), id.clone())));
+        if change.turn.posted_as.is_some() && work.turn.task.is_some() {
+            written.posted.insert(turn.clone(), work.agent_name.clone());
+        }
+        written.turns.insert(turn, Changed::default());
+    }
+    written
+}
+
+impl Decided<'_> {
+    /// Whether the next turn may begin with this record: the session rests, has a queue, and keeps nothing of this turn
+    /// that the beginning of the next does not write. An account's own limit counts the turns of all replicas, which
+    /// claims do.
+    pub fn may_go_on(&self) -> bool {
+        let rest = &self.change.session;
+        self.change.more
+            && rest.phase == SessionPhase::Idle
+            && !rest.keeps_turn
+            && !rest.interrupted
+            && rest.mismatch.is_none()
+            && self.session.turns_in_flight_max.is_none()
+    }
+
+    /// The session after this record.
+    pub fn rested(&self) -> LockedSession {
+        LockedSession {
+            active_turn: None,
+            lease_owner: None,
+            facts: SessionFacts {
+                phase: self.change.session.phase,
+                lease_dead: false,
+                ..self.session.facts
+            },
+            ..self.session.clone()
+        }
     }
 }
 

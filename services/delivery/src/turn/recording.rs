@@ -1,18 +1,45 @@
 //! Records outcomes in batches. A batch that fails is split; an outcome that cannot be stored alone is recorded as a
 //! failed attempt.
 
-use domain::{Backoff, error_chain};
-use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::atomic::Ordering,
+    time::Duration,
+};
 
+use domain::{Backoff, error_chain};
+use runtime::Incarnation;
 use storage::{Parts, StorageError};
-use tokio::sync::mpsc;
+use time::OffsetDateTime;
+use tokio::sync::{mpsc, oneshot};
 use tracing::warn;
 
-use super::{GATHER, RETRY_PAUSE, call::Report, is_of_the_batch, recorder::Recorder};
-use crate::queue::signal::{Signal, tell};
+use super::{GATHER, RETRY_PAUSE, call::Report, is_of_the_batch, recorder::Recorder, workers::Workers};
+use crate::{
+    queue::signal::{Signal, Stay, tell},
+    store::SessionName,
+};
 
-/// Records until every worker has ended, also after the stop: received answers are stored.
-pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, signals: mpsc::Sender<Signal>) {
+/// A session keeps its place this long while others of its account wait for one: long against a turn that is over at once,
+/// short against one of an agent that thinks.
+const PLACE_KEPT_MAX: time::Duration = time::Duration::milliseconds(100);
+
+/// Sessions that may start their next turns in their places.
+struct GoingOn {
+    sessions: HashSet<SessionName>,
+    incarnation: Incarnation,
+    /// Held from before the turns begin, so that the recorder is there when they end.
+    reports: mpsc::Sender<Report>,
+}
+
+/// Records until every worker has ended, also after the stop: received answers are stored. `workers` run the next turns
+/// that begin with a record, and report to `again`.
+pub async fn record(
+    recorder: Recorder,
+    mut reports: mpsc::Receiver<Report>,
+    again: mpsc::WeakSender<Report>,
+    workers: Workers,
+) {
     let hurried = Recorder {
         database: recorder.database.hurried(),
         ..recorder.clone()
@@ -20,7 +47,7 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
     let mut batch = Vec::new();
     loop {
         if reports
-            .recv_many(&mut batch, recorder.config.settle_batch_max.usize())
+            .recv_many(&mut batch, recorder.starter.config.settle_batch_max.usize())
             .await
             == 0
         {
@@ -30,9 +57,12 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
         // One transaction holds one outcome per session. One worker has a session at a time, so a batch never has two.
         let mut alone = BTreeSet::new();
         let mut parts = Parts::of(&batch);
+        let mut going_on = workers.going_on(&batch, &again).await;
         while let Some(part) = parts.next() {
             let recorder = if parts.hurries(part) { &hurried } else { &recorder };
-            let Err(error) = record_patiently(recorder, part, &signals, StorageError::waits_for_lock).await else {
+            let Err(error) =
+                record_patiently(recorder, part, going_on.take(), &workers, StorageError::waits_for_lock).await
+            else {
                 continue;
             };
             // One bad report, or one locked session, must not block the others.
@@ -47,7 +77,7 @@ pub async fn record(recorder: Recorder, mut reports: mpsc::Receiver<Report>, sig
             }
         }
         for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn.id)) {
-            let recording = record_alone(recorder.clone(), report, signals.clone());
+            let recording = record_alone(recorder.clone(), report, workers.clone());
             recorder.shutdown.spawn_once("delivery outcome", recording);
         }
         batch.clear();
@@ -63,26 +93,22 @@ const ALONE_TRIES_MAX: u32 = 3;
 const ALONE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Records one outcome that failed in its batch. Runs in a worker of its own, so that no batch waits for it.
-async fn record_alone(recorder: Recorder, report: Report, signals: mpsc::Sender<Signal>) {
+async fn record_alone(recorder: Recorder, report: Report, workers: Workers) {
     let one = [report];
-    if let Err(error) = record_while_slow(&recorder, &one, &signals).await {
+    if let Err(error) = record_while_slow(&recorder, &one, &workers).await {
         let [report] = one;
-        record_unrecordable(&recorder, report, &error, &signals).await;
+        record_unrecordable(&recorder, report, &error, &workers).await;
     }
 }
 
 /// Retries one outcome until it is recorded or cannot be stored. A slow outcome fails only if others were
 /// recorded meanwhile; otherwise the database is slow.
-async fn record_while_slow(
-    recorder: &Recorder,
-    one: &[Report; 1],
-    signals: &mpsc::Sender<Signal>,
-) -> Result<(), StorageError> {
+async fn record_while_slow(recorder: &Recorder, one: &[Report; 1], workers: &Workers) -> Result<(), StorageError> {
     let before = recorder.recorded.load(Ordering::Relaxed);
     let (mut tries, mut backoff) = (1, Backoff::new(RETRY_PAUSE, ALONE_PAUSE_MAX));
     loop {
         let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
-        match record_patiently(recorder, one, signals, |_| false).await {
+        match record_patiently(recorder, one, None, workers, |_| false).await {
             Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
             ended => return ended,
         }
@@ -93,24 +119,19 @@ async fn record_while_slow(
 /// An outcome that cannot be stored, or only too slowly, must not keep its session leased for the life of this process:
 /// the attempt is recorded as failed, without the provider's text. If even that fails, the lease stays until this
 /// process ends or loses it. The next holder then finds the turn in flight and follows the provider's rules.
-async fn record_unrecordable(
-    recorder: &Recorder,
-    report: Report,
-    error: &StorageError,
-    signals: &mpsc::Sender<Signal>,
-) {
+async fn record_unrecordable(recorder: &Recorder, report: Report, error: &StorageError, workers: &Workers) {
     let (turn_id, session_id) = (report.work.turn.id, report.work.turn.session);
     tracing::error!(
         %turn_id, %session_id, error = error as &dyn std::error::Error,
         "could not record the outcome; recording the attempt as failed"
     );
     let name = report.work.name();
-    if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], signals).await {
+    if let Err(error) = record_while_slow(recorder, &[report.unrecordable()], workers).await {
         tracing::error!(
             %turn_id, %session_id, error = &error as &dyn std::error::Error,
             "could not record the failed attempt; the session stays leased"
         );
-        tell(signals, Signal::Free(vec![(name, false)])).await;
+        tell(&workers.signals, Signal::Free(vec![(name, false)])).await;
     }
 }
 
@@ -118,14 +139,20 @@ async fn record_unrecordable(
 async fn record_patiently(
     recorder: &Recorder,
     reports: &[Report],
-    signals: &mpsc::Sender<Signal>,
+    mut going_on: Option<GoingOn>,
+    workers: &Workers,
     ends: fn(&StorageError) -> bool,
 ) -> Result<(), StorageError> {
     loop {
-        match recorder.record(reports).await {
-            Ok(free) => {
+        let going_on = going_on.take();
+        let may = going_on.as_ref().map(|one| (&one.sessions, one.incarnation.id));
+        match recorder.record(reports, may).await {
+            Ok(recorded) => {
                 recorder.recorded.fetch_add(1, Ordering::Relaxed);
-                tell(signals, Signal::Free(free)).await;
+                if let Some(going_on) = going_on {
+                    workers.take(recorded.begun, &going_on.incarnation, &going_on.reports);
+                }
+                tell(&workers.signals, Signal::Free(recorded.free)).await;
                 return Ok(());
             }
             Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),
@@ -138,5 +165,27 @@ async fn record_patiently(
                 tokio::time::sleep(RETRY_PAUSE).await;
             }
         }
+    }
+}
+
+impl Workers {
+    /// Asks which sessions of these reports may go on. None while the process stops or has no lease.
+    async fn going_on(&self, reports: &[Report], again: &mpsc::WeakSender<Report>) -> Option<GoingOn> {
+        let incarnation = self.replica.current()?;
+        let now = OffsetDateTime::now_utc();
+        let stay = |report: &Report| Stay {
+            name: report.work.name(),
+            provider: report.work.provider.clone(),
+            brief: (now - report.work.placed_at).abs() < PLACE_KEPT_MAX,
+        };
+        let stays = reports.iter().map(stay).collect();
+        let (answer, answered) = oneshot::channel();
+        tell(&self.signals, Signal::MayGoOn(stays, answer)).await;
+        Some(GoingOn {
+            // The conductor ends at the stop: then no turn begins.
+            sessions: answered.await.ok()?,
+            incarnation,
+            reports: again.upgrade()?,
+        })
     }
 }

@@ -24,6 +24,8 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
+    /// As it was when the turn was claimed.
+    pub agent_name: String,
     pub provider: String,
     /// The provider's slot, until the call has ended. None where no call is made.
     pub slot: Option<Arc<Slot>>,
@@ -47,6 +49,8 @@ pub struct Work {
     pub lost_at: Option<OffsetDateTime>,
     /// Whether `turn.started` is published.
     pub heard: Heard,
+    /// Since when the session has had its place among the turns in flight, at least.
+    pub placed_at: OffsetDateTime,
 }
 
 impl Work {

@@ -6,7 +6,10 @@ use contracts::Root;
 use delivery::{
     prompt::MarkSecret,
     settings::DeliverySettings,
-    turn::claim::{Claimed, Claimer},
+    turn::{
+        claim::{Claimed, Claimer},
+        starter::Starter,
+    },
 };
 use domain::{Fence, TurnState};
 use runtime::Shutdown;
@@ -23,12 +26,14 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
     let claimer = Claimer {
         database: database.clone(),
         root: Root::parse("signalbox").unwrap(),
-        config: Arc::new(DeliverySettings::default()),
-        drivers: Arc::new(HashMap::new()),
-        profiles: Arc::default(),
-        kept: Arc::default(),
-        threads: Arc::default(),
-        marks: MarkSecret::new([7; 32]),
+        starter: Starter {
+            config: Arc::new(DeliverySettings::default()),
+            drivers: Arc::new(HashMap::new()),
+            profiles: Arc::default(),
+            kept: Arc::default(),
+            threads: Arc::default(),
+            marks: MarkSecret::new([7; 32]),
+        },
         shutdown: Shutdown::new(),
     };
     (claimer, database)
@@ -57,7 +62,7 @@ async fn a_claim_whose_answer_was_lost_is_taken_up_by_its_replica_only() {
     assert_eq!(theirs.left, name);
 
     // The keys were changed meanwhile.
-    claimer.marks = MarkSecret::new([8; 32]);
+    claimer.starter.marks = MarkSecret::new([8; 32]);
     let found = claimer.claim(&name, ours).await.unwrap();
     assert_eq!(found.work.len(), 1);
     let sent = |claimed: &Claimed| format!("{:?}", claimed.work[0].input);

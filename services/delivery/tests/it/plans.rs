@@ -43,7 +43,7 @@ const STATEMENTS: [Planned; 14] = [
     ),
     (
         turns_record::TURNS_RECORD,
-        2,
+        8,
         &[
             "turn_pkey",
             "tool_call_turn",

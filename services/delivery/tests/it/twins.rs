@@ -92,7 +92,7 @@ async fn recorder(scene: &Scene, claimer: &Claimer, database: &Database) -> Reco
     Recorder {
         database: database.clone(),
         root: claimer.root.clone(),
-        config: claimer.config.clone(),
+        starter: claimer.starter.clone(),
         metrics: Metrics::default(),
         outbox: Outbox::start(
             database,
@@ -119,7 +119,7 @@ async fn twins_in_one_batch_stay_apart() {
         &names,
         &["briefing", "message", "body", "title", "agent", "role"],
     );
-    recorder.record(&asking(&begun)).await.unwrap();
+    recorder.record(&asking(&begun), None).await.unwrap();
 
     // Both resume, in turns of one id, with their tools' results.
     sqlx::raw_sql(
@@ -144,8 +144,8 @@ async fn twins_in_one_batch_stay_apart() {
         answered("reply of acme".to_owned(), Vec::new()),
     );
     let umbra = report(of(&resumed, &names[1].0), CallOutcome::Aborted);
-    let recorded = recorder.record(&[umbra, acme]).await.unwrap();
-    assert_eq!(recorded.len(), 2);
+    let recorded = recorder.record(&[umbra, acme], None).await.unwrap();
+    assert_eq!(recorded.free.len(), 2);
     let rows = scene
         .world
         .database
@@ -201,7 +201,7 @@ async fn tools_of_twins_are_requested_again_separately() {
     let replica = replica(&database).await;
     let recorder = recorder(&scene, &claimer, &database).await;
     let begun = claimer.claim(&names, replica).await.unwrap().work;
-    recorder.record(&asking(&begun)).await.unwrap();
+    recorder.record(&asking(&begun), None).await.unwrap();
     sqlx::raw_sql(
         "update session set wake_at = now() + case account_id when 'acme' then interval '-1 s' else interval '1 day' end",
     )
@@ -243,7 +243,7 @@ async fn calls_of_an_answer_are_requested_one_by_one() {
         arguments: "{}".to_owned(),
     });
     let answer = report(&begun[0], answered(String::new(), calls.to_vec()));
-    recorder.record(&[answer]).await.unwrap();
+    recorder.record(&[answer], None).await.unwrap();
     assert_eq!(
         scene.world.database.texts("select asked::text from session").await,
         ["1"]
@@ -289,12 +289,12 @@ async fn missing_results_of_an_earlier_answer_block_no_later_call() {
     };
     let begun = claimer.claim(&names, replica).await.unwrap().work;
     let first = report(&begun[0], answer(&["c-1", "c-2", "c-3"]));
-    recorder.record(&[first]).await.unwrap();
+    recorder.record(&[first], None).await.unwrap();
     let waited = "update turn set waiting_since = now() - interval '1 day'";
     sqlx::query(waited).execute(&scene.world.database.owner).await.unwrap();
     let resumed = claimer.claim(&names, replica).await.unwrap().work;
     let second = report(&resumed[0], answer(&["d-1", "d-2"]));
-    recorder.record(&[second]).await.unwrap();
+    recorder.record(&[second], None).await.unwrap();
 
     // A result of the first answer arrives late.
     scene.tool_recorded("c-1", 1, "{}").await;

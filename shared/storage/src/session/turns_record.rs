@@ -8,7 +8,10 @@ use sea_orm::FromQueryResult;
 use serde::Serialize;
 
 use super::TurnName;
-use crate::{StorageError, Tx};
+use crate::{
+    StorageError, Tx,
+    outbox::{OutboxRow, messages_insert, outbox_values},
+};
 
 /// All changes of one report.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +89,8 @@ pub struct TurnChange {
 /// rows are not joined, since the planner would compare each with each: a session's row is carried along, and
 /// notifications are compared with an array, in a form that does not become a join. One row a notification: for nested
 /// lists the planner would expect so many rows that reading the whole table looks cheaper.
-pub const TURNS_RECORD: &str = "
+pub const TURNS_RECORD: &str = concat!(
+    "
     with changed as (
         update turn t set
             state = r.state, attempt = r.attempt, failures = r.failures, calls_requested = r.calls_requested,
@@ -110,10 +114,10 @@ pub const TURNS_RECORD: &str = "
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
-            interrupted boolean, mismatch text)
+            interrupted boolean, mismatch text, goes_on boolean)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.asked, r.queued, r.interrupted, r.mismatch
+                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on
     ), freed as (
         update session s set
             phase = c.phase, lease_owner = null,
@@ -121,7 +125,7 @@ pub const TURNS_RECORD: &str = "
             wake_at = now() + c.wake_ms * interval '1 millisecond', asked = coalesce(c.asked, s.asked),
             queued = s.queued + c.queued, interrupted = s.interrupted or c.interrupted,
             mismatch = coalesce(c.mismatch, s.mismatch)
-        from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id
+        from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
         from json_to_recordset($2::text::json) as i (
@@ -137,12 +141,16 @@ pub const TURNS_RECORD: &str = "
         where c.posted_as is not null and not c.no_reply and c.task_id is not null
         on conflict do nothing
         returning account_id, turn_id, author_name
+    ), said as (",
+    messages_insert!("$3", "$4", "$5", "$6", "$7", "$8"),
+    "
     )
     select account_id, id as turn_id, null as notification_id, task_history_called, no_reply, null as author_name from changed
     union all
     select account_id, turn_id, id, false, false, null from ended
     union all
-    select account_id, turn_id, null, false, false, author_name from posted";
+    select account_id, turn_id, null, false, false, author_name from posted"
+);
 
 #[derive(FromQueryResult)]
 struct RecordedRow {
@@ -157,7 +165,7 @@ struct RecordedRow {
 }
 
 /// The tool calls of a turn, as recorded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub struct Changed {
     pub task_history_called: bool,
     pub no_reply: bool,
@@ -175,7 +183,28 @@ pub struct Written {
     pub posted: HashMap<TurnName, String>,
 }
 
-pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written, StorageError> {
+impl Written {
+    /// Whether this gives the same messages. None has the called tools in it.
+    pub fn says_the_same(&self, other: &Written) -> bool {
+        let same = |(turn, changed): (&TurnName, &Changed)| {
+            other
+                .turns
+                .get(turn)
+                .is_some_and(|other| other.no_reply == changed.no_reply)
+        };
+        self.turns.len() == other.turns.len()
+            && self.turns.iter().all(same)
+            && self.items == other.items
+            && self.posted == other.posted
+    }
+}
+
+/// `messages` are rows of the outbox, written whatever the statement finds.
+pub async fn turns_record(
+    tx: &Tx,
+    records: &[TurnRecord<'_>],
+    messages: &[OutboxRow],
+) -> Result<Written, StorageError> {
     let mut written = Written::default();
     if records.is_empty() {
         return Ok(written);
@@ -194,9 +223,9 @@ pub async fn turns_record(tx: &Tx, records: &[TurnRecord<'_>]) -> Result<Written
         .collect();
     let turns = serde_json::to_string(&turns).expect("rows are texts, numbers and JSON");
     let items = serde_json::to_string(&items).expect("rows are texts and numbers");
-    let rows: Vec<RecordedRow> = tx
-        .rows("record turns", TURNS_RECORD, [turns.into(), items.into()])
-        .await?;
+    let values = [turns.into(), items.into()];
+    let values = values.into_iter().chain(outbox_values(tx, messages));
+    let rows: Vec<RecordedRow> = tx.rows("record turns", TURNS_RECORD, values).await?;
     for row in rows {
         let turn = (row.account_id, row.turn_id);
         match (row.notification_id, row.author_name) {
@@ -232,6 +261,8 @@ pub struct SessionChange {
     pub queued: i32,
     pub interrupted: bool,
     pub mismatch: Option<String>,
+    /// The session's next turn begins in this transaction, and writes the session's row: this record leaves it.
+    pub goes_on: bool,
 }
 
 /// The outcome of a turn's notifications.

@@ -1,0 +1,198 @@
+//! Starts turns within the caller's transaction: a claim, or the record of the session's last turn. Reads the next items,
+//! keeps the limits of accounts and providers, builds the prompts, writes the turns.
+
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    sync::Arc,
+};
+
+use contracts::tools::OfferContext;
+use domain::{AccountId, ImpossibleStep, TurnId};
+use storage::{
+    StorageError, Tx,
+    session::{
+        sessions_lock::LockedSession,
+        turns_begin::{KeptTexts, NewTurn, turns_begin},
+    },
+};
+use uuid::Uuid;
+
+use super::{
+    begin::{Beginning, begin, offered, prompt, turn_span},
+    work::Work,
+};
+use crate::{
+    metrics,
+    prompt::{MarkSecret, OverviewEntry, Profiles},
+    providers::{Driver, Effects, Slot},
+    settings::DeliverySettings,
+    store::{
+        SessionName,
+        claim::in_flight_lock,
+        context::{QueuedItem, overview_load, queue_next},
+        threads::Threads,
+    },
+};
+
+/// The dependencies of starting.
+#[derive(Clone)]
+pub struct Starter {
+    pub config: Arc<DeliverySettings>,
+    pub drivers: Arc<HashMap<String, Arc<Driver>>>,
+    pub profiles: Arc<Profiles>,
+    pub kept: Arc<KeptTexts>,
+    pub threads: Arc<Threads>,
+    pub marks: MarkSecret,
+}
+
+/// The turns that a transaction starts.
+#[derive(Default)]
+pub struct Starting {
+    pub work: Vec<Work>,
+    /// Sessions whose provider has no free slot, with its name. Nothing was written for them.
+    pub without_slot: Vec<(SessionName, String)>,
+    /// The rows of `work`.
+    turns: Vec<NewTurn>,
+}
+
+/// All slots of a provider are taken.
+pub(super) struct NoSlot;
+
+impl Starter {
+    /// Starts a turn in each of these sessions, which the caller has locked and admitted. Only one with a queued item
+    /// starts: a wrong counter must not hold a lease without work. Nothing is written for the others.
+    pub async fn start(&self, tx: &Tx, sessions: Vec<LockedSession>, replica: Uuid) -> Result<Starting, StorageError> {
+        let names: Vec<SessionName> = sessions.iter().map(LockedSession::name).collect();
+        let messages_max = self.config.thread_messages_max.get().into();
+        let items = queue_next(tx, &names, &self.threads, messages_max).await?;
+        let mut items: HashMap<SessionName, QueuedItem> = items
+            .into_iter()
+            .map(|item| ((item.account.clone(), item.session_id), item))
+            .collect();
+        let start: Vec<(LockedSession, QueuedItem)> = sessions
+            .into_iter()
+            .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
+            .collect();
+        let start = within_limits(tx, start).await?;
+
+        // Before any write: a turn that has begun is about to be sent.
+        let mut starting = Starting::default();
+        let (mut start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
+            .into_iter()
+            .filter_map(|(session, item)| match self.slot(&item.provider) {
+                Ok(slot) => Some(((session, item), slot)),
+                Err(NoSlot) => {
+                    starting.without_slot.push((session.name(), item.provider));
+                    None
+                }
+            })
+            .unzip();
+        self.complete(tx, &mut start).await?;
+        for ((session, item), slot) in start.into_iter().zip(slots) {
+            let begun = self.begin(&session, item);
+            let Some((turn, mut work)) = possible(begun, &session, None) else {
+                continue;
+            };
+            work.slot = slot.map(Arc::new);
+            starting.turns.push(turn);
+            starting.work.push(work);
+        }
+        turns_begin(tx, &starting.turns, replica, &self.kept).await?;
+        Ok(starting)
+    }
+
+    /// To be called when the transaction has committed.
+    pub fn committed(&self, starting: &Starting) {
+        self.kept.add(&starting.turns);
+    }
+
+    /// To be called when the transaction has failed.
+    pub fn failed(&self) {
+        self.kept.forget();
+    }
+
+    /// A slot of this provider. None is needed where the settings do not have the provider, since no call is made.
+    pub(super) fn slot(&self, provider: &str) -> Result<Option<Slot>, NoSlot> {
+        let Some(driver) = self.drivers.get(provider) else {
+            return Ok(None);
+        };
+        driver.slot().map(Some).ok_or(NoSlot)
+    }
+
+    /// Completes the facts of the prompts: the coordinators' overviews, and whether the last turn was interrupted.
+    async fn complete(&self, tx: &Tx, start: &mut [(LockedSession, QueuedItem)]) -> Result<(), StorageError> {
+        let tasks_max = self.config.overview_tasks_max.get().into();
+        let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
+        for (session, item) in start {
+            item.facts.is_interrupted = session.interrupted;
+            if item.is_coordinator {
+                let tasks = match overviews.entry(session.account.clone()) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(none) => none.insert(overview_load(tx, &session.account, tasks_max).await?),
+                };
+                item.facts.overview = Some((std::mem::take(&mut item.briefing), tasks.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds a new turn: its prompt, its row, its work.
+    fn begin(&self, session: &LockedSession, item: QueuedItem) -> Result<(NewTurn, Work), ImpossibleStep> {
+        let driver = self.drivers.get(&item.provider);
+        let turn_id = TurnId(Uuid::now_v7());
+        let marks = self.marks.marks(&session.account, turn_id);
+        let beginning = Beginning {
+            turn_id,
+            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, marks),
+            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
+            tools: offered(OfferContext {
+                has_task: item.facts.task.is_some(),
+                is_coordinator: item.is_coordinator,
+            }),
+            tools_wait_ms: self.config.tools_wait_ms_max.i64(),
+            trace: turn_span(turn_id, session, &item),
+        };
+        begin(session, item, beginning)
+    }
+}
+
+/// Unwraps a possible step. For an impossible step, nothing of the session is written, and the rest of the batch
+/// continues.
+pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &LockedSession, turn: Option<TurnId>) -> Option<T> {
+    step.inspect_err(|error| {
+        metrics::impossible_step(error);
+        let (session_id, turn_id) = (session.id, turn.map(TurnId::uuid).map(tracing::field::display));
+        tracing::error!(
+            %session_id, account = %session.account, turn_id, %error,
+            "step not written: the session's stored state does not allow it"
+        );
+    })
+    .ok()
+}
+
+/// Keeps the sessions that fit their accounts' own limits; the sweep finds the others later. Resumed turns are not
+/// limited, so that begun turns end.
+async fn within_limits(
+    tx: &Tx,
+    mut start: Vec<(LockedSession, QueuedItem)>,
+) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
+    let limited: BTreeSet<AccountId> = start
+        .iter()
+        .filter(|(session, _)| session.turns_in_flight_max.is_some())
+        .map(|(session, _)| session.account.clone())
+        .collect();
+    if limited.is_empty() {
+        return Ok(start);
+    }
+    let mut in_flight = in_flight_lock(tx, &limited).await?;
+    start.retain(|(session, _)| {
+        let Some(limit) = session.turns_in_flight_max else {
+            return true;
+        };
+        let turns = in_flight.entry(session.account.clone()).or_default();
+        let fits = *turns < i64::from(limit);
+        *turns += i64::from(fits);
+        fits
+    });
+    Ok(start)
+}
