@@ -93,6 +93,7 @@ const HUNTS: &[Hunt] = &[
         Seen::AtRest { faults: 20 },
     ),
     hunt("generation_reused", "repeat", meanwhile("I9 after done no turn begins")),
+    hunt("route_believed", "repeat", meanwhile("I1 ")),
     hunt("once_key_dropped", "replay", at_once("I5 ")),
     hunt("unknown_retried", "commit_lost:tool-gateway", meanwhile("I5 ")),
     hunt(

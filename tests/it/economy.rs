@@ -200,7 +200,7 @@ async fn many_at_once_share_what_they_cost() {
     counted.publish(200, 200..200 + COUNT).await;
     counted.until_answered(200 + COUNT).await;
     let limit = Limit {
-        round_trips: 0.7,
+        round_trips: 0.6,
         commits: 0.13,
         rows: 8.4,
     };
@@ -218,9 +218,9 @@ async fn a_session_alone_pays_for_each_turn() {
     counted.publish(1, 1..1 + COUNT).await;
     counted.until_answered(1 + COUNT).await;
     let limit = Limit {
-        round_trips: 11.0,
-        commits: 2.3,
-        rows: 10.2,
+        round_trips: 6.5,
+        commits: 1.2,
+        rows: 9.3,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -238,9 +238,9 @@ async fn one_at_a_time_pays_for_every_step() {
         counted.until_answered(1 + n).await;
     }
     let limit = Limit {
-        round_trips: 17.0,
-        commits: 3.4,
-        rows: 11.2,
+        round_trips: 12.5,
+        commits: 3.2,
+        rows: 11.1,
     };
     counted.check(before, COUNT, &limit).await;
 }
@@ -262,8 +262,8 @@ async fn a_tool_call_pays_for_its_round() {
         counted.until_answered(1 + n).await;
     }
     let limit = Limit {
-        round_trips: 33.0,
-        commits: 6.5,
+        round_trips: 28.0,
+        commits: 6.4,
         rows: 18.2,
     };
     counted.check(before, COUNT, &limit).await;

@@ -34,6 +34,7 @@ fn a_thousand_seeds_keep_every_promise() {
     for (what, count) in [
         ("turns", counts.turns),
         ("turns begun with the record of another", counts.gone_on),
+        ("batches by known routes", counts.routed),
         ("turns carried on", counts.resumed),
         ("late writers refused", counts.stale),
         ("races for a session", counts.raced),

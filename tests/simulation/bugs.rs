@@ -47,10 +47,12 @@ pub(crate) enum Bug {
     BatchHalfCommitted,
     /// A session starts its next turn with the record of its last one, whoever waits for its place.
     PlaceKeptUnasked,
+    /// The resolver enters a batch where its addresses led before, without a look at the rows.
+    RouteBelieved,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 21] = [
+    pub(crate) const ALL: [Bug; 22] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -72,5 +74,6 @@ impl Bug {
         Bug::StartedNotRepeated,
         Bug::BatchHalfCommitted,
         Bug::PlaceKeptUnasked,
+        Bug::RouteBelieved,
     ];
 }

@@ -175,6 +175,7 @@ impl fmt::Display for Many {
             turns,
             gone_on,
             resumed,
+            routed,
             stale,
             raced,
             crashes,
@@ -191,7 +192,7 @@ impl fmt::Display for Many {
         write!(
             f,
             "{crashes} crashes, {leases_lost} leases lost, {answers_lost} answers lost, {faults} other faults; \
-             {stale} late writers refused, {raced} races for a session"
+             {stale} late writers refused, {raced} races for a session, {routed} batches by known routes"
         )
     }
 }
@@ -218,6 +219,7 @@ impl Counts {
         self.turns += other.turns;
         self.gone_on += other.gone_on;
         self.resumed += other.resumed;
+        self.routed += other.routed;
         self.stale += other.stale;
         self.raced += other.raced;
         self.crashes += other.crashes;

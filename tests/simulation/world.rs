@@ -52,6 +52,8 @@ pub(crate) struct Counts {
     /// Those of the turns that began with the record of the last one.
     pub(crate) gone_on: u64,
     pub(crate) resumed: u64,
+    /// Batches that were entered by routes.
+    pub(crate) routed: u64,
     pub(crate) stale: u64,
     pub(crate) raced: u64,
     pub(crate) crashes: u64,

@@ -36,6 +36,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
                 hops_max: u16::try_from(config.hops_max.get()).unwrap_or(u16::MAX),
                 items_max: config.queue_items_max.get(),
             },
+            routes: Arc::default(),
             shutdown: context.shutdown.clone(),
         },
         committed: Arc::default(),

@@ -2,7 +2,7 @@
 //! ([`Database::facts`]), the active sessions that it saw ([`Database::active_seen`]), and the rows under its locks
 //! ([`Database::batch_write`]) are three snapshots.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::content::ContentHash;
 use domain::{
@@ -11,17 +11,22 @@ use domain::{
 };
 use resolver::{
     intake::{
-        batch::{Queued, account_of, conversations, decide_all, queue, refuse_unplaced},
+        batch::{Queued, Work, account_of, conversations, decide_all, queue, refuse_unplaced},
         decide::{Accepted, AcceptedTask},
         facts::{BatchFacts, Fact, Known, Questions},
         received::Received,
         refusals::refusal_rows,
         resolve::Found,
+        routes::{Address, Route, Routed, learned},
         sessions::assign,
     },
     store::partitions::{Lease, PartitionOffset},
 };
-use storage::session::{items_append::NewItem, sessions_lock::ActiveSession};
+use storage::session::{
+    items_append::NewItem,
+    items_append_known::{Believed, Known as KnownSession},
+    sessions_lock::ActiveSession,
+};
 
 use super::{
     Database, DeadLetter, NotificationRow, SessionRow, Task,
@@ -30,7 +35,7 @@ use super::{
 use crate::simulation::bugs::Bug;
 
 /// Hops as in `[resolver]`; few items, so that queues are full at times.
-const LIMITS: QueueLimits = QueueLimits {
+pub(crate) const LIMITS: QueueLimits = QueueLimits {
     hops_max: 8,
     items_max: 4,
 };
@@ -42,6 +47,7 @@ pub(crate) enum Written {
         wakes: Vec<Message>,
         /// Items queued for the first time or again: sequence, session, position.
         queued: Vec<(NotificationId, u64, SessionId, i64)>,
+        learned: Vec<(Address, Route)>,
     },
     Stale,
     Raced,
@@ -125,6 +131,92 @@ impl Database {
                 Some((conversation, id))
             })
             .collect()
+    }
+
+    /// `BATCH_ENTER`: one statement, and so one step; a session's row is that of after the wait for its lock. None: a
+    /// route does not hold, an id is known, or the lease is another's.
+    pub(crate) fn batch_enter(
+        &mut self,
+        lease: &Lease,
+        to: &PartitionOffset,
+        batch: &[Received],
+        routed: &Routed<'_>,
+        bug: Option<Bug>,
+    ) -> Option<Written> {
+        let entering = routed.entering();
+        if !self.place_is_ours(lease) {
+            return None;
+        }
+        let known: Option<Vec<KnownSession>> = entering
+            .sessions
+            .iter()
+            .map(|(name, items)| {
+                let row = self.sessions.get(name)?;
+                let is_open = row.closed.is_none() || bug == Some(Bug::RouteBelieved);
+                let has_room = i64::from(row.queued + items) <= routed.most;
+                (is_open && has_room).then_some(KnownSession {
+                    generation: Generation(row.generation),
+                    queue_tail: row.queue_tail,
+                    rests: row.phase == SessionPhase::Idle && row.queued == 0,
+                })
+            })
+            .collect();
+        let known = known?;
+        let holds = |one: &Believed<'_>| {
+            let agent = &self.agents[&(one.account.clone(), one.agent)];
+            let task = one
+                .task
+                .is_none_or(|task| self.tasks.contains_key(&(one.account.clone(), task.key())));
+            self.accounts[one.account].scope == one.scope
+                && !agent.removed
+                && one.slug.is_none_or(|slug| slug.as_str() == agent.slug)
+                && task
+        };
+        let ids: BTreeSet<(&domain::AccountId, &NotificationId)> =
+            entering.items.iter().map(|(row, _)| (row.account, row.id)).collect();
+        let is_known = |(account, id): &(&domain::AccountId, &NotificationId)| {
+            self.notifications.contains_key(&((*account).clone(), (*id).clone()))
+        };
+        let are_new = ids.len() == entering.items.len() && !ids.iter().any(is_known);
+        let hold = entering.believed.iter().all(holds) || bug == Some(Bug::RouteBelieved);
+        if !hold || !are_new {
+            return None;
+        }
+
+        self.place_write(lease, to);
+        let mut places = Vec::new();
+        for ((row, n), received) in entering.items.iter().zip(batch) {
+            let tail = known[usize::try_from(*n - 1).expect("from 1")].queue_tail;
+            let place = row.queued.map(|(session, position)| (session, tail + position));
+            let row = NewItem {
+                queued: place,
+                ..row.clone()
+            };
+            self.notification_enter(&row, received, false, bug);
+            let (session, position) = place.expect("all go to sessions");
+            places.push((row.id.clone(), received.sequence, session, position));
+        }
+        if bug != Some(Bug::ReceiptBeforeRead) {
+            self.outbox_receive(batch.iter().filter_map(|received| receipt(&received.headers)));
+        }
+        let wakes = self.wakes(&routed.work(&entering.sessions, &known));
+        self.version += 1;
+        Some(Written::Committed {
+            wakes,
+            queued: places,
+            learned: Vec::new(),
+        })
+    }
+
+    fn wakes(&self, work: &[Work<'_>]) -> Vec<Message> {
+        let (root, now) = (contracts::Root::default(), self.now());
+        let wakes = work.iter().filter_map(|work| {
+            let outgoing = work.wake(&root, now)?;
+            serde_json::from_slice(&outgoing.payload)
+                .ok()
+                .map(Message::SessionResolved)
+        });
+        wakes.collect()
     }
 
     /// Everything from the locks to the commit: `PLACE_MOVE`, tasks, `SESSIONS_LOCK`, `SESSIONS_NEWEST_*`,
@@ -240,23 +332,17 @@ impl Database {
         if bug != Some(Bug::ReceiptBeforeRead) {
             self.outbox_receive(batch.iter().filter_map(|received| receipt(&received.headers)));
         }
-        let root = contracts::Root::default();
-        let now = self.now();
-        let wakes = queued
-            .work
-            .iter()
-            .filter_map(|work| {
-                let outgoing = work.wake(&root, now)?;
-                serde_json::from_slice(&outgoing.payload)
-                    .ok()
-                    .map(Message::SessionResolved)
-            })
-            .collect();
+        let wakes = self.wakes(&queued.work);
+        let learned = learned(&decided, &queued.work, &facts);
         if bug == Some(Bug::DuplicateQueued) {
             self.queue_duplicates(batch);
         }
         self.version += 1;
-        Written::Committed { wakes, queued: places }
+        Written::Committed {
+            wakes,
+            queued: places,
+            learned,
+        }
     }
 
     /// Of a conversation, under lock: the session seen before if it is still open, else the newest one now.

@@ -9,6 +9,7 @@ mod tool_gateway;
 use std::collections::VecDeque;
 
 use ::delivery::turn::started::Heard;
+use ::resolver::intake::routes::Routes;
 use domain::TurnId;
 use uuid::Uuid;
 
@@ -47,6 +48,7 @@ pub(crate) struct Process {
     outbox_highest: Option<Uuid>,
     sweep_at: Millis,
     readings: Vec<Reading>,
+    routes: Routes,
     conductor: Conductor,
     callings: Vec<Calling>,
 }
@@ -89,6 +91,7 @@ impl Process {
             outbox_highest: None,
             sweep_at: 0,
             readings: Vec::new(),
+            routes: Routes::default(),
             conductor: Conductor::new(settings),
             callings: Vec::new(),
         }

@@ -14,7 +14,12 @@ use resolver::{
 use super::Act;
 use crate::simulation::{
     bugs::Bug,
-    database::{Millis, intake::Written, moment, outbox::Message},
+    database::{
+        Millis,
+        intake::{LIMITS, Written},
+        moment,
+        outbox::Message,
+    },
     world::{Fate, World},
 };
 
@@ -244,12 +249,23 @@ impl World {
 
     /// The transaction begins and locks its partition.
     fn look_up(&mut self, p: usize, lease: &Lease, at: At, batch: Batch) -> Next {
-        if self.fate(p) == Fate::Failed {
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
             return Next::Stage(Stage::Begun(at, batch));
         }
         if !self.database.place_is_ours(lease) {
             self.counts.stale += 1;
             return Next::Ended;
+        }
+        if let Some(routed) = self.processes[p].routes.of(&batch.received, &LIMITS) {
+            let written = self
+                .database
+                .batch_enter(lease, &batch.to, &batch.received, &routed, self.bug);
+            if let Some(written) = written {
+                self.counts.routed += 1;
+                return self.written(p, lease, at, batch, written, fate);
+            }
+            self.processes[p].routes.forget(&batch.received);
         }
         if self.bug == Some(Bug::PlaceBeforeBatch) {
             self.database.place_write(lease, &batch.to);
@@ -281,6 +297,10 @@ impl World {
         let written = self
             .database
             .batch_write(lease, &batch.to, &batch.received, facts, seen, self.bug);
+        self.written(p, lease, at, batch, written, fate)
+    }
+
+    fn written(&mut self, p: usize, lease: &Lease, at: At, batch: Batch, written: Written, fate: Fate) -> Next {
         let ids = batch
             .received
             .iter()
@@ -298,7 +318,7 @@ impl World {
                 self.note("batch raced", [p as u64, 0], || format!("{lease:?}: {ids}"));
                 Next::Stage(Stage::Begun(at, batch))
             }
-            Written::Committed { wakes, queued } => {
+            Written::Committed { wakes, queued, learned } => {
                 self.note(
                     "batch written",
                     [batch.received.len() as u64, queued.len() as u64],
@@ -316,7 +336,10 @@ impl World {
                     self.witness.entered(account, (lease.partition, at.numbering), &own);
                 }
                 match fate {
-                    Fate::Committed => Next::Stage(Stage::Waking(at, wakes)),
+                    Fate::Committed => {
+                        self.processes[p].routes.learn(learned);
+                        Next::Stage(Stage::Waking(at, wakes))
+                    }
                     // It will find only known notifications.
                     Fate::Unanswered | Fate::Failed => Next::Stage(Stage::Begun(at, batch)),
                 }

@@ -8,7 +8,7 @@
 //! Publishes `session.resolved` for every idle session that received work; events and dead letters go through the
 //! outbox.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use contracts::{
     Outgoing, Root,
@@ -40,11 +40,12 @@ use crate::{
         received::Received,
         refusals::{refusal_rows, refusals_write},
         resolve::Finding,
+        routes::{Address, Route, Routed, Routes, learned},
         sessions::{missing_open, sessions_find},
     },
     store::{
         facts::facts_find,
-        partitions::{Lease, PartitionOffset, place_move},
+        partitions::{Lease, PartitionOffset, batch_enter, place_move},
     },
 };
 
@@ -55,6 +56,7 @@ pub struct NotificationHandler {
     pub database: Database,
     pub root: Root,
     pub limits: QueueLimits,
+    pub routes: Arc<Routes>,
     /// Triggers crash points.
     pub shutdown: Shutdown,
 }
@@ -120,8 +122,50 @@ impl NotificationHandler {
         batch: &[Received],
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
+        if let Some(routed) = self.routes.of(batch, &self.limits) {
+            if let Some(committed) = self.enter(lease, to, batch, &routed, now).await? {
+                return Ok(Handled::Committed(committed));
+            }
+            self.routes.forget(batch);
+        }
         self.batch_write(lease, to, batch, async |tx| self.take_in(tx, batch, now).await)
             .await
+    }
+
+    /// Writes a batch by its routes. None: nothing was written, and the batch has to be looked up.
+    async fn enter(
+        &self,
+        lease: &Lease,
+        to: &PartitionOffset,
+        batch: &[Received],
+        routed: &Routed<'_>,
+        now: OffsetDateTime,
+    ) -> Result<Option<Committed>, StorageError> {
+        let entering = routed.entering();
+        let tx = self.database.begin(&accounts(batch)).await?;
+        let Some(known) = batch_enter(&tx, lease, to, &entering, routed.most).await? else {
+            tx.rollback().await?;
+            return Ok(None);
+        };
+        let work = routed.work(&entering.sessions, &known);
+        let done = Committed {
+            wakes: self.wakes(&work, now),
+            resolutions: work.iter().map(SessionResolution::of).collect(),
+            ..Committed::default()
+        };
+        let written = self.commit(
+            tx,
+            batch,
+            TakenIn {
+                done,
+                ..TakenIn::default()
+            },
+        );
+        written.await.map(Some)
+    }
+
+    fn wakes(&self, work: &[Work<'_>], now: OffsetDateTime) -> Vec<Outgoing> {
+        work.iter().filter_map(|work| work.wake(&self.root, now)).collect()
     }
 
     /// Processes the batch and rolls back: checks whether the database would accept it now.
@@ -160,7 +204,11 @@ impl NotificationHandler {
                 refusals: vec![RefusalReason::Unprocessable],
                 ..Committed::default()
             };
-            Ok(Some(TakenIn { done, messages }))
+            Ok(Some(TakenIn {
+                done,
+                messages,
+                ..TakenIn::default()
+            }))
         };
         self.batch_write(lease, to, batch, write).await
     }
@@ -191,16 +239,26 @@ impl NotificationHandler {
             tx.rollback().await?;
             return Ok(Handled::Stale);
         }
-        let Some(TakenIn { done, messages }) = write(&tx).await? else {
+        let Some(taken) = write(&tx).await? else {
             tx.rollback().await?;
             return Ok(Handled::Raced);
         };
+        self.commit(tx, batch, taken).await.map(Handled::Committed)
+    }
+
+    async fn commit(&self, tx: Tx, batch: &[Received], taken: TakenIn) -> Result<Committed, StorageError> {
+        let TakenIn {
+            done,
+            messages,
+            learned,
+        } = taken;
         let outbox = outbox_insert(&tx, messages).await?;
         outbox_receive(&tx, receipts(batch)).await?;
         self.shutdown.crash_point("resolver.batch_written").await;
         tx.commit().await?;
         self.shutdown.crash_point("resolver.batch_committed").await;
-        Ok(Handled::Committed(Committed { outbox, ..done }))
+        self.routes.learn(learned);
+        Ok(Committed { outbox, ..done })
     }
 
     /// Writes everything but the offset and the outbox. None: lost a race.
@@ -219,11 +277,7 @@ impl NotificationHandler {
         messages.extend(queued.work.iter().filter_map(|work| self.opened(work, now)));
         let done = Committed {
             outbox: Vec::new(),
-            wakes: queued
-                .work
-                .iter()
-                .filter_map(|work| work.wake(&self.root, now))
-                .collect(),
+            wakes: self.wakes(&queued.work, now),
             resolutions: queued.work.iter().map(SessionResolution::of).collect(),
             refusals: decided
                 .refused
@@ -233,7 +287,12 @@ impl NotificationHandler {
             duplicates: decided.duplicates,
             requeued: queued.again.len() as u64,
         };
-        Ok(Some(TakenIn { done, messages }))
+        let learned = learned(&decided, &queued.work, &facts);
+        Ok(Some(TakenIn {
+            done,
+            messages,
+            learned,
+        }))
     }
 
     /// Creates each task once: after the first message, the task is a fact for the rest of the batch.
@@ -311,6 +370,7 @@ impl NotificationHandler {
 struct TakenIn {
     done: Committed,
     messages: Vec<Owned>,
+    learned: Vec<(Address, Route)>,
 }
 
 /// Accounts of the batch. A publisher chose the names, and only their form was checked; an account that does not exist

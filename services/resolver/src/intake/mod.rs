@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`received`] (parses the message), [`facts`] (what must be known), [`decide`] (accepted,
 //! duplicate, or refused), [`batch`] (all decisions of a batch, and its rows), [`resolve`] (which session),
-//! [`sessions`] (locks it or opens it), [`refusals`] (what a refusal writes).
+//! [`sessions`] (locks it or opens it), [`refusals`] (what a refusal writes). A batch that names what earlier ones named
+//! goes by their [`routes`].
 
 pub mod batch;
 pub mod decide;
@@ -10,4 +11,5 @@ pub mod facts;
 pub mod received;
 pub mod refusals;
 pub mod resolve;
+pub mod routes;
 pub mod sessions;

@@ -1,9 +1,14 @@
 //! The partitions of the notification stream: owners and offsets.
 
-use sea_orm::{DbErr, FromQueryResult, QueryResult};
-use storage::{Database, StorageError, Tx};
+use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
+use storage::{
+    Database, StorageError, Tx,
+    session::items_append_known::{Known, items_append_known},
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+use crate::intake::routes::Entering;
 
 /// The lease of a partition. A later claim has a higher fence, and every write under this one then fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,20 +173,51 @@ const PLACE_MOVE: &str = "
 /// Moves the offset in the batch's own transaction. `false`: another replica holds the lease, and the batch must be
 /// rolled back.
 pub async fn place_move(tx: &Tx, lease: &Lease, to: &PartitionOffset) -> Result<bool, StorageError> {
+    Ok(tx.execute("move place", PLACE_MOVE, place_values(lease, to)).await? == 1)
+}
+
+fn place_values(lease: &Lease, to: &PartitionOffset) -> [Value; 6] {
     let [partition, owner, fence] = guard(lease);
     let sequence = i64::try_from(to.sequence).expect("a stream does not reach 2^63 messages");
-    let values = [
+    [
         partition,
         owner,
         fence,
         sequence.into(),
         to.published.into(),
         to.stream_created.into(),
-    ];
-    Ok(tx.execute("move place", PLACE_MOVE, values).await? == 1)
+    ]
 }
 
-fn guard(lease: &Lease) -> [sea_orm::Value; 3] {
+/// Moves the offset and enters the batch.
+const BATCH_ENTER: &str = concat!(
+    "
+    with moved as (
+        update resolver_partition set sequence = $36, published = $37, stream_created = $38
+        where partition = $33 and owner = $34 and fence = $35 returning 1
+    ), ",
+    storage::items_append_known!()
+);
+
+/// Enters a batch by its routes, and moves the offset, in one statement. None: a route does not hold, an id is known, or
+/// another replica holds the lease; the transaction must be rolled back.
+pub async fn batch_enter(
+    tx: &Tx,
+    lease: &Lease,
+    to: &PartitionOffset,
+    entering: &Entering<'_>,
+    waiting_max: i64,
+) -> Result<Option<Vec<Known>>, StorageError> {
+    let Entering {
+        items,
+        sessions,
+        believed,
+    } = entering;
+    let place = place_values(lease, to);
+    items_append_known(tx, BATCH_ENTER, items, sessions, believed, waiting_max, place).await
+}
+
+fn guard(lease: &Lease) -> [Value; 3] {
     [
         i32::from(lease.partition).into(),
         lease.owner.into(),

@@ -10,6 +10,7 @@ mod races;
 mod receipts;
 mod refusals;
 mod replicas;
+mod routes;
 mod scene;
 mod sessions;
 mod stream;

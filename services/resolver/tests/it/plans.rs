@@ -19,7 +19,10 @@ use testkit::{
 
 use crate::scene::{Scene, scene};
 
-const STATEMENTS: [Planned; 13] = [
+/// `BATCH_ENTER` without the partition's row, of which there are few.
+const KNOWN: &str = concat!("with moved as (values (1)), ", storage::items_append_known!());
+
+const STATEMENTS: [Planned; 14] = [
     (
         facts::FACTS_FIND,
         13,
@@ -31,6 +34,17 @@ const STATEMENTS: [Planned; 13] = [
             "task_assignee_pkey",
             "message_pkey",
             "notification_pkey",
+        ],
+    ),
+    (
+        KNOWN,
+        32,
+        &[
+            "session_pkey",
+            "account_pkey",
+            "agent_pkey",
+            "task_pkey",
+            "task_assignee_pkey",
         ],
     ),
     (

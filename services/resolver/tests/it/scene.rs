@@ -131,6 +131,7 @@ impl Scene {
                 database: self.database.clone(),
                 root: Root::default(),
                 limits: LIMITS,
+                routes: std::sync::Arc::default(),
                 shutdown: Shutdown::new(),
             },
             lease: leases[0],

@@ -78,15 +78,39 @@ impl<'a> NewItem<'a> {
 }
 
 /// The rows of a statement, as `r`, and the nil UUID, which stands for none.
-macro_rules! rows {
-    () => {
-        "unnest($1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::bigint[], $7::text[], $8::text[], $9::text[],
+#[macro_export]
+macro_rules! item_rows {
+    ($($more:literal, $column:literal)?) => {
+        concat!(
+            "unnest($1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::bigint[], $7::text[], $8::text[], $9::text[],
                 $10::uuid[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bytea[], $17::text[],
-                $18::text[], $19::integer[], $20::text[], $21::text[], $22::text[])
+                $18::text[], $19::integer[], $20::text[], $21::text[], $22::text[]" $(, ", ", $more)?,
+            ")
              as r (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id, sender_kind,
                    sender_id, sender_name, queue_mode, metadata, content_hash, reason, cause, hops, traceparent, tracestate,
-                   sender_via),
+                   sender_via" $(, ", ", $column)?,
+            "),
          (values ('00000000-0000-0000-0000-000000000000'::uuid)) as none (id)"
+        )
+    };
+}
+
+/// Inserts the rows `r`, each at a position that is SQL over them.
+#[macro_export]
+macro_rules! items_insert {
+    ($position:literal) => {
+        concat!(
+            "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
+            sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
+            traceparent, tracestate, sender_via)
+        select r.account_id, r.id, nullif(r.task_id, ''), nullif(r.agent_id, none.id), nullif(r.session_id, none.id), ",
+            $position,
+            ", r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
+               r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
+               case when r.reason = '' then 'queued' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
+               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, '')
+        from "
+        )
     };
 }
 
@@ -108,16 +132,9 @@ macro_rules! counted {
 /// Relies on the primary keys.
 pub const ITEMS_APPEND: &str = concat!(
     "with entered as (
-        insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
-            sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
-            traceparent, tracestate, sender_via)
-        select r.account_id, r.id, nullif(r.task_id, ''), nullif(r.agent_id, none.id), nullif(r.session_id, none.id),
-               nullif(r.position, 0), r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
-               r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
-               case when r.reason = '' then 'queued' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
-               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, '')
-        from ",
-    rows!(),
+        ",
+    items_insert!("nullif(r.position, 0)"),
+    item_rows!(),
     "
         on conflict do nothing
         returning account_id, session_id, position
@@ -138,7 +155,7 @@ pub const ITEMS_REQUEUE: &str = concat!(
             cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
             tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
         from ",
-    rows!(),
+    item_rows!(),
     "
         where n.account_id = any (array[r.account_id]) and n.id = r.id and coalesce(n.state in ('refused', 'failed'), false)
         returning n.account_id, n.session_id, n.position
@@ -169,11 +186,12 @@ async fn write(tx: &Tx, sql: &'static str, attempt: &'static str, rows: &[NewIte
     // In one order, so that two writers of the same ids do not deadlock.
     let mut rows: Vec<&NewItem<'_>> = rows.iter().collect();
     rows.sort_unstable_by(|a, b| (a.account, a.id).cmp(&(b.account, b.id)));
-    let written: Option<Written> = tx.one(attempt, sql, columns(&rows)).await?;
+    let written: Option<Written> = tx.one(attempt, sql, item_columns(&rows)).await?;
     Ok(written.map_or(0, |written| written.queued.unsigned_abs()))
 }
 
-fn columns(rows: &[&NewItem<'_>]) -> [Value; 22] {
+/// The columns of `item_rows!`.
+pub(super) fn item_columns(rows: &[&NewItem<'_>]) -> [Value; 22] {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     [
         column(rows, |row| row.account.clone()),

@@ -8,6 +8,7 @@
 //! | [`sessions_open`] | opens generations; the unique indexes let one of two win | resolver |
 //! | [`item_enter`] | appends one item to the open session of a conversation, or sends it to the resolver | callers that know the conversation |
 //! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver, [`item_enter`](mod@item_enter) |
+//! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
 //! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait | delivery |
@@ -20,6 +21,7 @@
 
 pub mod item_enter;
 pub mod items_append;
+pub mod items_append_known;
 pub mod items_refuse;
 pub mod sessions_close;
 pub mod sessions_lock;
