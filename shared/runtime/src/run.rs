@@ -24,7 +24,7 @@ const EXIT_SETTINGS: u8 = 2;
 /// ```
 pub fn run(role: Role, start: impl AsyncFnOnce(Context) -> anyhow::Result<()>) -> ExitCode {
     telemetry::install_tls_provider();
-    let executor = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let executor = match executor() {
         Ok(executor) => executor,
         Err(error) => {
             print_error(role, &error.into());
@@ -45,6 +45,19 @@ pub fn run(role: Role, start: impl AsyncFnOnce(Context) -> anyhow::Result<()>) -
             }
         }
     })
+}
+
+/// A service mostly waits for Postgres, NATS and providers, and shares its machine with them and with other services. With
+/// few threads, work stays on one core, and wakes no thread that steals it.
+fn executor() -> std::io::Result<tokio::runtime::Runtime> {
+    /// Tokio's own variable.
+    const THREADS: &str = "TOKIO_WORKER_THREADS";
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if std::env::var_os(THREADS).is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        builder.worker_threads((cores / 4).max(1));
+    }
+    builder.enable_all().build()
 }
 
 fn set_up(role: Role) -> Result<(Arc<Settings>, TelemetryGuard), StartError> {
