@@ -313,14 +313,17 @@ impl TryFrom<Fields> for ProviderSettings {
             arguments_bytes_max: fields.arguments_bytes_max.unwrap_or(Bytes::new(256 * 1024)).usize(),
             tool_calls_max: fields.tool_calls_max.unwrap_or(Count::new(64)).usize(),
         };
-        let idle_connections_max = fields.pool_idle_connections_max.unwrap_or(CountOrNone::new(64));
+        let in_flight_max = fields.in_flight_max.unwrap_or(defaults.in_flight_max).usize();
         let pool = Pool {
-            in_flight_max: fields.in_flight_max.unwrap_or(defaults.in_flight_max).usize(),
+            in_flight_max,
             idle_timeout: fields
                 .pool_idle_timeout_ms
                 .unwrap_or(defaults.pool_idle_timeout_ms)
                 .duration(),
-            idle_connections_max: idle_connections_max.get() as usize,
+            // Fewer would be opened again for the next turns.
+            idle_connections_max: fields
+                .pool_idle_connections_max
+                .map_or(in_flight_max, |most| most.get() as usize),
         };
         if kind == ProviderKind::OpenClaw && pool.idle_timeout >= Duration::from_secs(5) {
             return Err(SettingsError::PoolIdle);
