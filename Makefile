@@ -42,7 +42,7 @@ TARGET ?=
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help run test ci chaos nightly age contract fuzz bench bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly age contract fuzz bench bench-peers bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -98,6 +98,14 @@ bench: PROFILE = release
 bench: provision rust ## Measure Signalbox against the floor of its stack (ROWS= chooses, ARGS=)
 	cargo build -p bench -p signalbox --bins --profile $(PROFILE)
 	$(dir $(SIGNALBOX))bench $(ROWS) --json $(TARGET_DIR)/bench.json --markdown $(TARGET_DIR)/bench.md $(ARGS)
+
+PEERS = bench/peers
+bench-peers: PROFILE = release
+bench-peers: provision rust ## Measure Signalbox beside graphile-worker and Restate, from their packages (needs node and npm; ARGS=)
+	npm ci --prefix $(PEERS) --ignore-scripts --no-audit --no-fund
+	cargo build --manifest-path $(PEERS)/restate-service/Cargo.toml --release --target-dir $(TARGET_DIR)/peers
+	cargo build -p bench -p signalbox --bins --profile $(PROFILE)
+	$(dir $(SIGNALBOX))bench peers --json $(TARGET_DIR)/peers.json --markdown $(TARGET_DIR)/peers.md $(ARGS)
 
 bench-micro: rust ## Measure single functions that use much CPU (ARGS= takes part of a name)
 	cargo bench --workspace --bench micro -- $(ARGS)

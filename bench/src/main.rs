@@ -5,7 +5,7 @@
 //! recorded once in Postgres. In reading order:
 //! - the work and its surroundings: [`work`], [`load`] (publishes it), [`stage`] (the servers), [`provider`] with its
 //!   [`book`] (answers calls, checks order and number), [`stored`] (old data);
-//! - the subjects: [`subject`], [`started`] (their processes), [`floor`];
+//! - the subjects: [`subject`], [`started`] (their processes), [`floor`], [`peers`];
 //! - one measurement: [`run`], [`progress`], [`kill`], and the figures: [`figures`], [`listen`] (latency), [`usage`] (CPU
 //!   and memory, from `/proc`), [`counters`] (Postgres);
 //! - all measurements: [`rows`] (rows and goals), [`shown`] (medians and ratios), [`table`], [`machine`], [`report`],
@@ -24,6 +24,7 @@ mod kill;
 mod listen;
 mod load;
 mod machine;
+mod peers;
 mod print;
 mod progress;
 mod provider;

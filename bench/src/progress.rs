@@ -54,8 +54,13 @@ impl Progress<'_> {
         publisher: &async_nats::Client,
         moments: &Moments,
     ) -> anyhow::Result<Done> {
+        let restate = started.restate;
         let publishing = async {
             match self.work.pace {
+                Pace::Live if let Subject::Peer(peer) = self.subject => {
+                    let feeding = peer.feed(self.stage, restate, self.work);
+                    timeout_at(self.deadline(), feeding).await.unwrap_or(Ok(()))
+                }
                 Pace::Live | Pace::Rate(_) => {
                     // Publishing stops when the time ends.
                     let publishing = load::publish(publisher, self.work, moments);

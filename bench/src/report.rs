@@ -104,7 +104,7 @@ pub(crate) fn text(report: &Report) -> String {
          | statements | rows | MiB | others |\n|---|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n",
     );
     for row in &report.rows {
-        for subject in [Subject::Signalbox, Subject::FloorInTwo, Subject::Floor] {
+        for subject in Subject::ALL {
             text.push_str(&medians_line(row, subject));
         }
     }

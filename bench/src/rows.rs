@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::{
     figures::Figures,
+    peers::Peer,
     report::{
         Goal,
         Wanted::{AtLeast, AtMost},
@@ -30,6 +31,14 @@ pub(crate) struct Plan {
 const ALL: &[Subject] = &[Subject::Signalbox, Subject::FloorInTwo, Subject::Floor];
 const AGAINST_TWO: &[Subject] = &[Subject::Signalbox, Subject::FloorInTwo];
 const AGAINST_ONE: &[Subject] = &[Subject::Signalbox, Subject::Floor];
+const AGAINST_PEERS: &[Subject] = &[
+    Subject::Signalbox,
+    Subject::Peer(Peer::RestateRust),
+    Subject::Peer(Peer::RestateFour),
+    Subject::Peer(Peer::Restate),
+    Subject::Peer(Peer::GraphileTuned),
+    Subject::Peer(Peer::Graphile),
+];
 const ALONE: &[Subject] = &[Subject::Signalbox];
 
 /// The reference of ratios.
@@ -291,6 +300,22 @@ pub(crate) const PLANS: &[Plan] = &[
         about: "W, with 1,000,000 old notifications stored",
         work: |shown| stored(shown, STORED_THOUSANDS),
         goals: costs_as_live,
+        ..ANY
+    },
+    Plan {
+        name: "peers",
+        about: "W, and peers that do it (bench/peers/README.md)",
+        work: |shown| Work::new(shown.notifications),
+        subjects: AGAINST_PEERS,
+        is_long: true,
+        goals: |of| {
+            let of_restate = |what, peer| of.ratio(what, Subject::Peer(peer), per_s, AtLeast(1.5));
+            vec![
+                of_restate("/s, of Restate", Peer::Restate),
+                of_restate("/s, of Restate with 4 partitions", Peer::RestateFour),
+                of_restate("/s, of Restate with 4 partitions, in Rust", Peer::RestateRust),
+            ]
+        },
         ..ANY
     },
     Plan {

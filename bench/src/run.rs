@@ -129,7 +129,7 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
         rows: per_notification(counted.rows),
         top: match subject {
             Subject::Signalbox => counters::top(&stage.observer, done.recorded).await?,
-            Subject::Floor | Subject::FloorInTwo => Vec::new(),
+            Subject::Floor | Subject::FloorInTwo | Subject::Peer(_) => Vec::new(),
         },
         in_flight_max: seen.in_flight_max,
         repeated: seen.repeated,

@@ -74,7 +74,8 @@ impl Shown {
             what,
             figure: own,
             against: Some(of),
-            value: own / of,
+            // Who has done nothing is no measure.
+            value: if of > 0.0 { own / of } else { f64::NAN },
             wanted,
         }
     }

@@ -13,7 +13,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::client::Caller;
+use crate::{client::Caller, peers::RestatePorts};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
@@ -23,6 +23,8 @@ pub(crate) struct Started {
     pub(crate) processes: Vec<Process>,
     /// Time from the first start until all were ready.
     pub(crate) ready_in: Duration,
+    /// Of a server of Restate.
+    pub(crate) restate: Option<RestatePorts>,
 }
 
 pub(crate) struct Process {
@@ -39,6 +41,7 @@ impl Started {
         Started {
             processes: Vec::new(),
             ready_in: Duration::ZERO,
+            restate: None,
         }
     }
 

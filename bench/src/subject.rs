@@ -1,4 +1,4 @@
-//! The subjects: Signalbox as deployed, with four service processes, or the floor, in one process or two.
+//! The subjects: Signalbox as deployed, with four service processes; the floor, in one process or two; peers.
 
 use std::{
     net::TcpListener,
@@ -17,6 +17,7 @@ use tokio::{process::Command, time::Instant};
 
 use crate::{
     floor, load,
+    peers::Peer,
     stage::Stage,
     started::Started,
     stored,
@@ -36,14 +37,28 @@ pub(crate) enum Subject {
     Floor,
     /// Two processes and a second stream between them.
     FloorInTwo,
+    Peer(Peer),
 }
 
 impl Subject {
+    /// In the order of a report.
+    pub(crate) const ALL: [Subject; 8] = [
+        Self::Signalbox,
+        Self::FloorInTwo,
+        Self::Floor,
+        Self::Peer(Peer::RestateRust),
+        Self::Peer(Peer::RestateFour),
+        Self::Peer(Peer::Restate),
+        Self::Peer(Peer::GraphileTuned),
+        Self::Peer(Peer::Graphile),
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Signalbox => "signalbox",
             Self::Floor => "floor",
             Self::FloorInTwo => "floor-2",
+            Self::Peer(peer) => peer.name(),
         }
     }
 
@@ -62,6 +77,7 @@ impl Subject {
                 }
                 fill(&stage.observer, work).await
             }
+            Self::Peer(peer) => peer.prepare(stage).await,
             Self::Floor | Self::FloorInTwo => {
                 sqlx::raw_sql(floor::SCHEMA)
                     .execute(&stage.observer)
@@ -91,9 +107,13 @@ impl Subject {
             Self::Signalbox => services(stage, work)?,
             Self::Floor => floor_processes(stage, work, program, &["whole"])?,
             Self::FloorInTwo => floor_processes(stage, work, program, &["intake", "turns"])?,
+            Self::Peer(peer) => peer.start(stage)?,
         };
         for process in 0..started.processes.len() {
             started.until_ready(process).await?;
+        }
+        if let Some(restate) = started.restate {
+            restate.register().await?;
         }
         started.ready_in = begun.elapsed();
         Ok(started)
@@ -103,7 +123,9 @@ impl Subject {
     pub(crate) async fn recorded(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<u32> {
         let statement = match self {
             Self::Signalbox => RECORDED,
-            Self::Floor | Self::FloorInTwo => "select /* bench */ count(*) from turn where $1 is not null",
+            Self::Floor | Self::FloorInTwo | Self::Peer(_) => {
+                "select /* bench */ count(*) from turn where $1 is not null"
+            }
         };
         count(observer, statement, since).await
     }
@@ -112,7 +134,7 @@ impl Subject {
     pub(crate) async fn replies(self, observer: &PgPool, since: OffsetDateTime) -> anyhow::Result<Option<u32>> {
         match self {
             Self::Signalbox => count(observer, REPLIES, since).await.map(Some),
-            Self::Floor | Self::FloorInTwo => Ok(None),
+            Self::Floor | Self::FloorInTwo | Self::Peer(_) => Ok(None),
         }
     }
 
@@ -123,7 +145,7 @@ impl Subject {
                 count(observer, TURNS, since).await?,
                 count(observer, DELIVERED, since).await?,
             )),
-            Self::Floor | Self::FloorInTwo => {
+            Self::Floor | Self::FloorInTwo | Self::Peer(_) => {
                 let recorded = self.recorded(observer, since).await?;
                 Ok((recorded, recorded))
             }
@@ -260,7 +282,7 @@ fn program() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-fn free_port() -> anyhow::Result<u16> {
+pub(crate) fn free_port() -> anyhow::Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
     Ok(listener.local_addr().context("no free port")?.port())
 }
