@@ -150,6 +150,7 @@ const HOME: &str = "shared/storage/src/session/";
 const EXEMPT: &[&str] = &[
     "shared/storage/src/migrations/",
     "bench/src/floor/",
+    "bench/peers/",
     "shared/testkit/src/",
     "tests/it/architecture.rs",
     // The kit counts allocations, which the benchmark would measure.
@@ -166,6 +167,7 @@ const PLANTED: &[&str] = &[
     "services/orchestrator/tests/it/twins.rs",
     "services/resolver/tests/it/ids.rs",
     "services/resolver/tests/it/races.rs",
+    "services/resolver/tests/it/routes.rs",
     "services/resolver/tests/it/sessions.rs",
     "services/resolver/tests/it/sweeps.rs",
     "services/resolver/tests/it/twins.rs",
@@ -416,7 +418,7 @@ fn visit_written(folder: &Path, see: &mut impl FnMut(&Path)) {
         let entry = entry.unwrap();
         let (path, name) = (entry.path(), entry.file_name());
         if entry.file_type().unwrap().is_dir() {
-            if name != "target" && !name.to_string_lossy().starts_with('.') {
+            if name != "target" && name != "node_modules" && !name.to_string_lossy().starts_with('.') {
                 visit_written(&path, see);
             }
         } else if path

@@ -8,7 +8,7 @@ use std::{
 };
 
 /// Build output, downloads, and git's own folder.
-const NOT_OURS: &[&str] = &["target", ".git", ".tools", ".data"];
+const NOT_OURS: &[&str] = &["target", "node_modules", ".git", ".tools", ".data"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()

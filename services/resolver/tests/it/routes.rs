@@ -1,7 +1,5 @@
 //! Batches that go by the routes of earlier ones: a route that no longer holds is looked up as if it were unknown.
 
-use std::sync::Arc;
-
 use resolver::{handlers::notification::Handled, intake::resolve::Finding};
 use serde_json::json;
 use testkit::eventually;
@@ -108,20 +106,13 @@ async fn a_route_holds_only_as_long_as_its_rows() {
     scene.check().await;
 }
 
-/// The statement waits for a session's lock, and sees the row of after the wait.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_session_that_closes_meanwhile_gets_nothing() {
-    let scene = Arc::new(scene().await);
+/// Holds the session while a routed batch of one waits for it, changes it by `sql`, and lets go.
+async fn held_meanwhile(sql: &'static str) -> (Scene, Finding, Option<i64>) {
+    let scene = scene().await;
     let mut reader = scene.reader().await;
     reader.take(&[to_coder("n-1", "b")]).await;
-    let mut closer = scene.test.owner.begin().await.unwrap();
-    sqlx::raw_sql(
-        "update notification set state = 'delivered';
-         update session set closed_at = now(), close_reason = 'reset', queued = 0",
-    )
-    .execute(&mut *closer)
-    .await
-    .unwrap();
+    let mut holder = scene.test.owner.begin().await.unwrap();
+    sqlx::raw_sql(sql).execute(&mut *holder).await.unwrap();
     assert!(reader.has_routes(&[to_coder("n-2", "b")]));
     let entering = tokio::spawn(async move { reader.take(&[to_coder("n-2", "b")]).await });
     eventually("the batch waits for the session", || async {
@@ -130,10 +121,30 @@ async fn a_session_that_closes_meanwhile_gets_nothing() {
         (scene.test.count(waiting).await == 1).then_some(())
     })
     .await;
-    closer.commit().await.unwrap();
+    holder.commit().await.unwrap();
     let committed = entering.await.unwrap();
-    assert_eq!(committed.resolutions[0].finding, Finding::Reopened);
+    let position = scene.stored("n-2").await.unwrap().position;
     scene.check().await;
+    (scene, committed.resolutions[0].finding, position)
+}
+
+/// The statement waits for a session's lock, and sees the row of after the wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_changes_meanwhile_is_seen_as_it_is() {
+    let (_, finding, position) = held_meanwhile(
+        "update notification set state = 'delivered';
+         update session set closed_at = now(), close_reason = 'reset', queued = 0",
+    )
+    .await;
+    assert_eq!((finding, position), (Finding::Reopened, Some(1)));
+
+    let (scene, finding, position) = held_meanwhile(
+        "update notification set position = 7;
+         update session set queue_tail = 7",
+    )
+    .await;
+    assert_eq!((finding, position), (Finding::Reused, Some(8)));
+    assert_eq!(scene.sessions().await[0].2, 8);
 }
 
 /// One notification of a batch without a route: all are looked up, since the order of a queue is that of the stream.
