@@ -108,7 +108,7 @@ pub async fn queue_next(
         let name = (item.account.clone(), item.session_id);
         let read = row.thread_read.map_or_else(Vec::new, |read| read.0);
         let ids = row.thread_ids.unwrap_or_default();
-        item.facts.thread = threads.extract(&name, ids.into_iter().rev(), known.get(&name), read);
+        item.facts.thread = Threads::extract(ids.into_iter().rev(), known.get(&name), read);
         item
     };
     Ok(rows.into_iter().map(complete).collect())

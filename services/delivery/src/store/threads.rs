@@ -44,8 +44,6 @@ impl Threads {
 
     /// The messages `ids`, each of which is in the cached extract or was read.
     pub fn extract(
-        &self,
-        name: &SessionName,
         ids: impl Iterator<Item = MessageId>,
         known: Option<&ThreadExtract>,
         read: Vec<ThreadMessage>,
@@ -55,8 +53,13 @@ impl Threads {
             .chain(read.into_iter().map(Arc::new))
             .map(|message| (message.id, message))
             .collect();
-        let extract: ThreadExtract = ids.filter_map(|id| messages.remove(&id)).collect();
-        self.0.insert(name.clone(), Arc::clone(&extract));
-        extract
+        ids.filter_map(|id| messages.remove(&id)).collect()
+    }
+
+    /// Of committed transactions only: a reply that was rolled back may be posted with another text under the same id.
+    pub fn keep(&self, extracts: impl IntoIterator<Item = (SessionName, ThreadExtract)>) {
+        for (name, extract) in extracts {
+            self.0.insert(name, extract);
+        }
     }
 }

@@ -153,10 +153,9 @@ impl Claimer {
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
-        self.starter.committed(&starting);
+        let mut work = self.starter.committed(starting);
         self.shutdown.crash_point("delivery.claim_committed").await;
 
-        let mut work = starting.work;
         work.extend(resumed);
         let handled: HashSet<SessionName> = work
             .iter()

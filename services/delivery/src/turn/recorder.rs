@@ -90,7 +90,7 @@ impl Recorder {
         }
     }
 
-    /// None: a session that was to go on began no turn. Nothing was written.
+    /// None: a session that was to go on began no turn, or the process stops. Nothing was written.
     async fn record_all(
         &self,
         reports: &[Report],
@@ -172,18 +172,18 @@ impl Recorder {
         }
         outbox.extend(outbox_insert(&tx, dead_letters).await?);
         let starting = match going_on {
-            Some((_, replica)) => match self.go_on(&tx, &decided, replica).await? {
-                Some(starting) => starting,
-                None => {
-                    tx.rollback().await?;
-                    return Ok(None);
-                }
-            },
-            None => Starting::default(),
+            // A turn that begins at the stop could not end.
+            Some(_) if self.shutdown.is_stopping() => None,
+            Some((_, replica)) => self.go_on(&tx, &decided, replica).await?,
+            None => Some(Starting::default()),
+        };
+        let Some(starting) = starting else {
+            tx.rollback().await?;
+            return Ok(None);
         };
         self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
-        self.starter.committed(&starting);
+        let begun = self.starter.committed(starting);
         self.shutdown.crash_point("delivery.outcome_committed").await;
         self.outbox.publish_soon(outbox);
         for (decided, changed) in &decided {
@@ -195,7 +195,6 @@ impl Recorder {
             }
             log(&report.work, settled, changed);
         }
-        let begun = starting.work;
         Ok(Some(Recorded { free, begun }))
     }
 

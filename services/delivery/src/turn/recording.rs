@@ -11,7 +11,10 @@ use domain::{Backoff, error_chain};
 use runtime::Incarnation;
 use storage::{Parts, StorageError};
 use time::OffsetDateTime;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
 use tracing::warn;
 
 use super::{GATHER, RETRY_PAUSE, call::Report, is_of_the_batch, recorder::Recorder, workers::Workers};
@@ -23,6 +26,11 @@ use crate::{
 /// A session keeps its place this long while others of its account wait for one: long against a turn that is over at once,
 /// short against one of an agent that thinks.
 const PLACE_KEPT_MAX: time::Duration = time::Duration::milliseconds(100);
+
+/// How long a statement waits for a lock when next turns begin with a record: the record without them comes after it.
+const BEGIN_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
+/// After a failure, no turn begins with a record for so long: what made it fail may stay.
+const BEGIN_PAUSE: Duration = Duration::from_secs(1);
 
 /// Sessions that may start their next turns in their places.
 struct GoingOn {
@@ -44,6 +52,11 @@ pub async fn record(
         database: recorder.database.hurried(),
         ..recorder.clone()
     };
+    let beginning = Recorder {
+        database: hurried.database.with_lock_timeout(BEGIN_LOCK_TIMEOUT),
+        ..recorder.clone()
+    };
+    let mut begins_from = Instant::now();
     let mut batch = Vec::new();
     loop {
         if reports
@@ -56,13 +69,18 @@ pub async fn record(
         let several = batch.len() > 1;
         // One transaction holds one outcome per session. One worker has a session at a time, so a batch never has two.
         let mut alone = BTreeSet::new();
-        let mut parts = Parts::of(&batch);
-        let mut going_on = workers.going_on(&batch, &again).await;
+        let may_begin = Instant::now() >= begins_from;
+        let begun = match may_begin {
+            true => workers.record_and_begin(&beginning, &batch, &again).await,
+            false => Begun::No,
+        };
+        if let Begun::Failed = begun {
+            begins_from = Instant::now() + BEGIN_PAUSE;
+        }
+        let mut parts = Parts::of(if let Begun::Recorded = begun { &[] } else { &batch[..] });
         while let Some(part) = parts.next() {
             let recorder = if parts.hurries(part) { &hurried } else { &recorder };
-            let Err(error) =
-                record_patiently(recorder, part, going_on.take(), &workers, StorageError::waits_for_lock).await
-            else {
+            let Err(error) = record_patiently(recorder, part, &workers, StorageError::waits_for_lock).await else {
                 continue;
             };
             // One bad report, or one locked session, must not block the others.
@@ -108,7 +126,7 @@ async fn record_while_slow(recorder: &Recorder, one: &[Report; 1], workers: &Wor
     let (mut tries, mut backoff) = (1, Backoff::new(RETRY_PAUSE, ALONE_PAUSE_MAX));
     loop {
         let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
-        match record_patiently(recorder, one, None, workers, |_| false).await {
+        match record_patiently(recorder, one, workers, |_| false).await {
             Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
             ended => return ended,
         }
@@ -139,19 +157,13 @@ async fn record_unrecordable(recorder: &Recorder, report: Report, error: &Storag
 async fn record_patiently(
     recorder: &Recorder,
     reports: &[Report],
-    mut going_on: Option<GoingOn>,
     workers: &Workers,
     ends: fn(&StorageError) -> bool,
 ) -> Result<(), StorageError> {
     loop {
-        let going_on = going_on.take();
-        let may = going_on.as_ref().map(|one| (&one.sessions, one.incarnation.id));
-        match recorder.record(reports, may).await {
+        match recorder.record(reports, None).await {
             Ok(recorded) => {
                 recorder.recorded.fetch_add(1, Ordering::Relaxed);
-                if let Some(going_on) = going_on {
-                    workers.take(recorded.begun, &going_on.incarnation, &going_on.reports);
-                }
                 tell(&workers.signals, Signal::Free(recorded.free)).await;
                 return Ok(());
             }
@@ -168,8 +180,46 @@ async fn record_patiently(
     }
 }
 
+/// The end of a record with which next turns were to begin.
+enum Begun {
+    Recorded,
+    /// No session may go on: nothing was tried.
+    No,
+    /// The outcomes are still to be recorded, without beginnings.
+    Failed,
+}
+
 impl Workers {
-    /// Asks which sessions of these reports may go on. None while the process stops or has no lease.
+    /// Records a batch and begins the next turns of its sessions, once.
+    async fn record_and_begin(
+        &self,
+        recorder: &Recorder,
+        reports: &[Report],
+        again: &mpsc::WeakSender<Report>,
+    ) -> Begun {
+        let Some(going_on) = self.going_on(reports, again).await else {
+            return Begun::No;
+        };
+        let may = (&going_on.sessions, going_on.incarnation.id);
+        match recorder.record(reports, Some(may)).await {
+            Ok(recorded) => {
+                recorder.recorded.fetch_add(1, Ordering::Relaxed);
+                self.take(recorded.begun, &going_on.incarnation, &going_on.reports);
+                tell(&self.signals, Signal::Free(recorded.free)).await;
+                Begun::Recorded
+            }
+            Err(error) => {
+                warn!(
+                    error = error_chain(&error),
+                    reports = reports.len(),
+                    "recording outcomes and beginning the next turns failed; recording the outcomes alone"
+                );
+                Begun::Failed
+            }
+        }
+    }
+
+    /// Asks which sessions of these reports may go on. None: no session, or the process stops or has no lease.
     async fn going_on(&self, reports: &[Report], again: &mpsc::WeakSender<Report>) -> Option<GoingOn> {
         let incarnation = self.replica.current()?;
         let now = OffsetDateTime::now_utc();
@@ -181,9 +231,10 @@ impl Workers {
         let stays = reports.iter().map(stay).collect();
         let (answer, answered) = oneshot::channel();
         tell(&self.signals, Signal::MayGoOn(stays, answer)).await;
+        // The conductor ends at the stop.
+        let sessions = answered.await.ok().filter(|sessions| !sessions.is_empty())?;
         Some(GoingOn {
-            // The conductor ends at the stop: then no turn begins.
-            sessions: answered.await.ok()?,
+            sessions,
             incarnation,
             reports: again.upgrade()?,
         })

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     metrics,
-    prompt::{MarkSecret, OverviewEntry, Profiles},
+    prompt::{MarkSecret, OverviewEntry, Profiles, ThreadExtract},
     providers::{Driver, Effects, Slot},
     settings::DeliverySettings,
     store::{
@@ -53,6 +53,8 @@ pub struct Starting {
     pub without_slot: Vec<(SessionName, String)>,
     /// The rows of `work`.
     turns: Vec<NewTurn>,
+    /// The threads in the prompts of `work`. They may have messages that the transaction has written.
+    threads: Vec<(SessionName, ThreadExtract)>,
 }
 
 /// All slots of a provider are taken.
@@ -89,21 +91,25 @@ impl Starter {
             .unzip();
         self.complete(tx, &mut start).await?;
         for ((session, item), slot) in start.into_iter().zip(slots) {
+            let thread = ThreadExtract::clone(&item.facts.thread);
             let begun = self.begin(&session, item);
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
             work.slot = slot.map(Arc::new);
             starting.turns.push(turn);
+            starting.threads.push((session.name(), thread));
             starting.work.push(work);
         }
         turns_begin(tx, &starting.turns, replica, &self.kept).await?;
         Ok(starting)
     }
 
-    /// To be called when the transaction has committed.
-    pub fn committed(&self, starting: &Starting) {
+    /// To be called when the transaction has committed. Caches what is true from now on, and returns the work.
+    pub fn committed(&self, starting: Starting) -> Vec<Work> {
         self.kept.add(&starting.turns);
+        self.threads.keep(starting.threads);
+        starting.work
     }
 
     /// To be called when the transaction has failed.

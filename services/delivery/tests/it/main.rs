@@ -5,6 +5,7 @@ mod claims;
 mod failures;
 mod fairness;
 mod gateway;
+mod going_on;
 mod impossible;
 mod interrupted;
 mod plans;

@@ -123,10 +123,13 @@ impl NotificationHandler {
         now: OffsetDateTime,
     ) -> Result<Handled, StorageError> {
         if let Some(routed) = self.routes.of(batch, &self.limits) {
-            if let Some(committed) = self.enter(lease, to, batch, &routed, now).await? {
+            let entered = self.enter(lease, to, batch, &routed, now).await;
+            if let Ok(Some(committed)) = entered {
                 return Ok(Handled::Committed(committed));
             }
+            // After an error, too: the next try is a look-up.
             self.routes.forget(batch);
+            entered?;
         }
         self.batch_write(lease, to, batch, async |tx| self.take_in(tx, batch, now).await)
             .await
