@@ -19,7 +19,7 @@ use crate::{
     client::Caller,
     floor,
     stage::Stage,
-    started::Started,
+    started::{Started, complete},
     subject::free_port,
     work::{Work, body},
 };
@@ -71,15 +71,9 @@ impl Peer {
         if self.is_restate() {
             return Ok(());
         }
-        let output = Command::new(format!("{FOLDER}/node_modules/.bin/graphile-worker"))
-            .args(["--schema-only", "--connection", &stage.database_url])
-            .output()
-            .await
-            .context("could not run graphile-worker")?;
-        if !output.status.success() {
-            bail!("graphile-worker: {}", String::from_utf8_lossy(&output.stderr));
-        }
-        Ok(())
+        let mut schema = Command::new(format!("{FOLDER}/node_modules/.bin/graphile-worker"));
+        schema.args(["--schema-only", "--connection", &stage.database_url]);
+        complete("graphile-worker", schema).await
     }
 
     pub(crate) fn start(self, stage: &Stage) -> anyhow::Result<Started> {

@@ -27,6 +27,19 @@ pub(crate) struct Row {
     pub(crate) failed: Option<String>,
 }
 
+impl Row {
+    /// In the order of their runs.
+    fn subjects(&self) -> Vec<&'static str> {
+        let mut subjects = Vec::new();
+        for run in &self.runs {
+            if !subjects.contains(&run.subject) {
+                subjects.push(run.subject);
+            }
+        }
+        subjects
+    }
+}
+
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Run {
     pub(crate) subject: &'static str,
@@ -104,7 +117,7 @@ pub(crate) fn text(report: &Report) -> String {
          | statements | rows | MiB | others |\n|---|---|---:|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n",
     );
     for row in &report.rows {
-        for subject in Subject::ALL {
+        for subject in row.subjects() {
             text.push_str(&medians_line(row, subject));
         }
     }
@@ -156,11 +169,11 @@ fn goal_line(row: &str, goal: &Goal) -> String {
     )
 }
 
-fn medians_line(row: &Row, subject: Subject) -> String {
+fn medians_line(row: &Row, subject: &str) -> String {
     let of: Vec<&Figures> = row
         .runs
         .iter()
-        .filter(|run| run.subject == subject.name())
+        .filter(|run| run.subject == subject)
         .map(|run| &run.figures)
         .collect();
     let Some(first) = of.first() else {
@@ -182,7 +195,7 @@ fn medians_line(row: &Row, subject: Subject) -> String {
     format!(
         "| {} | {} | {done} | {} | {} | {} | {} | {own} + {postgres} + {nats} ({provider}) | {} | {} | {} | {} | {} |\n",
         row.name,
-        subject.name(),
+        subject,
         number(median(&|figures| figures.per_s)),
         number(median(&|figures| figures.per_s_whole.unwrap_or(f64::NAN))),
         number(median(&|figures| figures

@@ -145,3 +145,15 @@ impl Started {
         Ok(said)
     }
 }
+
+/// Waits for a program that ends; its standard error is the error.
+pub(crate) async fn complete(name: &str, mut command: Command) -> anyhow::Result<()> {
+    let output = command
+        .output()
+        .await
+        .with_context(|| format!("could not run {name}"))?;
+    if !output.status.success() {
+        bail!("{name}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(())
+}

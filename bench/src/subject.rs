@@ -19,7 +19,7 @@ use crate::{
     floor, load,
     peers::Peer,
     stage::Stage,
-    started::Started,
+    started::{Started, complete},
     stored,
     work::{AGENT, TASKS_AN_ACCOUNT, Work, account},
 };
@@ -41,18 +41,6 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// In the order of a report.
-    pub(crate) const ALL: [Subject; 8] = [
-        Self::Signalbox,
-        Self::FloorInTwo,
-        Self::Floor,
-        Self::Peer(Peer::RestateRust),
-        Self::Peer(Peer::RestateFour),
-        Self::Peer(Peer::Restate),
-        Self::Peer(Peer::GraphileTuned),
-        Self::Peer(Peer::Graphile),
-    ];
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Signalbox => "signalbox",
@@ -226,19 +214,14 @@ fn floor_processes(stage: &Stage, work: &Work, program: Option<&Path>, parts: &[
 }
 
 async fn migrate(stage: &Stage) -> anyhow::Result<()> {
-    let output = Command::new(program()?)
+    let mut command = Command::new(program()?);
+    command
         .arg("migrate")
         .current_dir(&stage.directory)
         .env("DATABASE_URL", &stage.database_url)
         .env("NATS_URL", stage.nats.url_of(User::Operator.name()))
-        .env(ENVELOPE.0, ENVELOPE.1)
-        .output()
-        .await
-        .context("could not run signalbox migrate")?;
-    if !output.status.success() {
-        bail!("signalbox migrate: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(())
+        .env(ENVELOPE.0, ENVELOPE.1);
+    complete("signalbox migrate", command).await
 }
 
 /// Inserts accounts with their agent and tasks, and old data.

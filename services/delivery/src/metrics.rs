@@ -80,7 +80,7 @@ impl Default for Metrics {
             failures: counter("signalbox.delivery.failures", "Failed provider calls by class"),
             stale: counter(
                 "signalbox.delivery.stale",
-                "Outcomes discarded because another replica held the session",
+                "Outcomes discarded because the session has a newer fence",
             ),
             tokens: counter("signalbox.delivery.tokens", "Tokens as the providers count them"),
             history: counter(

@@ -110,7 +110,8 @@ impl Recorder {
         let mut free = Vec::with_capacity(reports.len());
         let mut decided = Vec::with_capacity(reports.len());
         for report in reports {
-            // A newer fence: another replica took the session over and resumes the turn. A normal outcome.
+            // A newer fence is a normal outcome: another replica resumes the turn, or an earlier try recorded it and
+            // began the next turn, and its commit was not confirmed.
             match sessions
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.turn.fence)
@@ -136,7 +137,7 @@ impl Recorder {
                     let (turn_id, fence) = (report.work.turn.id, report.work.turn.fence);
                     tracing::info!(
                         %turn_id, session_id = %report.work.turn.session, %fence,
-                        "outcome discarded: another replica holds the session"
+                        "outcome discarded: the session has a newer fence"
                     );
                     free.push((report.work.name(), true));
                 }

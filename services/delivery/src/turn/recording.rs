@@ -69,15 +69,14 @@ pub async fn record(
         let several = batch.len() > 1;
         // One transaction holds one outcome per session. One worker has a session at a time, so a batch never has two.
         let mut alone = BTreeSet::new();
-        let may_begin = Instant::now() >= begins_from;
-        let begun = match may_begin {
-            true => workers.record_and_begin(&beginning, &batch, &again).await,
-            false => Begun::No,
-        };
-        if let Begun::Failed = begun {
-            begins_from = Instant::now() + BEGIN_PAUSE;
+        if Instant::now() >= begins_from {
+            match workers.record_and_begin(&beginning, &batch, &again).await {
+                Begun::Recorded => batch.clear(),
+                Begun::No => {}
+                Begun::Failed => begins_from = Instant::now() + BEGIN_PAUSE,
+            }
         }
-        let mut parts = Parts::of(if let Begun::Recorded = begun { &[] } else { &batch[..] });
+        let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
             let recorder = if parts.hurries(part) { &hurried } else { &recorder };
             let Err(error) = record_patiently(recorder, part, &workers, StorageError::waits_for_lock).await else {
