@@ -73,6 +73,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         metrics: metrics.clone(),
         outbox: context.outbox.clone(),
         recorded: Arc::default(),
+        passes_locked: false,
         shutdown: context.shutdown.clone(),
     };
     let others = replica.others();

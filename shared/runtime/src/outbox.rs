@@ -42,8 +42,8 @@ use settlement::{SETTLEMENTS_MAX, Settlement};
 /// Bytes of payloads in the queue or being published from it.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of payloads that a sweep claims at one time, of notifications and of everything else each. The row that
-/// reaches the limit is included.
-const SWEEP_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// reaches the limit is included. Some thousands of messages, so that they are published before the claim expires.
+const SWEEP_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
     rows.into_iter().map(OutboxRow::bytes).sum()

@@ -34,6 +34,16 @@ struct Account {
     in_flight: usize,
     /// The account's own limit, as last read.
     limit: Option<usize>,
+    in_turn: bool,
+}
+
+impl Account {
+    /// How many more sessions may be busy.
+    fn places(&self, limits: &DeliverySettings) -> usize {
+        let limit = limits.turns_in_flight_account_max.usize();
+        let limit = self.limit.map_or(limit, |own| own.min(limit));
+        limit.saturating_sub(self.in_flight)
+    }
 }
 
 /// Sessions that wait for a slot of one provider; accounts take turns.
@@ -73,9 +83,9 @@ pub struct DispatchQueue {
     limits: Arc<DeliverySettings>,
     places: HashMap<SessionName, Standing>,
     accounts: HashMap<AccountId, Account>,
-    /// Accounts with waiting sessions, in the order of their turns.
+    /// Accounts with waiting sessions and below their limits, in the order of their turns.
     turn: VecDeque<AccountId>,
-    /// The same accounts by number of waiting sessions: the last one makes room when the queue is full.
+    /// Accounts by number of waiting sessions: the last one makes room when the queue is full.
     shares: BTreeSet<(usize, AccountId)>,
     in_flight: usize,
     waiting: usize,
@@ -135,18 +145,14 @@ impl DispatchQueue {
     /// Takes up to `max` sessions; each is busy until it is [`DispatchQueue::free`]d.
     pub fn take(&mut self, max: usize) -> Vec<SessionName> {
         let mut taken = Vec::new();
-        // Every account is checked once after the last success; if none is below its limit, the loop ends.
-        let mut passed = 0;
-        while taken.len() < max && self.in_flight < self.limits.turns_in_flight_max.usize() && passed < self.turn.len()
-        {
+        while taken.len() < max && self.in_flight < self.limits.turns_in_flight_max.usize() {
             let Some(id) = self.turn.pop_front() else { break };
-            let account = self.accounts.get(&id).expect("a queued account has an entry");
-            if account.in_flight >= self.limit_of(account) {
-                self.turn.push_back(id);
-                passed += 1;
+            let account = self.accounts.get_mut(&id).expect("a queued account has an entry");
+            account.in_turn = false;
+            if account.places(&self.limits) == 0 {
+                // Its limit was lowered: a turn that ends brings it back.
                 continue;
             }
-            let account = self.accounts.get_mut(&id).expect("a queued account has an entry");
             let session = account
                 .waiting
                 .pop_front()
@@ -155,13 +161,10 @@ impl DispatchQueue {
             self.in_flight += 1;
             self.waiting -= 1;
             shared(&mut self.shares, &id, account.waiting.len() + 1, account.waiting.len());
-            if !account.waiting.is_empty() {
-                self.turn.push_back(id.clone());
-            }
             self.places
                 .insert((id.clone(), session), Standing::Busy { again: false });
+            self.queue(&id);
             taken.push((id, session));
-            passed = 0;
         }
         taken
     }
@@ -181,11 +184,14 @@ impl DispatchQueue {
             self.append(name);
         } else if account.in_flight == 0 && account.waiting.is_empty() {
             self.accounts.remove(&name.0);
+        } else {
+            self.queue(&name.0);
         }
     }
 
     /// Whether a busy session may start its next turn in its place, so that no one waits longer: every waiting session
-    /// has a place. Where sessions of its own account have none, it may go on for as long as its stay is `brief`.
+    /// that may have a place gets one. Where sessions of its own account get none, it may go on for as long as its stay is
+    /// `brief`. Sessions that wait for their account's limit could not use the place of another account.
     pub fn may_go_on(&self, name: &SessionName, provider: &str, brief: bool) -> bool {
         let Some(account) = self.accounts.get(&name.0) else {
             return false;
@@ -193,18 +199,31 @@ impl DispatchQueue {
         if self.aside.contains_key(provider) {
             return false;
         }
-        let all_fit = self.in_flight + self.waiting <= self.limits.turns_in_flight_max.usize();
-        let own_fit = account.in_flight + account.waiting.len() <= self.limit_of(account);
-        let others_wait = self.turn.len() > usize::from(!account.waiting.is_empty());
+        let free = self.limits.turns_in_flight_max.usize().saturating_sub(self.in_flight);
+        // An account in the turn needs a place at least.
+        let wanted = self.turn.iter().take(free + 1).map(|id| {
+            let account = &self.accounts[id];
+            account.waiting.len().min(account.places(&self.limits))
+        });
+        let all_fit = wanted.sum::<usize>() <= free;
+        let own_fit = account.waiting.len() <= account.places(&self.limits);
+        let others_wait = self.turn.len() > usize::from(account.in_turn);
         match all_fit {
             true => own_fit || brief,
             false => brief && !others_wait,
         }
     }
 
-    fn limit_of(&self, account: &Account) -> usize {
-        let limit = self.limits.turns_in_flight_account_max.usize();
-        account.limit.map_or(limit, |own| own.min(limit))
+    /// Puts an account into the turn, unless it is there, has no waiting session, or is at its limit.
+    fn queue(&mut self, id: &AccountId) {
+        if let Some(account) = self.accounts.get_mut(id)
+            && !account.in_turn
+            && !account.waiting.is_empty()
+            && account.places(&self.limits) > 0
+        {
+            account.in_turn = true;
+            self.turn.push_back(id.clone());
+        }
     }
 
     /// Releases a busy session whose provider has no free slot, and sets it aside. If too many are set aside, it is
@@ -241,6 +260,7 @@ impl DispatchQueue {
     pub fn limit(&mut self, account: &AccountId, limit: Option<usize>) {
         if let Some(entry) = self.accounts.get_mut(account) {
             entry.limit = limit;
+            self.queue(account);
         }
     }
 
@@ -280,9 +300,6 @@ impl DispatchQueue {
 
     fn insert(&mut self, name: SessionName, push: fn(&mut VecDeque<SessionId>, SessionId)) {
         let account = self.accounts.entry(name.0.clone()).or_default();
-        if account.waiting.is_empty() {
-            self.turn.push_back(name.0.clone());
-        }
         push(&mut account.waiting, name.1);
         shared(
             &mut self.shares,
@@ -291,6 +308,7 @@ impl DispatchQueue {
             account.waiting.len(),
         );
         self.waiting += 1;
+        self.queue(&name.0);
         self.places.insert(name, Standing::Waiting);
     }
 }
@@ -470,12 +488,21 @@ mod tests {
         queue.wake(name("acme", 3));
         assert_eq!(may(&queue), [true, false], "its own account waits");
         queue.wake(name("umbra", 10));
-        assert_eq!(may(&queue), [false, false], "another account has no place");
-        assert_eq!(queue.take(1), [name("umbra", 10)]);
+        assert_eq!(may(&queue), [true, false], "another account has a place");
+        assert_eq!(queue.take(4), [name("umbra", 10)]);
         assert_eq!(
             may(&queue),
             [true, false],
             "the process is full, and only its own account waits"
+        );
+        queue.wake(name("umbra", 11));
+        assert_eq!(may(&queue), [false, false], "another account has no place");
+        queue.limit(&name("umbra", 11).0, Some(1));
+        assert_eq!(queue.take(4), []);
+        assert_eq!(
+            may(&queue),
+            [true, false],
+            "another account waits for its own limit and not for a place"
         );
         queue.free(name("acme", 1), false);
         assert_eq!(may(&queue), [true, true], "who waits has a place");
@@ -485,6 +512,24 @@ mod tests {
         queue.set_aside(name("umbra", 10), "default");
         assert_eq!(may(&queue), [false, false], "its provider's slot is waited for");
         assert!(!queue.may_go_on(&name("zeta", 1), "none", true), "it is not busy");
+    }
+
+    #[test]
+    fn an_account_at_its_limit_comes_back_when_it_may_have_a_place() {
+        let mut queue = queue(10, 2, 100);
+        for session in 0..4 {
+            queue.wake(name("acme", session));
+        }
+        assert_eq!(queue.take(10).len(), 2);
+        assert_eq!(queue.take(10), []);
+        queue.free(name("acme", 0), false);
+        assert_eq!(queue.take(10), [name("acme", 2)]);
+        let acme = name("acme", 0).0;
+        queue.limit(&acme, Some(1));
+        queue.free(name("acme", 1), false);
+        assert_eq!(queue.take(10), [], "its own limit is lower");
+        queue.limit(&acme, None);
+        assert_eq!(queue.take(10), [name("acme", 3)]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{ImpossibleStep, InstructionLayout, TurnId, TurnState, TurnStep};
+use domain::{Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 
@@ -39,12 +39,29 @@ pub struct Beginning {
     pub trace: TraceContext,
 }
 
+/// Whether the session is the one of the item's agent and task, or of its agent. Several services may write items: none
+/// brings a task into the provider's conversation of another.
+fn is_of(session: &LockedSession, item: &QueuedItem) -> bool {
+    let task = item.facts.task.as_ref().map(|task| &task.id);
+    [SessionScope::Task, SessionScope::Agent].into_iter().any(|scope| {
+        let conversation = Conversation::of(&session.account, scope, task, item.agent_id);
+        conversation.key(session.generation).to_string() == session.key
+    })
+}
+
 /// The row and the work of a new turn. Pure.
 pub fn begin(
     session: &LockedSession,
     item: QueuedItem,
     beginning: Beginning,
 ) -> Result<(NewTurn, Work), ImpossibleStep> {
+    if !is_of(session, &item) {
+        return Err(ImpossibleStep {
+            noun: "notification",
+            state: "queued in a session of another task or agent",
+            step: "begin",
+        });
+    }
     let phase = session.facts.claimed()?.phase;
     let state = TurnState::Started.after(TurnStep::Send)?;
     let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);

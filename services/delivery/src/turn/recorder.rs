@@ -8,7 +8,7 @@ use std::{
 };
 
 use contracts::Root;
-use domain::{ImpossibleStep, SessionPhase};
+use domain::{ImpossibleStep, SessionPhase, TurnId};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -33,7 +33,7 @@ use crate::{
     store::{SessionName, refused::notifications_load},
 };
 use storage::session::{
-    sessions_lock::{LockedSession, SESSIONS_LOCK, SessionFacts, sessions_lock},
+    sessions_lock::{LockedSession, SESSIONS_LOCK, SESSIONS_LOCK_FREE, SessionFacts, sessions_lock},
     turns_record::{Changed, TurnRecord, Written, turns_record},
 };
 
@@ -46,6 +46,8 @@ pub struct Recorder {
     pub outbox: Outbox,
     /// Number of committed batches, of all recorders of this process.
     pub recorded: Arc<AtomicU64>,
+    /// Leaves outcomes out whose sessions another transaction has locked, instead of waiting.
+    pub passes_locked: bool,
     /// Triggers crash points.
     pub shutdown: Shutdown,
 }
@@ -57,6 +59,8 @@ pub struct Recorded {
     pub free: Vec<(SessionName, bool)>,
     /// The next turns of the others.
     pub begun: Vec<Work>,
+    /// Turns that were left out, since another transaction has their sessions locked.
+    pub locked: Vec<TurnId>,
 }
 
 /// A report with a current fence, and its meaning.
@@ -101,13 +105,18 @@ impl Recorder {
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
             .await?;
-        let sessions: HashMap<SessionName, LockedSession> = sessions_lock(&tx, SESSIONS_LOCK, &names)
+        let lock = match self.passes_locked {
+            true => SESSIONS_LOCK_FREE,
+            false => SESSIONS_LOCK,
+        };
+        let sessions: HashMap<SessionName, LockedSession> = sessions_lock(&tx, lock, &names)
             .await?
             .into_iter()
             .map(|session| (session.name(), session))
             .collect();
         let now = OffsetDateTime::now_utc();
         let mut free = Vec::with_capacity(reports.len());
+        let mut locked = Vec::new();
         let mut decided = Vec::with_capacity(reports.len());
         for report in reports {
             // A newer fence is a normal outcome: another replica resumes the turn, or an earlier try recorded it and
@@ -131,6 +140,9 @@ impl Recorder {
                         }
                         None => free.push((report.work.name(), false)),
                     }
+                }
+                None if self.passes_locked && !sessions.contains_key(&report.work.name()) => {
+                    locked.push(report.work.turn.id);
                 }
                 None => {
                     self.metrics.stale();
@@ -196,7 +208,7 @@ impl Recorder {
             }
             log(&report.work, settled, changed);
         }
-        Ok(Some(Recorded { free, begun }))
+        Ok(Some(Recorded { free, begun, locked }))
     }
 
     /// The messages of these outcomes, but those of dead letters, if this is what was written.

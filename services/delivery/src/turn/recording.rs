@@ -3,16 +3,16 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use domain::{Backoff, error_chain};
+use domain::{Backoff, TurnId, error_chain};
 use runtime::Incarnation;
 use storage::{Parts, StorageError};
 use time::OffsetDateTime;
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{Semaphore, mpsc, oneshot},
     time::Instant,
 };
 use tracing::warn;
@@ -27,8 +27,8 @@ use crate::{
 /// short against one of an agent that thinks.
 const PLACE_KEPT_MAX: time::Duration = time::Duration::milliseconds(100);
 
-/// How long a statement waits for a lock when next turns begin with a record: the record without them comes after it.
-const BEGIN_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
+/// How long a statement waits for a lock at the first try of a batch: the others of the batch wait with it.
+const BATCH_LOCK_TIMEOUT: Duration = Duration::from_millis(250);
 /// After a failure, no turn begins with a record for so long: what made it fail may stay.
 const BEGIN_PAUSE: Duration = Duration::from_secs(1);
 
@@ -48,14 +48,19 @@ pub async fn record(
     again: mpsc::WeakSender<Report>,
     workers: Workers,
 ) {
+    let prompt = Recorder {
+        database: recorder.database.with_lock_timeout(BATCH_LOCK_TIMEOUT),
+        ..recorder.clone()
+    };
     let hurried = Recorder {
-        database: recorder.database.hurried(),
+        database: prompt.database.hurried(),
         ..recorder.clone()
     };
-    let beginning = Recorder {
-        database: hurried.database.with_lock_timeout(BEGIN_LOCK_TIMEOUT),
-        ..recorder.clone()
+    let passing = Recorder {
+        passes_locked: true,
+        ..hurried.clone()
     };
+    let places_alone = Arc::new(Semaphore::new(ALONE_MAX));
     let mut begins_from = Instant::now();
     let mut batch = Vec::new();
     loop {
@@ -69,19 +74,29 @@ pub async fn record(
         let several = batch.len() > 1;
         // One transaction holds one outcome per session. One worker has a session at a time, so a batch never has two.
         let mut alone = BTreeSet::new();
+        // After a failure no outcome waits for a lock with others.
+        let mut has_failed = false;
         if Instant::now() >= begins_from {
-            match workers.record_and_begin(&beginning, &batch, &again).await {
+            match workers.record_and_begin(&hurried, &batch, &again).await {
                 Begun::Recorded => batch.clear(),
                 Begun::No => {}
-                Begun::Failed => begins_from = Instant::now() + BEGIN_PAUSE,
+                Begun::Failed => {
+                    has_failed = true;
+                    begins_from = Instant::now() + BEGIN_PAUSE;
+                }
             }
         }
         let mut parts = Parts::of(&batch);
         while let Some(part) = parts.next() {
-            let recorder = if parts.hurries(part) { &hurried } else { &recorder };
-            let Err(error) = record_patiently(recorder, part, &workers, StorageError::waits_for_lock).await else {
-                continue;
+            let recorder = if has_failed { &passing } else { &prompt };
+            let error = match record_patiently(recorder, part, &workers, StorageError::waits_for_lock).await {
+                Ok(locked) => {
+                    alone.extend(locked);
+                    continue;
+                }
+                Err(error) => error,
             };
+            has_failed = true;
             // One bad report, or one locked session, must not block the others.
             if parts.halve(part) {
                 warn!(
@@ -94,7 +109,7 @@ pub async fn record(
             }
         }
         for report in batch.drain(..).filter(|report| alone.contains(&report.work.turn.id)) {
-            let recording = record_alone(recorder.clone(), report, workers.clone());
+            let recording = record_alone(recorder.clone(), report, workers.clone(), Arc::clone(&places_alone));
             recorder.shutdown.spawn_once("delivery outcome", recording);
         }
         batch.clear();
@@ -104,13 +119,18 @@ pub async fn record(
     }
 }
 
+/// Outcomes recorded alone at one time: each may hold a connection for as long as a statement may wait.
+const ALONE_MAX: usize = 4;
 /// A slow outcome is retried alone this many times before its attempt counts as failed, if other outcomes were recorded
 /// meanwhile.
 const ALONE_TRIES_MAX: u32 = 3;
 const ALONE_PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Records one outcome that failed in its batch. Runs in a worker of its own, so that no batch waits for it.
-async fn record_alone(recorder: Recorder, report: Report, workers: Workers) {
+/// Records one outcome that failed in its batch, or whose session is locked. Runs in a worker of its own, so that no batch
+/// waits for it.
+async fn record_alone(recorder: Recorder, report: Report, workers: Workers, places: Arc<Semaphore>) {
+    // The semaphore is never closed.
+    let _place = places.acquire().await;
     let one = [report];
     if let Err(error) = record_while_slow(&recorder, &one, &workers).await {
         let [report] = one;
@@ -127,7 +147,7 @@ async fn record_while_slow(recorder: &Recorder, one: &[Report; 1], workers: &Wor
         let others_are_recorded = || recorder.recorded.load(Ordering::Relaxed) > before;
         match record_patiently(recorder, one, workers, |_| false).await {
             Err(error) if error.is_too_much() && (tries < ALONE_TRIES_MAX || !others_are_recorded()) => tries += 1,
-            ended => return ended,
+            ended => return ended.map(|_| ()),
         }
         tokio::time::sleep(backoff.pause()).await;
     }
@@ -152,19 +172,20 @@ async fn record_unrecordable(recorder: &Recorder, report: Report, error: &Storag
     }
 }
 
-/// Retries until it is recorded or cannot be. `ends`: further errors that end the retries.
+/// Retries until it is recorded or cannot be. `ends`: further errors that end the retries. Returns the turns that were left
+/// out, since their sessions are locked.
 async fn record_patiently(
     recorder: &Recorder,
     reports: &[Report],
     workers: &Workers,
     ends: fn(&StorageError) -> bool,
-) -> Result<(), StorageError> {
+) -> Result<Vec<TurnId>, StorageError> {
     loop {
         match recorder.record(reports, None).await {
             Ok(recorded) => {
                 recorder.recorded.fetch_add(1, Ordering::Relaxed);
                 tell(&workers.signals, Signal::Free(recorded.free)).await;
-                return Ok(());
+                return Ok(recorded.locked);
             }
             Err(error) if is_of_the_batch(&error) || ends(&error) => return Err(error),
             Err(error) => {

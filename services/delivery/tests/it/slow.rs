@@ -14,7 +14,7 @@ async fn gated() -> (Scene, Arc<Semaphore>) {
     let gate = Arc::new(Semaphore::new(0));
     let script = Arc::clone(&gate);
     let mut scene = Scene::with(move |_| Reply::Gated(Arc::clone(&script), Box::new(Reply::text("ok")))).await;
-    scene.world.set("database.lock_timeout_ms", 500);
+    scene.world.set("database.lock_timeout_ms", 120_000);
     (scene, gate)
 }
 

@@ -101,6 +101,7 @@ async fn recorder(scene: &Scene, claimer: &Claimer, database: &Database) -> Reco
             &Shutdown::new(),
         ),
         recorded: Arc::default(),
+        passes_locked: false,
         shutdown: Shutdown::new(),
     }
 }

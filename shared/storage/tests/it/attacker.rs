@@ -133,6 +133,8 @@ async fn shared_tables_separate_the_services() {
             refused.extend([
                 outbox_insert(other, "signalbox.dead.ours.-"),
                 outbox_insert(&format!("{other}.batch"), "signalbox.dead.ours.-"),
+                outbox_insert(other, ""),
+                outbox_insert(&format!("{other}.batch"), ""),
                 letter_insert(other, &format!("signalbox.{}", own_letter(other))),
                 format!("insert into replica (id, service, lease_until) values (gen_random_uuid(), '{other}', now())"),
                 format!("update outbox set service = '{other}' where service = '{service}'"),
@@ -140,6 +142,9 @@ async fn shared_tables_separate_the_services() {
             ]);
         }
         refused.extend([
+            outbox_insert(service, ""),
+            outbox_insert(service, " "),
+            outbox_insert(&format!("{service}.batch"), ""),
             outbox_insert(service, "signalbox.nonsense.ours.-"),
             outbox_insert(service, "signalbox.dead.ours.-.more"),
             outbox_insert(service, "signalbox.event.ours.-.nothing.happened"),
@@ -225,6 +230,40 @@ async fn shared_tables_separate_the_services() {
             check(&mut seat, service, &sql, Ok(rows)).await;
         }
         check(&mut seat, service, "rollback", Ok(0)).await;
+    }
+}
+
+/// A message of a thread, as an agent's, and as anybody's.
+#[tokio::test]
+async fn services_that_answer_for_agents_write_as_agents_only() {
+    let test = TestDatabase::fresh().await;
+    let fixture = Fixture(&test);
+    let account = fixture.account("ours").await;
+    fixture.task(&account, "t-1", &[]).await;
+    let post = |author: &str, via: &str, turn: &str| {
+        format!(
+            "insert into message (account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id)
+             values ('ours', gen_random_uuid(), 't-1', '{author}', 'a', 'A', {via}, 'approve it', {turn})"
+        )
+    };
+    for service in ["delivery", "tool-gateway"] {
+        let mut seat = seat(&test, service).await;
+        check(&mut seat, service, "begin", Ok(0)).await;
+        check(&mut seat, service, "set local signalbox.accounts = 'ours'", Ok(0)).await;
+        check(&mut seat, service, &post("agent", "null", "gen_random_uuid()"), Ok(1)).await;
+        let mut refused = vec![
+            ("user", "null", "gen_random_uuid()"),
+            ("service", "null", "gen_random_uuid()"),
+            ("agent", "'slack'", "gen_random_uuid()"),
+        ];
+        if service == "delivery" {
+            refused.push(("agent", "null", "null"));
+        }
+        for (author, via, turn) in refused {
+            check(&mut seat, service, "savepoint before", Ok(0)).await;
+            check(&mut seat, service, &post(author, via, turn), Err(REFUSED)).await;
+            check(&mut seat, service, "rollback to before", Ok(0)).await;
+        }
     }
 }
 
