@@ -48,14 +48,14 @@ pub fn run(role: Role, start: impl AsyncFnOnce(Context) -> anyhow::Result<()>) -
 }
 
 /// A service mostly waits for Postgres, NATS and providers, and shares its machine with them and with other services. With
-/// few threads, work stays on one core, and wakes no thread that steals it.
+/// few threads, work stays on one core, and wakes no thread that steals it. With two, one long poll stops no lease's renewal.
 fn executor() -> std::io::Result<tokio::runtime::Runtime> {
     /// Tokio's own variable.
     const THREADS: &str = "TOKIO_WORKER_THREADS";
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if std::env::var_os(THREADS).is_none() {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        builder.worker_threads((cores / 4).max(1));
+        builder.worker_threads((cores / 4).max(2));
     }
     builder.enable_all().build()
 }
