@@ -183,7 +183,9 @@ async fn record_patiently(
     loop {
         match recorder.record(reports, None).await {
             Ok(recorded) => {
-                recorder.recorded.fetch_add(1, Ordering::Relaxed);
+                if recorded.locked.len() < reports.len() {
+                    recorder.recorded.fetch_add(1, Ordering::Relaxed);
+                }
                 tell(&workers.signals, Signal::Free(recorded.free)).await;
                 return Ok(recorded.locked);
             }
