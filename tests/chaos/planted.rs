@@ -87,11 +87,6 @@ const HUNTS: &[Hunt] = &[
         meanwhile("I4 a session has one provider call in flight"),
     ),
     hunt("lease_eternal", "kill:delivery", Seen::AtRest { faults: 6 }),
-    hunt(
-        "publish_first",
-        "network_slow:delivery+Postgres",
-        Seen::AtRest { faults: 20 },
-    ),
     hunt("generation_reused", "repeat", meanwhile("I9 after done no turn begins")),
     hunt("route_believed", "repeat", meanwhile("I1 ")),
     hunt("once_key_dropped", "replay", at_once("I5 ")),
