@@ -1,4 +1,4 @@
-//! Consumes `session.resolved`, `session.closed` and `tool.finished`. All are wake-ups: the work is in Postgres, so the
+//! Consumes `session.resolved`, `session.closed`, `session.stop_requested` and `tool.finished`. All are wake-ups: the work is in Postgres, so the
 //! handler passes the session's name on, and a lost or repeated message only costs time.
 //!
 //! Decides nothing: the claim reads the session under lock.
@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use contracts::{
     Root, User, addressed,
     message::Addressed,
-    session::{SessionClosed, SessionResolved},
+    session::{SessionClosed, SessionResolved, SessionStopRequested},
     tool::ToolFinished,
 };
 use messaging::{BatchHandler, Consumer, ConsumerOptions, Durable, Incoming, Verdict};
@@ -36,7 +36,11 @@ pub fn start(context: &Context, signals: &mpsc::Sender<Signal>) {
         (message.account, message.session_id)
     });
     // Also wakes a turn that waits for its next attempt, so that it is ended.
-    consume(context, signals, Signal::Closed, |message: SessionClosed| {
+    consume(context, signals, Signal::Ending, |message: SessionClosed| {
+        (message.account, message.session_id)
+    });
+    // A turn that waits is ended; the call of a running one is dropped where it runs, which each replica hears (`turn/stop.rs`).
+    consume(context, signals, Signal::Ending, |message: SessionStopRequested| {
         (message.account, message.session_id)
     });
     // Once the last missing result is recorded, the turn resumes on the same session key (S8).

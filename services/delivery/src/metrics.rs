@@ -2,7 +2,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
-use domain::ImpossibleStep;
+use domain::{Gate, ImpossibleStep, StopKind};
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Gauge, Histogram},
@@ -65,6 +65,8 @@ pub struct Metrics {
     in_flight: Gauge<u64>,
     waiting: Gauge<u64>,
     taken_over: Counter<u64>,
+    stopped: Counter<u64>,
+    parked: Counter<u64>,
     queue_age: Gauge<f64>,
     queue_sessions: Gauge<u64>,
 }
@@ -100,6 +102,14 @@ impl Default for Metrics {
                 "signalbox.delivery.taken_over",
                 "Turns taken over from a holder whose lease had expired",
             ),
+            stopped: counter(
+                "signalbox.delivery.stopped",
+                "Turns that were stopped on request, by kind and by whether the end of the call was confirmed",
+            ),
+            parked: counter(
+                "signalbox.delivery.parked",
+                "Times that a gate kept a session with queued items from starting, by gate",
+            ),
             queue_age: queue_age
                 .with_description("How long the oldest accepted notification has been queued, over all accounts")
                 .build(),
@@ -122,6 +132,18 @@ impl Metrics {
         if turns > 0 {
             self.taken_over.add(turns as u64, &[]);
         }
+    }
+
+    pub fn stopped(&self, kind: StopKind, confirmed: bool) {
+        let labels = [
+            KeyValue::new("kind", kind.as_str()),
+            KeyValue::new("confirmed", confirmed),
+        ];
+        self.stopped.add(1, &labels);
+    }
+
+    pub fn parked(&self, gate: Gate) {
+        self.parked.add(1, &[KeyValue::new("gate", gate.as_str())]);
     }
 
     /// Records the age and size of the queues.

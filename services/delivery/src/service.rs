@@ -14,6 +14,8 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use anyhow::Context as _;
 use axum::Router;
+use contracts::session::SessionStopRequested;
+use messaging::hear;
 use runtime::{Context, EndsWith};
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -23,11 +25,17 @@ use crate::{
     metrics::Metrics,
     prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
-    queue::conductor::conduct,
+    queue::{alarm, conductor::conduct},
     settings::DeliverySettings,
     sweeps,
     turn::{
-        claim::Claimer, claiming::claim, recorder::Recorder, recording::record, started::Started, starter::Starter,
+        claim::Claimer,
+        claiming::claim,
+        recorder::Recorder,
+        recording::record,
+        started::Started,
+        starter::Starter,
+        stop::{self, Calls},
         workers::Workers,
     },
 };
@@ -35,6 +43,7 @@ use crate::{
 /// Pieces of live text that wait for the broker; further pieces are dropped.
 const LIVE_WAITING_MAX: usize = 4_096;
 const SIGNALS_WAITING_MAX: usize = 4_096;
+const ALARMS_WAITING_MAX: usize = 4_096;
 
 /// Starts the service's workers. Returns the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
@@ -77,12 +86,50 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         shutdown: context.shutdown.clone(),
     };
     let others = replica.others();
+    let calls = Calls::default();
+    let (hints, hinted) = stop::hints(&calls);
+    let (alarms, alarmed) = mpsc::channel(ALARMS_WAITING_MAX);
+    context.shutdown.spawn(
+        "delivery alarms",
+        alarm::alarms(alarmed, signals.clone(), context.shutdown.token()),
+    );
+    context.shutdown.spawn(
+        "delivery stop requests",
+        stop::look(
+            context.database.clone(),
+            calls.clone(),
+            hinted,
+            context.shutdown.token(),
+        ),
+    );
+    let give = hints.clone();
+    context.shutdown.spawn(
+        "delivery stop hints",
+        hear(
+            context.bus.clone(),
+            move |asked: SessionStopRequested| give.give((asked.account, asked.session_id)),
+            context.shutdown.token(),
+        ),
+    );
+    context.shutdown.spawn(
+        "delivery stop sweep",
+        stop::sweep(
+            context.database.clone(),
+            replica.clone(),
+            config.sweep_interval_ms.duration(),
+            config.sweep_sessions_max.i32(),
+            hints,
+            context.shutdown.token(),
+        ),
+    );
     let workers = Workers {
         context: context.clone(),
         replica,
         drivers,
         live,
         started: Started::start(&context),
+        calls,
+        alarms,
         signals: signals.clone(),
         config: Arc::clone(&config),
         metrics: metrics.clone(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use runtime::{
     section,
-    settings::{Count, Millis},
+    settings::{Bytes, Count, Millis},
 };
 
 section! {
@@ -45,6 +45,14 @@ section! {
         /// Messages of the thread in a prompt, and tasks in the coordinator's overview.
         pub thread_messages_max: Count = Count::new(6),
         pub overview_tasks_max: Count = Count::new(50),
+        /// How long a run of `collect` items waits for another one after its newest, and at most after its first.
+        pub collect_debounce_ms: Millis = Millis::new(3_000),
+        pub collect_wait_ms_max: Millis = Millis::new(30_000),
+        /// Limits of a run: items, and bytes of their bodies.
+        pub collect_items_max: Count = Count::new(20),
+        pub collect_bytes_max: Bytes = Bytes::new(65_536),
+        /// How long to ask a provider whether a stopped call of an agent with effects of its own has ended.
+        pub stop_confirm_ms_max: Millis = Millis::new(30_000),
         /// How long an orderly stop waits for calls in flight.
         pub drain_ms: Millis = Millis::new(10_000),
     }

@@ -7,6 +7,7 @@ use api::{
     agents::{AgentChange, NewAgent},
     keys::NewKey,
     messages::NewMessage,
+    sessions::Stop,
     tasks::{NewTask, TaskChange},
 };
 use axum::{extract::FromRequestParts, http::HeaderMap};
@@ -72,13 +73,14 @@ fn api_body() {
         r#"{"name":"k","role":"admin","expires_at":"2026-11-20T10:00:00Z"}"#,
         r#"{"name":"k","role":"admin","expires_at":"9999-12-31T23:59:59-23:59"}"#,
         r#"{"status":"done"}"#,
+        r#"{"turn_id":"0190b5a8-0000-7000-8000-000000000001","then":"hold"}"#,
         "",
     ];
     fuzz("api_body")
         .seeds(seeds)
         .flood(1024 * 1024)
-        // Each input is read as eight types.
-        .work_per_byte(8 * 256)
+        // Each input is read as nine types.
+        .work_per_byte(9 * 256)
         .must_meet(&["read", "refused"])
         .run(|input| {
             let read = [
@@ -89,6 +91,7 @@ fn api_body() {
                 reads::<NewTask>(input),
                 reads::<TaskChange>(input),
                 reads::<NewMessage>(input),
+                reads::<Stop>(input),
                 body::parse::<NewKey>(input).is_ok_and(|key| {
                     // A value that was read can be stored and shown.
                     if let Some(expires_at) = key.expires_at {

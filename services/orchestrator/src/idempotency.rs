@@ -131,6 +131,8 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 #[derive(Debug)]
 pub struct Done<T> {
     body: T,
+    /// The request was valid, and there was nothing to do.
+    is_unchanged: bool,
     /// Stored instead of the body when the body holds a secret.
     kept: Option<T>,
     messages: Vec<Owned>,
@@ -140,8 +142,17 @@ impl<T> Done<T> {
     pub fn new(body: T) -> Done<T> {
         Done {
             body,
+            is_unchanged: false,
             kept: None,
             messages: Vec::new(),
+        }
+    }
+
+    /// There was nothing to do: answered with the second status of [`Answer`].
+    pub fn unchanged(body: T) -> Done<T> {
+        Done {
+            is_unchanged: true,
+            ..Done::new(body)
         }
     }
 
@@ -155,33 +166,37 @@ impl<T> Done<T> {
     }
 }
 
-/// The answer of a successful POST, new or repeated.
+/// The answer of a successful POST, new or repeated. `UNCHANGED`: its status when there was nothing to do.
 #[derive(Debug)]
-pub struct Answer<const STATUS: u16, T> {
+pub struct Answer<const STATUS: u16, T, const UNCHANGED: u16 = STATUS> {
     response: Response,
     body: PhantomData<T>,
 }
 
-impl<const STATUS: u16, T> From<Response> for Answer<STATUS, T> {
+impl<const STATUS: u16, T, const UNCHANGED: u16> From<Response> for Answer<STATUS, T, UNCHANGED> {
     fn from(response: Response) -> Self {
         let body = PhantomData;
         Answer { response, body }
     }
 }
 
-impl<const STATUS: u16, T> IntoResponse for Answer<STATUS, T> {
+impl<const STATUS: u16, T, const UNCHANGED: u16> IntoResponse for Answer<STATUS, T, UNCHANGED> {
     fn into_response(self) -> Response {
         self.response
     }
 }
 
-impl<const STATUS: u16, T: JsonSchema> Described for Answer<STATUS, T> {
+impl<const STATUS: u16, T: JsonSchema, const UNCHANGED: u16> Described for Answer<STATUS, T, UNCHANGED> {
     fn describe(operation: &mut Operation<'_>) {
         let status = status::<STATUS>();
         let about = match status {
             StatusCode::ACCEPTED => "Accepted for processing",
+            StatusCode::OK => "OK",
             _ => "Made",
         };
+        if UNCHANGED != STATUS {
+            operation.answers::<T>(self::status::<UNCHANGED>(), "There was nothing to do");
+        }
         operation.answers::<T>(status, about);
     }
 }
@@ -200,12 +215,12 @@ pub struct Work {
 impl Once {
     /// Runs the POST and stores its answer in one transaction, then hands the outbox rows to the relay. If the request was answered
     /// before, nothing runs and the stored answer is given again.
-    pub async fn run<const STATUS: u16, T: Serialize>(
+    pub async fn run<const STATUS: u16, T: Serialize, const UNCHANGED: u16>(
         self,
         app: &App,
         party: Party<'_>,
         act: impl AsyncFnOnce(&Work) -> Result<Done<T>, ApiError>,
-    ) -> Result<Answer<STATUS, T>, ApiError> {
+    ) -> Result<Answer<STATUS, T, UNCHANGED>, ApiError> {
         let tx = app.database.begin(&party.accounts).await?;
         if let Some(key) = &self.key {
             if !lock(&tx, party.owner, key).await? {
@@ -224,8 +239,17 @@ impl Once {
         }
         let now = database_now(&tx).await?;
         let work = Work { tx, now };
-        let Done { body, kept, messages } = act(&work).await?;
-        let status = status::<STATUS>();
+        let Done {
+            body,
+            is_unchanged,
+            kept,
+            messages,
+        } = act(&work).await?;
+        let status = if is_unchanged {
+            status::<UNCHANGED>()
+        } else {
+            status::<STATUS>()
+        };
         if let Some(key) = &self.key {
             let kept = serde_json::to_value(kept.as_ref().unwrap_or(&body));
             let kept = kept.expect("answers have string keys and no failing serializer");

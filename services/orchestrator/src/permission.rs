@@ -11,6 +11,8 @@ pub enum Need {
     Administer,
     /// Creating, moving and assigning tasks.
     ChangeTasks,
+    /// Stopping a turn, steering it, resuming work.
+    Control,
     /// Posting into a task's thread.
     PostMessages,
     /// Publishing notifications.
@@ -22,10 +24,11 @@ pub enum Need {
 }
 
 impl Need {
-    pub const ALL: [Need; 7] = [
+    pub const ALL: [Need; 8] = [
         Need::Operate,
         Need::Administer,
         Need::ChangeTasks,
+        Need::Control,
         Need::PostMessages,
         Need::Notify,
         Need::FollowUp,
@@ -37,29 +40,36 @@ impl Need {
 pub fn permits(role: KeyRole, need: Need) -> bool {
     match role {
         KeyRole::Admin => match need {
-            Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => {
-                true
-            }
+            Need::Administer
+            | Need::ChangeTasks
+            | Need::Control
+            | Need::PostMessages
+            | Need::Notify
+            | Need::FollowUp
+            | Need::Read => true,
             Need::Operate => false,
         },
         KeyRole::Member => match need {
-            Need::ChangeTasks | Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
+            Need::ChangeTasks | Need::Control | Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
             Need::Operate | Need::Administer => false,
         },
         KeyRole::Service => match need {
             Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
-            Need::Operate | Need::Administer | Need::ChangeTasks => false,
+            Need::Operate | Need::Administer | Need::ChangeTasks | Need::Control => false,
         },
         // For a CI system or a webhook. It may not read the inputs, tool calls and replies of agents.
         KeyRole::Publisher => match need {
             Need::Notify | Need::FollowUp => true,
-            Need::Operate | Need::Administer | Need::ChangeTasks | Need::PostMessages | Need::Read => false,
+            Need::Operate | Need::Administer | Need::ChangeTasks | Need::Control | Need::PostMessages | Need::Read => {
+                false
+            }
         },
         // For the tool-gateway's `/agent/*`, where the session key decides the reach. It covers nothing here.
         KeyRole::Gateway => match need {
             Need::Operate
             | Need::Administer
             | Need::ChangeTasks
+            | Need::Control
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
@@ -82,9 +92,12 @@ mod tests {
         use Need::*;
         check(
             KeyRole::Admin,
-            &[Administer, ChangeTasks, PostMessages, Notify, FollowUp, Read],
+            &[Administer, ChangeTasks, Control, PostMessages, Notify, FollowUp, Read],
         );
-        check(KeyRole::Member, &[ChangeTasks, PostMessages, Notify, FollowUp, Read]);
+        check(
+            KeyRole::Member,
+            &[ChangeTasks, Control, PostMessages, Notify, FollowUp, Read],
+        );
         check(KeyRole::Service, &[PostMessages, Notify, FollowUp, Read]);
         check(KeyRole::Publisher, &[Notify, FollowUp]);
         check(KeyRole::Gateway, &[]);

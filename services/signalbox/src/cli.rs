@@ -6,6 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use domain::{StopThen, TurnId};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -15,6 +16,7 @@ Examples:
   signalbox up --sample examples/notifications.ndjson   everything on this machine, with something to see
   signalbox notify demo DEMO-7 coder 'Tests fail' --wait   ask an agent, from another terminal
   signalbox sessions --task DEMO-7                      what came of it
+  signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
   signalbox dead list --account demo                    what could not be processed, and why
   signalbox doctor                                      is this installation in order?
 
@@ -50,8 +52,14 @@ pub(crate) enum Command {
     DemoAgent(DemoAgentArgs),
     /// Send an agent a notification
     Notify(NotifyArgs),
+    /// Send an agent a notification that ends its turn in progress and goes before all that wait
+    Steer(ItemArgs),
     /// Show sessions, or one of them
     Sessions(SessionsArgs),
+    /// Stop the turn in progress of a session
+    Stop(StopArgs),
+    /// Resume a session whose turn was stopped
+    Resume(ResumeArgs),
     /// Show the turns of sessions, or one turn in full
     Turns(TurnsArgs),
     /// Show notifications, or one of them
@@ -149,6 +157,16 @@ pub(crate) struct DoctorArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct NotifyArgs {
+    #[command(flatten)]
+    pub(crate) item: ItemArgs,
+    /// How a busy session takes the notification
+    #[arg(long, value_name = "MODE", value_parser = ["followup", "collect", "steer", "inject"])]
+    pub(crate) queue_mode: Option<String>,
+}
+
+/// A notification without its queue mode.
+#[derive(Args, Debug)]
+pub(crate) struct ItemArgs {
     pub(crate) account: String,
     /// The task's id, or `-` for none
     pub(crate) task: String,
@@ -163,9 +181,6 @@ pub(crate) struct NotifyArgs {
     pub(crate) title: Option<String>,
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) kind: Option<String>,
-    /// How a busy session takes the notification
-    #[arg(long, value_name = "MODE", value_parser = ["followup", "collect", "steer", "inject"])]
-    pub(crate) queue_mode: Option<String>,
     /// Wait for the outcome and print it; code 1 unless it was delivered
     #[arg(long)]
     pub(crate) wait: bool,
@@ -203,6 +218,33 @@ pub(crate) struct SessionsArgs {
     pub(crate) active: bool,
     #[command(flatten)]
     pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StopArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// Only this turn; if it is not in progress, nothing is stopped
+    #[arg(long, value_name = "ID")]
+    pub(crate) turn: Option<TurnId>,
+    /// What happens to the notifications that wait behind it: `hold` keeps them until `resume`, or until a person sends
+    /// another one
+    #[arg(long, value_name = "hold|continue", default_value_t = StopThen::Hold)]
+    pub(crate) then: StopThen,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ResumeArgs {
+    /// The session's id
+    pub(crate) session: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
 }
 
 #[derive(Args, Debug)]
@@ -336,6 +378,11 @@ mod tests {
             "signalbox dead",
             "signalbox notify demo T coder hello --timeout 3",
             "signalbox notify demo T coder hello --queue-mode later",
+            "signalbox steer demo T coder hello --queue-mode steer",
+            "signalbox stop",
+            "signalbox stop S --turn nonsense",
+            "signalbox stop S --then wait",
+            "signalbox resume",
             "signalbox sessions --limit 0",
             "signalbox serve",
             "signalbox serve postgres",

@@ -24,7 +24,9 @@ use runtime::{SettingsError, StartError};
 
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
-    commands::{dead, demo_agent, health, migrate, nats_users, notifications, notify, provider, sessions, turns},
+    commands::{
+        dead, demo_agent, health, migrate, nats_users, notifications, notify, provider, resume, sessions, stop, turns,
+    },
     print::ReaderGone,
 };
 
@@ -65,7 +67,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sample(args) => Box::pin(up::sample_run::run(&args, json)).await,
         Command::DemoAgent(args) => demo_agent::run(&args).await,
         Command::Notify(args) => notify::run(&args, json).await,
+        Command::Steer(item) => notify::steer(item, json).await,
         Command::Sessions(args) => sessions::run(&args, json).await,
+        Command::Stop(args) => stop::run(&args, json).await,
+        Command::Resume(args) => resume::run(&args, json).await,
         Command::Turns(args) => turns::run(&args, json).await,
         Command::Notifications(args) => notifications::run(&args, json).await,
         Command::Dead(args) => match args.command {

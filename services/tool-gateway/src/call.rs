@@ -62,6 +62,8 @@ pub struct CallFacts {
     pub is_closed: bool,
     /// A text: a newer version may write more than [`domain::CloseReason`] has.
     pub close_reason: Option<String>,
+    /// Its last turn was stopped, and no other has begun.
+    pub turn_stopped: bool,
     #[sea_orm(from_alias = "agent_id")]
     pub agent: AgentId,
     pub agent_slug: String,

@@ -8,6 +8,7 @@
 //! | account | the transaction, which sees no other account | |
 //! | session, generation, agent | `session` | the session is closed: its task is done, its agent removed, … |
 //! | turn | `turn` | the turn ends |
+//! | writing, over HTTP | `session.stopped_turn_id` | its turn is stopped, until the next one begins |
 //! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim writes the turn |
 //! | the requested calls | the last round of `turn.journal` | the next round begins |
 //! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn continues without the results |
@@ -16,12 +17,13 @@
 //!
 //! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call.
 //! Its capability is bound to the session, and to the tools and tasks of the running turn, if there is one. It is not
-//! bound to a single provider call of that turn (ADR 32).
+//! bound to a single provider call of that turn (ADR 32). After a turn was stopped, it may read and not write until the
+//! next turn begins: an agent with tools of its own may still be running.
 //!
 //! `Ask` (an approval bound to the hash of the arguments, O26) will become a third answer beside yes and no; its call
 //! will stay `requested` until it is answered.
 
-use contracts::tools::{self, Reach, ToolDefinition};
+use contracts::tools::{self, Reach, ToolDefinition, ToolEffect};
 use domain::{CloseReason, SessionId, TaskId};
 
 use crate::{
@@ -49,7 +51,7 @@ type Check = fn(&Capability<'_>, &Presented<'_>) -> Option<Refusal>;
 
 /// The order matters: the session's task depends on the turn, and a late call is reported as late although the turn's
 /// journal has moved on.
-const CHECKS: [Check; 10] = [
+const CHECKS: [Check; 11] = [
     of_turn,
     agrees,
     open,
@@ -57,6 +59,7 @@ const CHECKS: [Check; 10] = [
     not_superseded,
     asked_for,
     in_time,
+    not_stopped,
     known,
     offered,
     own_task,
@@ -89,7 +92,10 @@ impl Capability<'_> {
     pub fn tools(&self) -> Result<Vec<ToolDefinition>, Refusal> {
         match closed(self.facts) {
             Some(refusal) => Err(refusal),
-            None => Ok(tools::all().into_iter().filter(|tool| self.allows(tool)).collect()),
+            None => {
+                let callable = |tool: &ToolDefinition| self.allows(tool) && !self.is_stopped(tool);
+                Ok(tools::all().into_iter().filter(callable).collect())
+            }
         }
     }
 
@@ -98,6 +104,15 @@ impl Capability<'_> {
         let offer = self.facts.turn.as_ref().and_then(|turn| turn.tools.as_ref());
         tool.offered_to.includes(self.facts.offer())
             && offer.is_none_or(|offer| offer.iter().any(|name| name == tool.name))
+    }
+
+    /// Over HTTP: the tool writes, and the session's turn was stopped.
+    fn is_stopped(&self, tool: &ToolDefinition) -> bool {
+        let writes = match tool.effect {
+            ToolEffect::None | ToolEffect::Read => false,
+            ToolEffect::Write => true,
+        };
+        writes && self.facts.turn_stopped
     }
 }
 
@@ -162,6 +177,12 @@ fn in_time(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal>
     let (_, turn) = claimed(capability, call)?;
     let is_over = turn.until.is_some_and(|until| until <= capability.facts.now);
     is_over.then_some(Refusal::Expired)
+}
+
+/// A turn's own call needs no such check: its turn is over.
+fn not_stopped(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let is_stopped = claims(call).is_none() && capability.is_stopped(call.tool?);
+    is_stopped.then_some(Refusal::TurnStopped)
 }
 
 fn known(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {

@@ -18,6 +18,8 @@ pub enum Refusal {
         reason: Option<CloseReason>,
     },
     TurnOver,
+    /// The session's last turn was stopped: until the next one begins, its agent may read and not write.
+    TurnStopped,
     /// A newer claim has written the turn.
     Superseded,
     /// The turn's waiting time is over: the turn continues without the call.
@@ -58,7 +60,9 @@ impl Refusal {
     pub fn consequence(&self) -> Consequence {
         match self {
             Self::Disagrees | Self::UnknownTurn | Self::NotAsked => Consequence::Buried,
-            Self::SessionClosed { .. } | Self::TurnOver | Self::Superseded | Self::Expired => Consequence::Late,
+            Self::SessionClosed { .. } | Self::TurnOver | Self::TurnStopped | Self::Superseded | Self::Expired => {
+                Consequence::Late
+            }
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
             | Self::NotThere { .. }
@@ -92,6 +96,7 @@ impl Refusal {
                 finish,
             ),
             Self::TurnOver => ToolAnswer::refused("turn_over", "The turn that made this call is over.", finish),
+            Self::TurnStopped => ToolAnswer::refused("turn_stopped", "Your turn was stopped.", finish),
             Self::Superseded => ToolAnswer::refused(
                 "superseded",
                 "The turn went on without this call; it came too late.",
@@ -163,6 +168,7 @@ mod tests {
             },
             Refusal::SessionClosed { reason: None },
             Refusal::TurnOver,
+            Refusal::TurnStopped,
             Refusal::Superseded,
             Refusal::Expired,
             Refusal::UnknownTool {

@@ -1,6 +1,6 @@
 //! Sessions: one agent's continuous work, in generations.
 
-use domain::{SessionKind, Timestamp};
+use domain::{Gate, SessionKind, StopThen, Timestamp, TurnId};
 use schemars::JsonSchema;
 use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable};
 use serde::{Deserialize, Serialize};
@@ -33,9 +33,53 @@ pub struct Session {
     #[sea_orm(from_alias = "turn_count")]
     pub turns: i64,
     pub active_turn_id: Option<Uuid>,
+    /// Its turn in progress is to end.
+    #[serde(default)]
+    pub stopping: bool,
+    /// What keeps its queue from starting. Null if nothing does.
+    #[serde(default)]
+    #[schemars(with = "Option<Gate>")]
+    pub gate: Option<String>,
+    /// Since when its gate keeps it.
+    #[serde(default)]
+    pub gated_since: Option<Timestamp>,
     /// The other session that its provider ran instead of the key's. Null if none was seen.
     pub mismatch: Option<String>,
 }
+
+/// Ends the turn in progress.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Stop {
+    /// Only this turn. If absent, the turn that is in progress.
+    pub turn_id: Option<TurnId>,
+    /// What happens to the notifications that wait behind it: `hold` if absent.
+    pub then: Option<StopThen>,
+}
+
+/// The effect of a stop.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Stopping {
+    pub state: StopState,
+    /// The turn that is to end, or the one that was named and is not in progress.
+    pub turn_id: Option<TurnId>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopState {
+    /// The turn is to end.
+    Stopping,
+    /// No turn is in progress.
+    Nothing,
+    /// The named turn is not in progress.
+    Over,
+}
+
+/// A resumption takes no fields.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Resume {}
 
 /// Whether turns may start in it, by the row's close reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -2,7 +2,7 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Fence, Generation, MessageId, NotificationId, SessionId, SessionKind,
+    AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, MessageId, NotificationId, SessionId, SessionKind,
     TaskId, TaskStatus, TurnId, TurnState,
 };
 use schemars::JsonSchema;
@@ -71,6 +71,10 @@ events! {
     "notification.failed" NotificationFailed(NotificationEnded) from [Delivery];
     "session.opened" SessionOpened(SessionOpened) from [Resolver, ToolGateway, Orchestrator];
     "session.closed" SessionEnded(SessionEnded) from [ToolGateway, Orchestrator];
+    /// A gate keeps the queue from starting: see `gate`.
+    "session.parked" SessionParked(SessionGated) from [Delivery];
+    /// The gate was opened.
+    "session.released" SessionReleased(SessionGated) from [Resolver, Delivery, ToolGateway, Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
@@ -147,6 +151,18 @@ pub struct SessionEnded {
     pub generation: Generation,
     pub agent_id: Option<AgentId>,
     pub reason: CloseReason,
+}
+
+/// `session.parked` and `session.released`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionGated {
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    pub gate: Gate,
+    /// Items that wait behind the gate.
+    pub queued: u32,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -13,7 +13,7 @@ use crate::{
     event::{EVENTS, EventMessage},
     live::LiveText,
     notification::NotificationMessage,
-    session::{SessionClosed, SessionResolved},
+    session::{SessionClosed, SessionResolved, SessionStopRequested},
     tool::{ToolFinished, ToolRequested},
 };
 
@@ -145,7 +145,7 @@ macro_rules! addressed {
         })+
     };
 }
-addressed!(SessionResolved SessionClosed ToolRequested ToolFinished);
+addressed!(SessionResolved SessionClosed SessionStopRequested ToolRequested ToolFinished);
 
 /// The publishers and the consumers of a message, or of one fact of [`EVENTS`].
 #[derive(Clone, Copy, Debug)]
@@ -199,6 +199,8 @@ messages! {
         "A session has work waiting. A wake-up: the work itself is in Postgres.";
     SessionClosed in Some(Stream::Session), from &[User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
         "A generation of a session ended.";
+    SessionStopRequested in Some(Stream::Session), from &[User::Resolver, User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
+        "A turn is to end before its agent has finished. A hint: the request is in Postgres.";
     ToolRequested in Some(Stream::Tool), from &[User::Delivery], to [ToolGateway], awaited false:
         "An agent asks for a tool.";
     ToolFinished in Some(Stream::Tool), from &[User::ToolGateway], to [Delivery], awaited false:
@@ -310,6 +312,7 @@ mod tests {
             check(root.event(&account, task, "notification.refused"), None);
             check(root.subject::<SessionResolved>(&account, task), None);
             check(root.subject::<SessionClosed>(&account, task), None);
+            check(root.subject::<SessionStopRequested>(&account, task), None);
             check(root.subject::<ToolRequested>(&account, task), None);
             check(root.subject::<ToolFinished>(&account, task), None);
             check(root.dead(Some(&account), task), None);

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use domain::{AccountId, Actor, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode};
+use domain::{AccountId, Actor, ActorKind, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -19,6 +19,8 @@ pub const BODY_BYTES_MAX: usize = 256 * 1024;
 pub const TITLE_BYTES_MAX: usize = 1024;
 pub const METADATA_BYTES_MAX: usize = 64 * 1024;
 pub const AGENTS_MAX: usize = 64;
+/// Of `metadata.collect_debounce_ms`: how long an item with queue mode `collect` waits for more of its kind.
+pub const COLLECT_DEBOUNCE_MS_MAX: u64 = 60_000;
 /// Longer messages are refused unparsed. This is the broker's own limit: an accepted message is parsed, since its parts
 /// are measured as texts and some JSON encoders escape every letter beyond ASCII, which makes a body three times as
 /// long.
@@ -53,7 +55,8 @@ pub struct NotificationMessage {
     pub sender: Option<Actor>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_mode: Option<QueueMode>,
-    /// At most 64 KiB. `reopen: true`: a person wants to reopen a finished task.
+    /// At most 64 KiB. `reopen: true`: a person wants to reopen a finished task. `collect_debounce_ms`: 0 to 60,000, for queue
+    /// mode `collect`.
     #[serde(default, skip_serializing_if = "Map::is_empty")]
     pub metadata: Map<String, Value>,
 }
@@ -181,6 +184,17 @@ pub struct Notification {
     pub metadata: Map<String, Value>,
 }
 
+impl Notification {
+    /// The mode in which it enters its queue. What is published in an agent's name ends no turn.
+    pub fn mode(&self) -> QueueMode {
+        let asked = self.queue_mode.unwrap_or(QueueMode::Followup);
+        match self.sender.kind {
+            ActorKind::Agent => asked.of_agent(),
+            ActorKind::User | ActorKind::Service => asked,
+        }
+    }
+}
+
 /// The type of a notification that names none.
 pub const KIND_DEFAULT: &str = "notification";
 
@@ -297,6 +311,11 @@ fn fields_read(mut fields: Map<String, Value>, id: Option<NotificationId>) -> Re
     for (name, value) in fields {
         metadata.entry(name).or_insert(value);
     }
+    let debounce = metadata.get("collect_debounce_ms").filter(|value| !value.is_null());
+    if debounce.is_some_and(|value| value.as_u64().is_none_or(|ms| ms > COLLECT_DEBOUNCE_MS_MAX)) {
+        let most = format!("a number from 0 to {COLLECT_DEBOUNCE_MS_MAX}");
+        return Err(invalid("metadata.collect_debounce_ms", &most));
+    }
     let written = serde_json::to_vec(&metadata).expect("JSON that was read can be written");
     // Unknown fields move a level down, and a program that writes the notification again must be able to have it
     // parsed.
@@ -380,7 +399,7 @@ fn sender(fields: &mut Map<String, Value>) -> Result<Actor, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use domain::{ActorKind, AgentSlug};
+    use domain::AgentSlug;
     use proptest::prelude::*;
 
     use super::*;
@@ -413,6 +432,48 @@ mod tests {
         assert_eq!(notification.queue_mode, Some(QueueMode::Steer));
         assert_eq!(notification.metadata["branch"], "main");
         assert_eq!(notification.metadata["run"], 4711);
+    }
+
+    #[test]
+    fn an_agent_ends_no_turn() {
+        let check = |kind: &str, asked: &str, expected| {
+            let json =
+                format!(r#"{{"body": "b", "sender": {{"kind": "{kind}", "id": "x"}}, "queue_mode": "{asked}"}}"#);
+            assert_eq!(read_json(&json).unwrap().mode(), expected, "{json}");
+        };
+        check("agent", "steer", QueueMode::Followup);
+        check("agent", "inject", QueueMode::Followup);
+        check("agent", "collect", QueueMode::Collect);
+        check("user", "steer", QueueMode::Steer);
+        check("service", "interrupt", QueueMode::Steer);
+        check("service", "enqueue", QueueMode::Followup);
+        for refused in ["reject", "rollback"] {
+            let error = read_json(&format!(r#"{{"body": "b", "queue_mode": "{refused}"}}"#)).unwrap_err();
+            let detail = "queue_mode: not one of followup, collect, steer, inject";
+            assert_eq!(
+                (error.refusal.reason, error.refusal.detail.as_str()),
+                (RefusalReason::InvalidField, detail)
+            );
+        }
+    }
+
+    #[test]
+    fn a_debounce_has_its_bounds() {
+        let read = |value: &str| {
+            read_json(&format!(
+                r#"{{"body": "b", "metadata": {{"collect_debounce_ms": {value}}}}}"#
+            ))
+        };
+        for good in ["0", "60000", "null"] {
+            assert!(read(good).is_ok(), "{good}");
+        }
+        for bad in ["60001", "-1", "1.5", "\"100\"", "[]", "true"] {
+            assert_eq!(
+                read(bad).unwrap_err().refusal.reason,
+                RefusalReason::InvalidField,
+                "{bad}"
+            );
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! `session.resolved` and `session.closed`: wake-ups between the resolver, the services that close sessions, and
-//! delivery. The state is in Postgres; a lost wake-up costs time, not work.
+//! `session.resolved`, `session.closed` and `session.stop_requested`: wake-ups between the resolver, the services that
+//! close sessions and stop turns, and delivery. The state is in Postgres; a lost wake-up costs time, not work.
 
-use domain::{AccountId, AgentId, CloseReason, Conversation, Generation, SessionId, TaskId};
+use domain::{AccountId, AgentId, CloseReason, Conversation, Generation, SessionId, StopKind, TaskId, TurnId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -69,4 +69,29 @@ impl SessionClosed {
 
 impl Message for SessionClosed {
     const KIND: &'static str = "session.closed";
+}
+
+/// A turn is to end before its agent has finished. A hint: the request is in the session's row.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionStopRequested {
+    pub account: AccountId,
+    pub task: Option<TaskId>,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub turn_id: TurnId,
+    pub kind: StopKind,
+}
+
+impl SessionStopRequested {
+    pub fn message_id(&self) -> String {
+        format!(
+            "session.stop_requested:{}:{}:{}",
+            self.session_id, self.turn_id, self.kind
+        )
+    }
+}
+
+impl Message for SessionStopRequested {
+    const KIND: &'static str = "session.stop_requested";
 }

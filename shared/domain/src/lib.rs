@@ -2,17 +2,19 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
-//! [`notification`], [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
+//! [`notification`], [`gate`] (what keeps a queue waiting), [`brake`] (ending turns), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
 //! (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
 pub mod actor;
 pub mod api_key;
 mod backoff;
+pub mod brake;
 mod columns;
 pub mod conversation;
 mod error_chain;
 pub mod fence;
+pub mod gate;
 pub mod id;
 pub mod limit;
 pub mod notification;
@@ -29,9 +31,11 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
+pub use brake::{StopKind, StopThen};
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
+pub use gate::{Arrival, Gate};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, IdError, KeyId, MessageId, NotificationId, SessionId, TaskId, TurnId,
     UserId,

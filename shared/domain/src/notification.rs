@@ -20,6 +20,44 @@ impl NotificationState {
 }
 
 string_enum! {
-    /// How a notification meets a session that is busy. `interrupt` is read as `steer`.
-    QueueMode { Followup = "followup", Collect = "collect", Steer = "steer" | "interrupt", Inject = "inject" }
+    /// How a notification meets a session that is busy. `interrupt` is read as `steer`, `enqueue` as `followup`.
+    QueueMode { Followup = "followup" | "enqueue", Collect = "collect", Steer = "steer" | "interrupt", Inject = "inject" }
+}
+
+/// Steers stand before all other items: their positions are this much less than their numbers.
+const STEER_OFFSET: i64 = 1 << 40;
+
+impl QueueMode {
+    /// The position in its queue of the item that was accepted as `number`, counted from 1: the order of a queue is that
+    /// of its positions.
+    pub fn position(self, number: i64) -> i64 {
+        match self {
+            Self::Followup | Self::Collect | Self::Inject => number,
+            Self::Steer => number - STEER_OFFSET,
+        }
+    }
+
+    /// The mode of an item in an agent's name: an agent ends no turn, and speaks into none.
+    pub fn of_agent(self) -> QueueMode {
+        match self {
+            Self::Followup | Self::Steer | Self::Inject => Self::Followup,
+            Self::Collect => Self::Collect,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steers_stand_first_and_in_their_order() {
+        let positions = [
+            QueueMode::Steer.position(7),
+            QueueMode::Steer.position(9),
+            QueueMode::Followup.position(1),
+            QueueMode::Collect.position(8),
+        ];
+        assert!(positions.is_sorted(), "{positions:?}");
+    }
 }

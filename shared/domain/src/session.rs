@@ -50,6 +50,12 @@ string_enum! {
         Closed = "closed",
         /// Items of the ended generation moved to the next one.
         Succeeded = "succeeded",
+        /// A gate keeps its queue from starting.
+        Parked = "parked",
+        /// The gate was opened.
+        Unparked = "unparked",
+        /// Its turn in progress is to end.
+        StopAsked = "stop_asked",
     }
 }
 
@@ -65,8 +71,8 @@ impl SessionState {
     /// end.
     pub fn on(self, event: SessionEvent) -> Result<SessionState, ImpossibleStep> {
         use SessionEvent::{
-            AwaitedLonger, Claimed, Closed, Entered, LeaseLost, RetryScheduled, Succeeded, ToolsAsked, TurnEnded,
-            TurnInterrupted,
+            AwaitedLonger, Claimed, Closed, Entered, LeaseLost, Parked, RetryScheduled, StopAsked, Succeeded,
+            ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
         };
         use SessionPhase::{Backoff, Idle, Running, Waiting};
         let phase = |phase| Ok(SessionState { phase, ..self });
@@ -94,6 +100,13 @@ impl SessionState {
             (Closed, Idle | Running | Waiting | Backoff, true) => impossible(),
             (Succeeded, Idle | Running | Waiting | Backoff, true) => Ok(self),
             (Succeeded, Idle | Running | Waiting | Backoff, false) => impossible(),
+            // From running: with the end of its turn.
+            (Parked, Idle | Running | Backoff, false) => phase(Backoff),
+            (Unparked, Backoff, false) => phase(Backoff),
+            (Parked, Waiting, false) | (Unparked, Idle | Running | Waiting, false) => impossible(),
+            (Parked | Unparked, Idle | Running | Waiting | Backoff, true) => impossible(),
+            (StopAsked, Running | Waiting | Backoff, false | true) => Ok(self),
+            (StopAsked, Idle, false | true) => impossible(),
         }
     }
 }

@@ -58,7 +58,7 @@ impl From<StreamMessage> for Incoming {
 }
 
 /// The first value of each name. Some clients write `Traceparent` as HTTP does; NATS header names are case-sensitive.
-fn read_headers(map: &HeaderMap) -> Headers {
+pub(crate) fn read_headers(map: &HeaderMap) -> Headers {
     let mut headers = Headers::default();
     for (name, values) in map.iter() {
         let name: &str = name.as_ref();

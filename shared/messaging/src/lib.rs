@@ -26,6 +26,7 @@ mod delay;
 mod deletions;
 pub mod envelope;
 mod error;
+mod hear;
 mod incoming;
 mod meters;
 mod one_message;
@@ -45,6 +46,7 @@ pub use consumer::{Consumer, ConsumerOptions};
 pub use deletions::watch_deletions;
 pub use envelope::Keyring;
 pub use error::{BusError, PublishError, ReadError, TopologyError, Unpublished};
+pub use hear::hear;
 pub use incoming::Incoming;
 pub use partition::{
     PartitionReader, StreamIdentity, StreamOffset, Unread, first_unread, is_same_moment, notification_stream_identity,

@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 pub use contracts::User;
 use contracts::{
     Root, Stream,
-    message::{self, Hop, is_match},
+    message::{self, Hop, Message, SERVICES, is_match},
+    session::SessionStopRequested,
 };
 
 use crate::{
@@ -232,7 +233,14 @@ fn hears(user: User, root: &Root) -> Vec<(User, String)> {
             let of = |user: User| unstored(user).map(move |said| (user, format!("{root}.{said}")));
             User::ALL.into_iter().flat_map(of).collect()
         }
-        User::Delivery | User::ToolGateway => Vec::new(),
+        User::Delivery => {
+            let of = |user: User| published(user).filter(|hop| hop.kind == SessionStopRequested::KIND);
+            let heard = SERVICES
+                .iter()
+                .flat_map(|user| of(*user).map(|hop| (*user, format!("{root}.{}", hop.pattern()))));
+            heard.collect()
+        }
+        User::ToolGateway => Vec::new(),
     }
 }
 

@@ -80,13 +80,33 @@ impl NeglectedRound {
     }
 }
 
+#[derive(FromQueryResult)]
+struct Stopping {
+    account_id: AccountId,
+    session_id: SessionId,
+}
+
+/// Sessions under a replica's leases whose turns are to end.
+pub async fn session_stopping(
+    database: &Database,
+    replica: Uuid,
+    limit: i32,
+) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+    let sql = "select * from session_stopping($1, $2)";
+    let rows: Vec<Stopping> = database
+        .query_alone("find stop requests", sql, [replica.into(), limit.into()])
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
+}
+
 const SESSION_NEGLECTED: &str = "select * from session_neglected($1, $2, $3, $4)";
 
 #[derive(FromQueryResult)]
 struct Head {
     account_id: String,
     session_id: Uuid,
-    created_at: OffsetDateTime,
+    /// None: a person has stopped the queue.
+    created_at: Option<OffsetDateTime>,
 }
 
 /// The backlog of the queues.
@@ -94,17 +114,14 @@ struct Head {
 pub struct Waiting {
     /// Sessions with a non-empty queue.
     pub sessions: usize,
-    /// The acceptance time of the oldest notification in a queue.
+    /// The acceptance time of the oldest notification in a queue that may go on.
     pub oldest: Option<OffsetDateTime>,
 }
 
 impl Waiting {
     fn add(&mut self, head: &Head) {
         self.sessions += 1;
-        self.oldest = Some(
-            self.oldest
-                .map_or(head.created_at, |oldest| oldest.min(head.created_at)),
-        );
+        self.oldest = self.oldest.into_iter().chain(head.created_at).min();
     }
 }
 

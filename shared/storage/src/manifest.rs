@@ -50,6 +50,8 @@ pub enum PartKind {
     Message,
     Briefing,
     Overview,
+    Followup,
+    Stopped,
 }
 
 /// Where a part is stored: `profile/1`, `notification/ci-4711`, `message/0190…`.

@@ -209,9 +209,13 @@ impl World {
 
     /// A bus that may do everything, and signs its messages as services do.
     pub async fn bus(&self) -> Bus {
+        self.bus_at(self.nats.url().to_owned()).await
+    }
+
+    async fn bus_at(&self, url: String) -> Bus {
         let options = BusOptions {
             keys: keyring(),
-            ..BusOptions::new(self.nats.url(), Root::default(), "test")
+            ..BusOptions::new(url, Root::default(), "test")
         };
         Bus::connect(options).await.expect("a bus")
     }
@@ -234,12 +238,22 @@ impl World {
 
     /// Publishes as a service does: signed, on any subject.
     pub async fn publish_as_service(&self, subject: String, payload: Vec<u8>) {
+        World::publish_by(&self.bus().await, subject, payload).await;
+    }
+
+    /// The same in the NATS account of one service: what others hear on core NATS, they hear there.
+    pub async fn publish_as_resolver(&self, subject: String, payload: Vec<u8>) {
+        let bus = self.bus_at(self.nats.url_of(User::Resolver.name())).await;
+        World::publish_by(&bus, subject, payload).await;
+    }
+
+    async fn publish_by(bus: &Bus, subject: String, payload: Vec<u8>) {
         let message = Outgoing {
             subject,
             headers: Headers::default(),
             payload,
         };
-        let answers = self.bus().await.publish_all(&[message]).await;
+        let answers = bus.publish_all(&[message]).await;
         for answer in answers {
             answer.expect("stored");
         }

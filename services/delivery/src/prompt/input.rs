@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use domain::{Actor, MessageId, NotificationId, TaskId, TaskStatus};
+use domain::{Actor, MessageId, NotificationId, StopKind, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 use serde::Deserialize;
 use storage::manifest::{Layer, Manifest, PartKind, Source};
@@ -17,6 +17,8 @@ const MESSAGE_BYTES_MAX: usize = 600;
 const DESCRIPTION_BYTES_MAX: usize = 2_000;
 const BRIEFING_BYTES_MAX: usize = 16 * 1024;
 const TITLE_BYTES_MAX: usize = 200;
+/// Limit of what a stopped turn was about.
+const ABOUT_BYTES_MAX: usize = 200;
 /// Limit of a publisher's notification id: 128 characters of any script.
 const ID_BYTES_MAX: usize = 512;
 /// Messages of a thread are counted up to this limit; a longer thread is shown as "more than" it. Counting all of them
@@ -45,9 +47,33 @@ pub struct InputFacts {
     /// The briefing and the account's tasks, for the coordinator's chat only (S6).
     #[sea_orm(skip)]
     pub overview: Option<(String, Vec<OverviewEntry>)>,
+    /// The further items of its run, from the same author and on the same task.
+    #[sea_orm(skip)]
+    pub further: Vec<Further>,
     /// The previous turn was interrupted, and its progress is unknown.
     #[sea_orm(skip)]
     pub is_interrupted: bool,
+    /// The previous turn was stopped.
+    #[sea_orm(skip)]
+    pub stopped: Option<Stopped>,
+}
+
+/// A further item of a run.
+#[derive(Clone, Debug)]
+pub struct Further {
+    pub notification: NotificationId,
+    pub title: Option<String>,
+    pub body: String,
+}
+
+/// Who stopped the previous turn, when, and what the turn was about.
+#[derive(Clone, Debug)]
+pub struct Stopped {
+    pub kind: StopKind,
+    pub by: String,
+    pub at: OffsetDateTime,
+    /// The sender and the beginning of its first item; none: the item was removed.
+    pub about: Option<(Actor, String)>,
 }
 
 /// Shared with the cache of them.
@@ -95,12 +121,19 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
             ModelText::default().ours(INTERRUPTED),
         );
     }
-    let notification = notification(facts, &mut input.marks);
-    input.add(
-        PartKind::Notification,
-        Source::Named(format!("notification/{}", facts.notification)),
-        notification,
-    );
+    if let Some(stopped) = &facts.stopped {
+        let piece = told(stopped, &mut input.marks);
+        input.add(PartKind::Stopped, named("session"), piece);
+    }
+    let piece = notification(facts);
+    if facts.further.is_empty() {
+        let piece = piece
+            .ours("\nBody:\n")
+            .block(&facts.body, BODY_BYTES_MAX, &mut input.marks);
+        input.add(PartKind::Notification, of_notification(&facts.notification), piece);
+    } else {
+        run(facts, piece, &mut input);
+    }
     if let Some(task) = &facts.task
         && !task.description.trim().is_empty()
     {
@@ -171,12 +204,70 @@ fn named(source: &str) -> Source {
     Source::Named(source.to_owned())
 }
 
-fn notification(facts: &InputFacts, marks: &mut Marks) -> ModelText {
-    let mut text = ModelText::default()
-        .ours("Notification: ")
-        .line(facts.notification.as_str(), ID_BYTES_MAX)
-        .ours("\nType: ")
-        .line(&facts.kind, ID_BYTES_MAX);
+fn of_notification(id: &NotificationId) -> Source {
+    Source::Named(format!("notification/{id}"))
+}
+
+/// What the agent is told of its previous turn, which was stopped.
+fn told(stopped: &Stopped, marks: &mut Marks) -> ModelText {
+    let what = match stopped.kind {
+        StopKind::Stopped => "stopped",
+        StopKind::Steered => "ended for a newer message",
+    };
+    let text = ModelText::default()
+        .ours("Note from Signalbox: your previous turn in this conversation was ")
+        .ours(what)
+        .ours(" by ")
+        .line(&stopped.by, ID_BYTES_MAX)
+        .ours(" at ")
+        .timestamp(stopped.at)
+        .ours(". It may be partly done. Check before you repeat it.");
+    match &stopped.about {
+        None => text.ours("\n\n"),
+        Some((sender, body)) => text
+            .ours(" It was about this, from ")
+            .actor(sender)
+            .ours(":\n")
+            .block(body, ABOUT_BYTES_MAX, marks)
+            .ours("\n"),
+    }
+}
+
+/// The items of a run, numbered, each a part of its own.
+fn run(facts: &InputFacts, heading: ModelText, input: &mut Input<'_>) {
+    let heading = heading
+        .ours("\n[Follow-up messages from @")
+        .line(&facts.sender.name, ID_BYTES_MAX)
+        .ours("]:\n");
+    input.add(PartKind::Followup, named("queue"), heading);
+    let first = (&facts.notification, facts.title.as_ref(), &facts.body);
+    let further = facts
+        .further
+        .iter()
+        .map(|one| (&one.notification, one.title.as_ref(), &one.body));
+    for (n, (id, title, body)) in (1_usize..).zip(std::iter::once(first).chain(further)) {
+        let mut piece = ModelText::default().value(n).ours(". ");
+        if let Some(title) = title {
+            piece = piece.line(title, TITLE_BYTES_MAX);
+        }
+        let piece = piece.ours("\n").block(body, BODY_BYTES_MAX, &mut input.marks);
+        input.add(PartKind::Notification, of_notification(id), piece);
+    }
+}
+
+/// The fields of a notification, or of a run's, without the body.
+fn notification(facts: &InputFacts) -> ModelText {
+    let is_run = !facts.further.is_empty();
+    let mut text = match is_run {
+        false => ModelText::default()
+            .ours("Notification: ")
+            .line(facts.notification.as_str(), ID_BYTES_MAX)
+            .ours("\nType: ")
+            .line(&facts.kind, ID_BYTES_MAX),
+        true => ModelText::default()
+            .ours("Notifications: ")
+            .value(facts.further.len() + 1),
+    };
     text = match &facts.task {
         Some(task) => text
             .ours("\nTask: ")
@@ -188,13 +279,13 @@ fn notification(facts: &InputFacts, marks: &mut Marks) -> ModelText {
         None => text.ours("\nTask: -"),
     };
     text = text.ours("\nFrom: ").actor(&facts.sender);
-    if let Some(title) = &facts.title {
+    if let Some(title) = facts.title.as_ref().filter(|_| !is_run) {
         text = text.ours("\nTitle: ").line(title, TITLE_BYTES_MAX);
     }
-    if let Some(message) = facts.about_message {
+    if let Some(message) = facts.about_message.filter(|_| !is_run) {
         text = text.ours("\nAbout message: ").value(message);
     }
-    text.ours("\nBody:\n").block(&facts.body, BODY_BYTES_MAX, marks)
+    text
 }
 
 fn entry(text: ModelText, task: &OverviewEntry) -> ModelText {

@@ -12,7 +12,9 @@ mod marks;
 mod profiles;
 mod text;
 
-pub use input::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, TaskFacts, ThreadExtract, ThreadMessage, input};
+pub use input::{
+    Further, InputFacts, OverviewEntry, Stopped, THREAD_COUNTED_MAX, TaskFacts, ThreadExtract, ThreadMessage, input,
+};
 pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
 pub use profiles::Profiles;

@@ -6,7 +6,7 @@
 //! | idle | else | leave |
 //! | backoff | due, no turn | as idle |
 //! | backoff | due, a turn | resume it |
-//! | waiting | all results are recorded, or the wait was too long | resume it |
+//! | waiting | all results are recorded, the wait was too long, or the turn is to end | resume it |
 //! | waiting | the next missing result was not requested, or is due | request it |
 //! | running | the holder's lease has expired | resume its turn, or as idle |
 //! | any | else | leave |
@@ -63,7 +63,7 @@ pub fn admit(session: SessionFacts, turn: Option<TurnFacts>) -> Admission {
             None => start,
         },
         SessionPhase::Waiting => match turn {
-            Some(turn) if turn.next == NO_PLACE || turn.awaited_too_long => Admission::Resume,
+            Some(turn) if turn.next == NO_PLACE || turn.awaited_too_long || session.stopping => Admission::Resume,
             Some(turn) if session.due || session.asked < turn.next => Admission::Ask,
             Some(_) => Admission::Leave,
             // The code never writes a waiting session without a turn. If one is stored nevertheless, it must not wait
@@ -88,6 +88,7 @@ mod tests {
         queued: 1,
         due: false,
         asked: 0,
+        stopping: false,
         lease_dead: false,
     };
     const WAITING: TurnFacts = TurnFacts {
@@ -150,6 +151,11 @@ mod tests {
             }),
             Admission::Resume,
         );
+        let stopping = SessionFacts {
+            stopping: true,
+            ..waiting
+        };
+        check(stopping, Some(WAITING), Admission::Resume);
         check(
             waiting,
             Some(TurnFacts {

@@ -29,7 +29,7 @@ pub async fn conduct(
             // A signal that is not received stays in the channel.
             signal = signals.recv() => match signal {
                 Some(Signal::Wake(names)) => dropped += names.into_iter().map(|name| u64::from(!queue.wake(name))).sum::<u64>(),
-                Some(Signal::Closed(names)) => dropped += names.into_iter().map(|name| u64::from(!queue.wake_closed(name))).sum::<u64>(),
+                Some(Signal::Ending(names)) => dropped += names.into_iter().map(|name| u64::from(!queue.wake_ending(name))).sum::<u64>(),
                 Some(Signal::Free(names)) => names.into_iter().for_each(|(name, more)| queue.free(name, more)),
                 Some(Signal::WithoutSlot(names)) => names.into_iter().for_each(|(name, provider)| queue.set_aside(name, &provider)),
                 Some(Signal::MayGoOn(stays, answer)) => {

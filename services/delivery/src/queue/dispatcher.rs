@@ -132,9 +132,8 @@ impl DispatchQueue {
         }
     }
 
-    /// Like [`DispatchQueue::wake`], for a closed session: ending its turn needs no slot, so it no longer waits for
-    /// one.
-    pub fn wake_closed(&mut self, name: SessionName) -> bool {
+    /// Like [`DispatchQueue::wake`], for a session whose turn is to end: that needs no slot, so it no longer waits for one.
+    pub fn wake_ending(&mut self, name: SessionName) -> bool {
         if matches!(self.places.get(&name), Some(Standing::Aside)) {
             // The entry in `aside` stays and is skipped later.
             self.places.remove(&name);
@@ -451,7 +450,7 @@ mod tests {
         for taken in queue.take(10) {
             queue.set_aside(taken, "slow");
         }
-        assert!(queue.wake_closed(name("acme", 0)));
+        assert!(queue.wake_ending(name("acme", 0)));
         queue.call_back(|_| 0);
         assert_eq!(queue.take(10), [name("acme", 0)]);
         queue.free(name("acme", 0), false);

@@ -20,8 +20,8 @@ pub struct Stay {
 pub enum Signal {
     /// These sessions may have work.
     Wake(Vec<SessionName>),
-    /// These sessions were closed, and may have a turn to end.
-    Closed(Vec<SessionName>),
+    /// These sessions were closed, or asked to stop, and may have a turn to end.
+    Ending(Vec<SessionName>),
     /// These sessions were released; `true`: the session has more work.
     Free(Vec<(SessionName, bool)>),
     /// These sessions were left unchanged, since their providers have no free slot.

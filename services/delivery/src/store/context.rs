@@ -1,12 +1,12 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
-use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, MessageId, SessionId};
+use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, MessageId, QueueMode, SessionId};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use storage::{StorageError, Tx, statement::pairs};
 
-use super::{SessionName, threads::Threads};
+use super::{SessionName, runs::Behind, threads::Threads};
 use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadExtract, ThreadMessage};
 
 /// The next item of a session's queue, with the facts for its prompt.
@@ -17,6 +17,12 @@ pub struct QueuedItem {
     pub session_id: SessionId,
     #[sea_orm(nested)]
     pub facts: InputFacts,
+    pub position: i64,
+    pub queue_mode: QueueMode,
+    /// With mode `collect`: it met a busy session.
+    pub joins: bool,
+    pub waited_ms: i64,
+    pub debounce_ms: Option<serde_json::Value>,
     pub attempts: i32,
     pub hops: i32,
     pub traceparent: Option<String>,
@@ -31,6 +37,21 @@ pub struct QueuedItem {
     /// The task is the account's coordinator task, and the agent its coordinator (S6).
     pub is_coordinator: bool,
     pub briefing: String,
+}
+
+impl QueuedItem {
+    pub fn name(&self) -> SessionName {
+        (self.account.clone(), self.session_id)
+    }
+
+    /// Adds the further items of its run.
+    pub fn join(&mut self, further: impl IntoIterator<Item = Behind>) {
+        for item in further {
+            self.attempts = self.attempts.max(item.attempts);
+            self.hops = self.hops.max(item.hops);
+            self.facts.further.push(item.further());
+        }
+    }
 }
 
 /// An item with its thread: the ids of the newest messages, newest first, and those messages that are not cached.
@@ -53,8 +74,9 @@ impl TryGetableFromJson for ThreadRead {}
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
-           n.title, n.body, n.message_id,
-           n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
+           n.title, n.body, n.message_id, n.position, n.queue_mode, n.joins,
+           (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms,
+           case when n.joins then n.metadata -> 'collect_debounce_ms' end as debounce_ms, n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
            g.role as agent_role, g.provider, a.instruction_layout,
            k.display_id as task_id, k.title as task_title, k.description as task_description, k.status as task_status,
            case when k.id = a.coordinator_task then ",
@@ -105,7 +127,7 @@ pub async fn queue_next(
     let rows: Vec<QueuedRow> = tx.rows("take from queues", QUEUE_NEXT, values).await?;
     let complete = |row: QueuedRow| {
         let mut item = row.item;
-        let name = (item.account.clone(), item.session_id);
+        let name = item.name();
         let read = row.thread_read.map_or_else(Vec::new, |read| read.0);
         let ids = row.thread_ids.unwrap_or_default();
         item.facts.thread = Threads::extract(ids.into_iter().rev(), known.get(&name), read);

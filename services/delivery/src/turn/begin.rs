@@ -10,6 +10,7 @@ use contracts::{
 use domain::{Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep};
 use messaging::trace;
 use serde_json::value::to_raw_value;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     messages::begun_at,
@@ -67,11 +68,16 @@ pub fn begin(
     let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
     let turn = session.turn_claimed(beginning.turn_id, item.facts.task.map(|task| task.id));
     let hops = item.hops;
+    let further = item.facts.further.iter().map(|further| &further.notification);
+    let notification_ids: Vec<String> = std::iter::once(&item.facts.notification)
+        .chain(further)
+        .map(ToString::to_string)
+        .collect();
     let new_turn = NewTurn {
         turn: turn.clone(),
         agent_id: item.agent_id,
         number: session.turn_count + 1,
-        notification_id: item.facts.notification.to_string(),
+        notification_ids: notification_ids.clone(),
         provider: item.provider.clone(),
         profile_version: prompt.profile.version.to_owned(),
         profile_hash: prompt.profile.hash.clone(),
@@ -106,11 +112,12 @@ pub fn begin(
         attempt: 1,
         failures: 0,
         attempts: item.attempts,
-        notification_ids: vec![item.facts.notification.into()],
+        notification_ids,
         hops,
         trace,
         lost_at: None,
         heard: Heard::default(),
+        stop: CancellationToken::new(),
         placed_at: begun_at(beginning.turn_id),
     };
     Ok((new_turn, work))
@@ -127,7 +134,11 @@ pub fn carry_on(
     let phase = session.facts.claimed()?.phase;
     let state = turn.state.after(TurnStep::Send)?;
     let trace = turn.trace();
-    let due = due(turn.state, session.facts.closed, effects);
+    let due = due(turn.state, session.facts.closed, session.facts.stopping, effects);
+    let stop = CancellationToken::new();
+    if session.facts.stopping {
+        stop.cancel();
+    }
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
@@ -154,6 +165,7 @@ pub fn carry_on(
         hops: turn.hops,
         trace,
         lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+        stop,
         placed_at: begun_at(turn.id),
     })
 }

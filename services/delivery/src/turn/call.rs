@@ -17,7 +17,8 @@ use super::{
     work::Work,
 };
 use crate::providers::{
-    Driver, FailureClass, NextStep, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent, SessionCheck,
+    Driver, Effects, FailureClass, NextStep, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent,
+    SessionCheck,
 };
 use crate::{SOURCE, metrics};
 
@@ -38,10 +39,11 @@ pub async fn run_guarded(
     root: &Root,
     live: &mpsc::Sender<Outgoing>,
     incarnation: &Incarnation,
+    confirm: Confirm,
 ) -> Option<Report> {
     // Released when the call has ended, before it is recorded.
     let slot = work.slot.take();
-    let calling = AssertUnwindSafe(run(&work, driver, root, live, incarnation)).catch_unwind();
+    let calling = AssertUnwindSafe(run(&work, driver, root, live, incarnation, confirm)).catch_unwind();
     let (outcome, mismatch) = match calling.await {
         Ok(ended) => ended?,
         Err(_) => {
@@ -81,9 +83,14 @@ async fn run(
     root: &Root,
     live: &mpsc::Sender<Outgoing>,
     incarnation: &Incarnation,
+    confirm: Confirm,
 ) -> Option<(CallOutcome, Option<String>)> {
     if work.due == Due::Abort {
         return Some((CallOutcome::Aborted, None));
+    }
+    // Nothing was sent yet.
+    if work.due == Due::Send && work.stop.is_cancelled() {
+        return Some((CallOutcome::Stopped { confirmed: true }, None));
     }
     let Some(driver) = driver else {
         let detail = format!(
@@ -98,10 +105,19 @@ async fn run(
     if !incarnation.is_alive() {
         return None;
     }
-    let ended = tokio::select! {
-        // Dropping a call closes its connection, which a provider that notices treats as a stop; that is intended.
-        ended = exchange(work, &driver, root, live).instrument(span) => Some(ended),
-        () = incarnation.lost.cancelled() => None,
+    // Dropping a call closes its connection, which a provider that notices treats as a stop; that is intended.
+    let exchanged = tokio::select! {
+        ended = exchange(work, &driver, root, live).instrument(span) => Exchanged::Ended(Box::new(ended)),
+        () = incarnation.lost.cancelled() => Exchanged::LeaseLost,
+        () = work.stop.cancelled() => Exchanged::Stopped,
+    };
+    let ended = match exchanged {
+        Exchanged::Ended(ended) => Some(*ended),
+        Exchanged::LeaseLost => None,
+        Exchanged::Stopped => tokio::select! {
+            outcome = stopped(work, &driver, confirm) => Some((outcome, None)),
+            () = incarnation.lost.cancelled() => None,
+        },
     };
     if ended.is_none() {
         warn!(
@@ -110,6 +126,40 @@ async fn run(
         );
     }
     ended
+}
+
+enum Exchanged {
+    Ended(Box<(CallOutcome, Option<String>)>),
+    LeaseLost,
+    Stopped,
+}
+
+/// How long to ask the provider whether a stopped call has ended, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Confirm {
+    pub within: Duration,
+    pub every: Duration,
+}
+
+/// The outcome of a call that was dropped on request. An agent with effects of its own may go on after its connection was
+/// closed: only the provider's record confirms its end. A reply in the record came before the request.
+async fn stopped(work: &Work, driver: &Driver, confirm: Confirm) -> CallOutcome {
+    if work.effects == Effects::GatewayOnly {
+        return CallOutcome::Stopped { confirmed: true };
+    }
+    let until = Instant::now() + confirm.within;
+    let call = provider_call(work);
+    loop {
+        match driver.reconcile(&call.lost(None, Duration::ZERO)).await {
+            Reconciled::Ran(answer) => return CallOutcome::Answered(answer),
+            Reconciled::Failed(_) | Reconciled::DidNotRun => return CallOutcome::Stopped { confirmed: true },
+            Reconciled::Unknown { .. } => return CallOutcome::Stopped { confirmed: false },
+            Reconciled::StillRunning | Reconciled::Unreachable(_) if Instant::now() + confirm.every > until => {
+                return CallOutcome::Stopped { confirmed: false };
+            }
+            Reconciled::StillRunning | Reconciled::Unreachable(_) => tokio::time::sleep(confirm.every).await,
+        }
+    }
 }
 
 /// By OpenTelemetry's conventions for generative AI, as far as the provider reports it. Attributes instead of fields
@@ -166,15 +216,7 @@ async fn exchange(
     root: &Root,
     live: &mpsc::Sender<Outgoing>,
 ) -> (CallOutcome, Option<String>) {
-    let call = ProviderCall {
-        turn_id: work.turn.id.uuid(),
-        attempt: u32::try_from(work.attempt).unwrap_or(1),
-        session_key: work.turn.key.clone(),
-        instructions: work.instructions.clone(),
-        input: work.input.clone(),
-        tools: work.tools.clone(),
-        traceparent: trace::current_or(&work.trace).traceparent,
-    };
+    let call = provider_call(work);
     // For a call that was lost just now, no time has passed.
     let lost_for = work.lost_for(OffsetDateTime::now_utc());
     let outcome = match work.due {
@@ -202,6 +244,18 @@ async fn exchange(
         _ => None,
     };
     (outcome, mismatch)
+}
+
+fn provider_call(work: &Work) -> ProviderCall {
+    ProviderCall {
+        turn_id: work.turn.id.uuid(),
+        attempt: u32::try_from(work.attempt).unwrap_or(1),
+        session_key: work.turn.key.clone(),
+        instructions: work.instructions.clone(),
+        input: work.input.clone(),
+        tools: work.tools.clone(),
+        traceparent: trace::current_or(&work.trace).traceparent,
+    }
 }
 
 /// Converts the provider's record of a lost call. Pure.

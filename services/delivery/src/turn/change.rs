@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{CloseReason, ImpossibleStep, NotificationState};
+use domain::{CloseReason, Gate, ImpossibleStep, NotificationState, SessionEvent, StopThen};
 use storage::{
     lifecycle::reply_message_id,
     session::sessions_close::{AGENT_REMOVED, TASK_CLOSED},
@@ -18,6 +18,9 @@ use storage::session::{
     sessions_lock::LockedSession,
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
 };
+
+/// The error class of a stopped turn whose agent may still run.
+const STOP_UNCONFIRMED: &str = "stop_unconfirmed";
 
 /// All changes of one report.
 #[derive(Debug)]
@@ -72,6 +75,8 @@ pub(super) fn change(
         queued: 0,
         interrupted: false,
         mismatch: report.mismatch.clone(),
+        stopped: false,
+        gate: None,
         goes_on: false,
     };
     let mut change = Change {
@@ -110,6 +115,27 @@ pub(super) fn change(
             change.items = items(work, NotificationState::Failed, Some(format!("{class}: {error}")));
         }
         Settled::Aborted => change.aborted(work, ended_because(session)),
+        Settled::Stopped {
+            kind,
+            because,
+            confirmed,
+            usage,
+        } => {
+            let class = if *confirmed { kind.as_str() } else { STOP_UNCONFIRMED };
+            change.turn.error = Some(because.clone());
+            change.turn.error_class = Some(class.to_owned());
+            change.turn.usage = total(&work.journal, *usage);
+            change.turn.failures = work.failures;
+            change.session.stopped = true;
+            change.session.interrupted = !confirmed;
+            change.items = items(work, NotificationState::Cancelled, Some(because.clone()));
+            let holds = session.stop().is_some_and(|stop| stop.then == StopThen::Hold);
+            if holds && change.more {
+                change.session.phase = session.facts.state().on(SessionEvent::Parked)?.phase;
+                change.session.gate = Some(Gate::Stopped);
+                change.more = false;
+            }
+        }
     }
     Ok(change)
 }

@@ -40,6 +40,7 @@ use crate::{
 };
 use storage::session::{
     sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock, sessions_there},
+    sessions_park::Park,
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
@@ -63,6 +64,8 @@ pub struct Claimed {
     pub locked: Vec<SessionName>,
     /// Sessions whose provider has no free slot, with its name. Nothing was written for them.
     pub without_slot: Vec<(SessionName, String)>,
+    /// Sessions that were parked behind a gate.
+    pub parked: Vec<Park>,
     /// Accounts' own limits, as read.
     pub limits: Vec<(AccountId, Option<i32>)>,
     /// Committed messages, for the relay.
@@ -110,6 +113,7 @@ impl Claimer {
 
         let mut starting = self.starter.start(&tx, start, replica).await?;
         let mut without_slot = std::mem::take(&mut starting.without_slot);
+        let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
@@ -168,6 +172,7 @@ impl Claimer {
             left,
             locked,
             without_slot,
+            parked,
             limits,
             outbox,
             taken_over,

@@ -85,6 +85,12 @@ impl Workers {
         self.context.outbox.publish_soon(claimed.outbox);
         self.take(claimed.work, incarnation, reports);
         tell(&self.signals, Signal::Limits(claimed.limits)).await;
+        for park in claimed.parked {
+            self.metrics.parked(park.gate);
+            let after = Duration::from_millis(park.wake_ms.unsigned_abs());
+            // The sweep finds a session whose alarm has no room.
+            let _ = self.alarms.try_send((park.session, after));
+        }
         let left = claimed.left.into_iter().map(|name| (name, false)).collect();
         tell(&self.signals, Signal::Free(left)).await;
         if !claimed.locked.is_empty() {

@@ -5,7 +5,10 @@ use std::{collections::HashSet, time::Duration};
 
 use contracts::{
     Root, TraceContext,
-    event::{EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, TurnFinished, TurnStarted},
+    event::{
+        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, SessionGated, TurnFinished,
+        TurnStarted,
+    },
     outgoing::Origin,
     tool::ToolRequested,
 };
@@ -128,12 +131,28 @@ pub(super) fn outcome_messages(
         let finished = Event::TurnFinished(turn_finished(work, change.turn.state, end, changed));
         messages.push(event(&setting, turn, &turn.id.to_string(), finished));
     }
-    if let Settled::Aborted = settled {
+    let cancelled = match settled {
+        Settled::Aborted => Some(ended_because(session)),
+        Settled::Stopped { because, .. } => Some(because.as_str()),
+        _ => None,
+    };
+    if let Some(because) = cancelled {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
         messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
-            let ended = notification_ended(work, id, ("cancelled", ended_because(session)), None);
+            let ended = notification_ended(work, id, ("cancelled", because), None);
             event(&setting, turn, id, Event::NotificationCancelled(ended))
         }));
+    }
+    if let Some(gate) = change.session.gate {
+        let parked = Event::SessionParked(SessionGated {
+            session_id: turn.session,
+            session_key: turn.key.clone(),
+            generation: turn.generation,
+            agent_id: Some(work.agent_id),
+            gate,
+            queued: session.facts.queued.unsigned_abs(),
+        });
+        messages.push(event(&setting, turn, &turn.id.to_string(), parked));
     }
     messages
 }

@@ -6,7 +6,7 @@
 //! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
 //! turns at once. A claim starts turns, and so does the record of a session's last turn: [`starter`]. Both transactions
 //! send [`messages`]; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
-//! batches; [`workers`] run the turns.
+//! batches; [`workers`] run the turns, and [`stop`] drops the calls of those that are to end.
 
 use std::time::Duration;
 
@@ -24,6 +24,7 @@ pub mod resume;
 pub mod settle;
 pub mod started;
 pub mod starter;
+pub mod stop;
 pub mod work;
 pub mod workers;
 

@@ -202,6 +202,9 @@ impl Recorder {
         for (decided, changed) in &decided {
             let Decided { report, settled, .. } = decided;
             count(&self.metrics, &report.work, settled, changed);
+            if let Some(gate) = decided.change.session.gate {
+                self.metrics.parked(gate);
+            }
             if decided.change.turn.over {
                 self.metrics
                     .ended(written.posted.contains_key(&report.work.turn_name()));
@@ -309,6 +312,7 @@ impl Decided<'_> {
             && !rest.keeps_turn
             && !rest.interrupted
             && rest.mismatch.is_none()
+            && !self.session.facts.stopping
             && self.session.turns_in_flight_max.is_none()
     }
 
@@ -344,6 +348,7 @@ pub fn decide<'a>(
         ordinal_before: work.journal.last_ordinal(),
         attempts: work.attempts,
         lost_for: work.lost_for(now),
+        stop: session.stop(),
     };
     let settled = settle(&report.outcome, &facts, config);
     let change = change(report, session, &settled, config)?;
@@ -362,6 +367,9 @@ fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
     if let Some((_, class)) = settled.error() {
         metrics.failed(class);
     }
+    if let Settled::Stopped { kind, confirmed, .. } = settled {
+        metrics.stopped(*kind, *confirmed);
+    }
     metrics.settled(settled.as_str());
 }
 
@@ -378,6 +386,8 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
         Settled::Interrupted { .. } => "was interrupted",
         Settled::GaveUp { .. } => "failed",
         Settled::Aborted => "was aborted",
+        Settled::Stopped { confirmed: true, .. } => "was stopped",
+        Settled::Stopped { confirmed: false, .. } => "was stopped; whether its agent has ended is unknown",
     };
     macro_rules! line {
         ($level:ident) => {

@@ -17,13 +17,17 @@ pub enum Due {
     Send,
     /// A call may have been running when its holder died or its connection broke: check the provider's record first.
     LookUp,
-    /// The session closed while no call was in flight: the turn ends here.
+    /// The session closed, or the turn was stopped, while no call was in flight: the turn ends here.
     Abort,
 }
 
 /// `closed`: the session's generation has ended. A turn with tool results to hand back may still run to its end; one
-/// that would have to begin again may not.
-pub fn due(state: TurnState, closed: bool, effects: Effects) -> Due {
+/// that would have to begin again may not. `stopping`: the turn is to end; a call of an agent with effects of its own may
+/// still run, which its provider knows.
+pub fn due(state: TurnState, closed: bool, stopping: bool, effects: Effects) -> Due {
+    if stopping && (state != TurnState::Calling || effects == Effects::GatewayOnly) {
+        return Due::Abort;
+    }
     match (state, closed, effects) {
         (TurnState::Started, true, _) => Due::Abort,
         (TurnState::Started, false, _) | (TurnState::AwaitingTools, _, _) => Due::Send,
@@ -119,8 +123,23 @@ mod tests {
     #[test]
     fn says_what_is_due() {
         let check = |state, closed, effects, expected| {
-            assert_eq!(due(state, closed, effects), expected, "{state} {closed} {effects:?}");
+            assert_eq!(
+                due(state, closed, false, effects),
+                expected,
+                "{state} {closed} {effects:?}"
+            );
         };
+        for state in [TurnState::Started, TurnState::AwaitingTools, TurnState::Calling] {
+            for closed in [false, true] {
+                assert_eq!(
+                    due(state, closed, true, Effects::GatewayOnly),
+                    Due::Abort,
+                    "{state} {closed}"
+                );
+            }
+        }
+        assert_eq!(due(TurnState::AwaitingTools, false, true, Effects::Own), Due::Abort);
+        assert_eq!(due(TurnState::Calling, false, true, Effects::Own), Due::LookUp);
         use Effects::{GatewayOnly, Own};
         check(TurnState::Started, false, Own, Due::Send);
         check(TurnState::Started, true, Own, Due::Abort);

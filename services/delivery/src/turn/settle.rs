@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use domain::{Backoff, SessionEvent, TurnStep};
+use domain::{Backoff, SessionEvent, StopKind, TurnStep};
+use storage::session::sessions_lock::Stop;
 
 use crate::{
     providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent, Usage},
@@ -27,6 +28,10 @@ pub enum CallOutcome {
     },
     /// The turn was not resumed.
     Aborted,
+    /// The call was dropped on request. `confirmed`: the agent has ended, or had not begun.
+    Stopped {
+        confirmed: bool,
+    },
 }
 
 /// The facts that decide besides the outcome.
@@ -46,6 +51,8 @@ pub struct AttemptFacts {
     pub attempts: i32,
     /// How long the outcome of the call has been unknown.
     pub lost_for: Duration,
+    /// The turn is to end.
+    pub stop: Option<Stop>,
 }
 
 /// The decision.
@@ -88,6 +95,14 @@ pub enum Settled {
     },
     /// The turn ended because its session was closed.
     Aborted,
+    /// The turn was stopped on request: no failure, no other attempt. Not `confirmed`: the agent's progress is unknown, so
+    /// the next turn is told.
+    Stopped {
+        kind: StopKind,
+        because: String,
+        confirmed: bool,
+        usage: Option<Usage>,
+    },
 }
 
 /// How a turn ended.
@@ -108,7 +123,7 @@ impl Settled {
             Settled::LookAgain { .. } => TurnStep::LookAgain,
             Settled::Interrupted { step, .. } => *step,
             Settled::GaveUp { .. } => TurnStep::GiveUp,
-            Settled::Aborted => TurnStep::Abort,
+            Settled::Aborted | Settled::Stopped { .. } => TurnStep::Abort,
         }
     }
 
@@ -118,7 +133,9 @@ impl Settled {
             Settled::AwaitTools { .. } => SessionEvent::ToolsAsked,
             Settled::Again { .. } | Settled::LookAgain { .. } => SessionEvent::RetryScheduled,
             Settled::Interrupted { .. } => SessionEvent::TurnInterrupted,
-            Settled::Finished { .. } | Settled::GaveUp { .. } | Settled::Aborted => SessionEvent::TurnEnded,
+            Settled::Finished { .. } | Settled::GaveUp { .. } | Settled::Aborted | Settled::Stopped { .. } => {
+                SessionEvent::TurnEnded
+            }
         }
     }
 
@@ -128,9 +145,11 @@ impl Settled {
             Settled::Again { error, class, .. }
             | Settled::Interrupted { error, class, .. }
             | Settled::GaveUp { error, class, .. } => Some((error, class)),
-            Settled::Finished { .. } | Settled::AwaitTools { .. } | Settled::LookAgain { .. } | Settled::Aborted => {
-                None
-            }
+            Settled::Finished { .. }
+            | Settled::AwaitTools { .. }
+            | Settled::LookAgain { .. }
+            | Settled::Aborted
+            | Settled::Stopped { .. } => None,
         }
     }
 
@@ -141,6 +160,7 @@ impl Settled {
             Settled::Finished { reply, late, note, .. } => (Some(reply.as_str()), *late, note.as_deref()),
             Settled::Interrupted { error, .. } | Settled::GaveUp { error, .. } => (None, false, Some(error.as_str())),
             Settled::Aborted => (None, true, Some(because)),
+            Settled::Stopped { because, .. } => (None, false, Some(because.as_str())),
         };
         Some(Ended { reply, late, error })
     }
@@ -152,6 +172,9 @@ impl Settled {
 }
 
 pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
+    if let Some(stop) = &facts.stop {
+        return stopped(outcome, stop, facts, limits);
+    }
     match outcome {
         CallOutcome::Answered(answer) => answered(answer, facts, limits),
         CallOutcome::Failed(error) => failed(error, facts, limits),
@@ -167,6 +190,27 @@ pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySett
         CallOutcome::DidNotRun => not_run(facts, limits),
         CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
         CallOutcome::Aborted => Settled::Aborted,
+        // The request is gone, so the call is due again.
+        CallOutcome::Stopped { .. } if facts.closed => Settled::Aborted,
+        CallOutcome::Stopped { .. } => not_run(facts, limits),
+    }
+}
+
+/// A turn that is to end. A reply that is there already came first: the request was too late. Everything else ends the
+/// turn; tool calls of the answer are not passed on.
+fn stopped(outcome: &CallOutcome, stop: &Stop, facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
+    let ended = |confirmed, usage| Settled::Stopped {
+        kind: stop.kind,
+        because: stop.kind.because(&stop.by),
+        confirmed,
+        usage,
+    };
+    match outcome {
+        CallOutcome::Answered(answer) if answer.calls.is_empty() => answered(answer, facts, limits),
+        CallOutcome::Answered(answer) => ended(true, answer.usage),
+        CallOutcome::Failed(_) | CallOutcome::DidNotRun | CallOutcome::Aborted => ended(true, None),
+        CallOutcome::NotKnownYet | CallOutcome::Lost { .. } => ended(false, None),
+        CallOutcome::Stopped { confirmed } => ended(*confirmed, None),
     }
 }
 

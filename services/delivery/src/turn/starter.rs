@@ -7,14 +7,16 @@ use std::{
 };
 
 use contracts::tools::OfferContext;
-use domain::{AccountId, ImpossibleStep, TurnId};
+use domain::{AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TurnId};
 use storage::{
     StorageError, Tx,
     session::{
         sessions_lock::LockedSession,
+        sessions_park::{Park, sessions_park},
         turns_begin::{KeptTexts, NewTurn, turns_begin},
     },
 };
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
@@ -23,13 +25,15 @@ use super::{
 };
 use crate::{
     metrics,
-    prompt::{MarkSecret, OverviewEntry, Profiles, ThreadExtract},
+    prompt::{MarkSecret, OverviewEntry, Profiles, Stopped, ThreadExtract},
     providers::{Driver, Effects, Slot},
+    queue::run::{Candidate, Run, RunLimits, run},
     settings::DeliverySettings,
     store::{
         SessionName,
         claim::in_flight_lock,
         context::{QueuedItem, overview_load, queue_next},
+        runs::{Behind, StoppedTurn, queue_behind, stopped_load},
         threads::Threads,
     },
 };
@@ -51,6 +55,8 @@ pub struct Starting {
     pub work: Vec<Work>,
     /// Sessions whose provider has no free slot, with its name. Nothing was written for them.
     pub without_slot: Vec<(SessionName, String)>,
+    /// Sessions that a gate keeps from starting.
+    pub parked: Vec<Park>,
     /// The rows of `work`.
     turns: Vec<NewTurn>,
     /// The threads in the prompts of `work`. They may have messages that the transaction has written.
@@ -75,10 +81,11 @@ impl Starter {
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
+        let mut starting = Starting::default();
+        let start = self.runs(tx, start, &mut starting.parked).await?;
         let start = within_limits(tx, start).await?;
 
         // Before any write: a turn that has begun is about to be sent.
-        let mut starting = Starting::default();
         let (mut start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
             .into_iter()
             .filter_map(|(session, item)| match self.slot(&item.provider) {
@@ -102,7 +109,57 @@ impl Starter {
             starting.work.push(work);
         }
         turns_begin(tx, &starting.turns, replica, &self.kept).await?;
+        sessions_park(tx, &starting.parked).await?;
         Ok(starting)
+    }
+
+    /// Adds the further items of runs to their heads; sessions whose run may still grow are to be parked.
+    async fn runs(
+        &self,
+        tx: &Tx,
+        start: Vec<(LockedSession, QueuedItem)>,
+        parked: &mut Vec<Park>,
+    ) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
+        let limits = RunLimits {
+            debounce_ms: self.config.collect_debounce_ms.i64(),
+            wait_ms_max: self.config.collect_wait_ms_max.i64(),
+            items_max: self.config.collect_items_max.usize(),
+            bytes_max: i64::try_from(self.config.collect_bytes_max.get()).unwrap_or(i64::MAX),
+        };
+        let heads: Vec<(SessionName, i64, i64)> = start
+            .iter()
+            .map(|(_, item)| (item, Candidate::from(item)))
+            .filter(|(_, head)| head.may_head())
+            .map(|(item, head)| (item.name(), item.position, head.bytes))
+            .collect();
+        if heads.is_empty() {
+            return Ok(start);
+        }
+        let mut behind: HashMap<SessionName, Vec<Behind>> = HashMap::new();
+        for item in queue_behind(tx, &heads, limits.bytes_max, self.config.collect_items_max.get().into()).await? {
+            behind.entry(item.name()).or_default().push(item);
+        }
+        let mut now = Vec::with_capacity(start.len());
+        for (session, mut item) in start {
+            let following = behind.remove(&session.name()).unwrap_or_default();
+            let candidates: Vec<Candidate> = following.iter().map(Candidate::from).collect();
+            match run(&Candidate::from(&item), &candidates, &limits) {
+                Run::Start { further } => {
+                    item.join(following.into_iter().take(further));
+                    now.push((session, item));
+                }
+                Run::Wait { ms } => {
+                    let after = session.facts.state().on(SessionEvent::Parked);
+                    parked.extend(possible(after, &session, None).map(|state| Park {
+                        session: session.name(),
+                        phase: state.phase,
+                        gate: Gate::Collect,
+                        wake_ms: ms,
+                    }));
+                }
+            }
+        }
+        Ok(now)
     }
 
     /// To be called when the transaction has committed. Caches what is true from now on, and returns the work.
@@ -125,12 +182,31 @@ impl Starter {
         driver.slot().map(Some).ok_or(NoSlot)
     }
 
-    /// Completes the facts of the prompts: the coordinators' overviews, and whether the last turn was interrupted.
+    /// Completes the facts of the prompts: the coordinators' overviews, and how the last turn ended if its agent could not
+    /// end it.
     async fn complete(&self, tx: &Tx, start: &mut [(LockedSession, QueuedItem)]) -> Result<(), StorageError> {
         let tasks_max = self.config.overview_tasks_max.get().into();
+        let stopped: Vec<(AccountId, TurnId)> = start
+            .iter()
+            .filter_map(|(session, _)| Some((session.account.clone(), session.stopped_turn?)))
+            .collect();
+        let mut stopped: HashMap<(AccountId, TurnId), StoppedTurn> = stopped_load(tx, &stopped)
+            .await?
+            .into_iter()
+            .map(|turn| ((turn.account.clone(), turn.id), turn))
+            .collect();
         let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
         for (session, item) in start {
             item.facts.is_interrupted = session.interrupted;
+            item.facts.stopped = session.stopped_turn.map(|turn| {
+                let about = stopped.remove(&(session.account.clone(), turn));
+                Stopped {
+                    kind: session.stop_kind.unwrap_or(StopKind::Stopped),
+                    by: session.stop_by.clone().unwrap_or_default(),
+                    at: session.stop_at.unwrap_or(OffsetDateTime::UNIX_EPOCH),
+                    about: about.map(|turn| (turn.sender, turn.about)),
+                }
+            });
             if item.is_coordinator {
                 let tasks = match overviews.entry(session.account.clone()) {
                     Entry::Occupied(known) => known.into_mut(),

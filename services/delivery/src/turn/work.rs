@@ -7,6 +7,7 @@ use contracts::{Root, TraceContext, outgoing::Origin};
 use domain::{AgentId, NotificationId, SessionPhase, TurnRef, TurnState};
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
 
 use super::{messages::origin, resume::Due, started::Heard};
 use crate::{
@@ -49,6 +50,8 @@ pub struct Work {
     pub lost_at: Option<OffsetDateTime>,
     /// Whether `turn.started` is published.
     pub heard: Heard,
+    /// Cancelled when the turn is to end: its call is dropped.
+    pub stop: CancellationToken,
     /// Since when the session has had its place among the turns in flight, at least.
     pub placed_at: OffsetDateTime,
 }

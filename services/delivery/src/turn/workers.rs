@@ -7,14 +7,18 @@ use runtime::{Context, Incarnation, Replica};
 use tokio::sync::mpsc;
 
 use super::{
-    call::{self, Report},
+    call::{self, Confirm, Report},
     started::Started,
+    stop::Calls,
     work::Work,
 };
 use crate::{
     metrics::Metrics,
     providers::Driver,
-    queue::signal::{Signal, tell},
+    queue::{
+        alarm::Alarm,
+        signal::{Signal, tell},
+    },
     settings::DeliverySettings,
 };
 
@@ -27,6 +31,9 @@ pub struct Workers {
     /// Pieces of live text for pages.
     pub live: mpsc::Sender<Outgoing>,
     pub started: Started,
+    pub calls: Calls,
+    /// Wakes parked sessions at their time.
+    pub alarms: mpsc::Sender<Alarm>,
     pub signals: mpsc::Sender<Signal>,
     pub config: Arc<DeliverySettings>,
     pub metrics: Metrics,
@@ -47,6 +54,11 @@ impl Workers {
         let (live, signals) = (self.live.clone(), self.signals.clone());
         let (root, name, stop) = (self.context.root().clone(), work.name(), self.context.shutdown.token());
         let drain = self.config.drain_ms.duration();
+        let confirm = Confirm {
+            within: self.config.stop_confirm_ms_max.duration(),
+            every: self.config.look_up_delay_ms.duration(),
+        };
+        let registered = self.calls.register(&work);
         let shutdown = self.context.shutdown.clone();
         self.context.shutdown.spawn_once("delivery turn", async move {
             shutdown.crash_point("delivery.turn_taken").await;
@@ -57,9 +69,10 @@ impl Workers {
             let report = tokio::select! {
                 // Boxed: a call is large and there are many. Dropped only when the process stops; then the call counts
                 // as lost, and the next holder of the lease follows the provider's rules.
-                report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation)) => report,
+                report = Box::pin(call::run_guarded(work, driver, &root, &live, &incarnation, confirm)) => report,
                 () = drained => None,
             };
+            drop(registered);
             match report {
                 Some(report) => {
                     shutdown.crash_point("delivery.turn_answered").await;

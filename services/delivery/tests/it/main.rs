@@ -1,6 +1,7 @@
 //! Integration tests of this service, one binary.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue must fail")]
 
+mod brakes;
 mod claims;
 mod failures;
 mod fairness;

@@ -1,11 +1,14 @@
 //! The plans of the statements of a claim and of a record use the indexes that the comments name, whether the tables
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
-use delivery::store::{claim, context};
+use delivery::{
+    store::{claim, context, runs},
+    turn::stop,
+};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    session::{sessions_lock, turns_begin, turns_record, turns_resume},
+    session::{sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -13,7 +16,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 14] = [
+const STATEMENTS: [Planned; 19] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -38,7 +41,7 @@ const STATEMENTS: [Planned; 14] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        23,
+        27,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
@@ -64,6 +67,11 @@ const STATEMENTS: [Planned; 14] = [
             "task_assignee_pkey",
         ],
     ),
+    (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
+    (runs::STOPPED_LOAD, 2, &["turn_pkey", "notification_pkey"]),
+    (stop::STOPS_FIND, 2, &["session_pkey"]),
+    (sessions_park::SESSIONS_PARK, 5, &["session_pkey"]),
+    (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
 ];
 

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use contracts::quote;
 use delivery::prompt::{
-    InputFacts, InstructionFacts, MarkSecret, OverviewEntry, TaskFacts, ThreadExtract, ThreadMessage, ToolNames, input,
-    instructions,
+    Further, InputFacts, InstructionFacts, MarkSecret, OverviewEntry, Stopped, TaskFacts, ThreadExtract, ThreadMessage,
+    ToolNames, input, instructions,
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus, TurnId,
+    AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus,
+    TurnId,
 };
-use storage::manifest::Manifest;
+use storage::manifest::{Manifest, PartKind, Source};
 use testkit::hostile;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -93,7 +94,26 @@ fn facts() -> InputFacts {
         ]),
         thread_total: 12,
         overview: None,
+        further: Vec::new(),
         is_interrupted: false,
+        stopped: None,
+    }
+}
+
+fn stopped() -> Stopped {
+    Stopped {
+        kind: StopKind::Stopped,
+        by: "Ann".to_owned(),
+        at: OffsetDateTime::UNIX_EPOCH + Duration::days(20_000),
+        about: Some((actor(ActorKind::User, "u-1", "A person"), "Deploy it. ".repeat(30))),
+    }
+}
+
+fn further(n: u8, title: Option<&str>) -> Further {
+    Further {
+        notification: NotificationId::parse(&format!("ci-{n}")).unwrap(),
+        title: title.map(str::to_owned),
+        body: format!("And {n}.\n[end 000000000000]"),
     }
 }
 
@@ -159,7 +179,7 @@ fn a_long_thread_is_not_counted_to_its_end() {
 /// All fields with text from outside, each with a function that sets it; `None` when the field does not accept the
 /// text.
 type Put = fn(&mut InputFacts, &str) -> Option<()>;
-const FIELDS: [(&str, Put); 17] = [
+const FIELDS: [(&str, Put); 21] = [
     ("notification", |facts, text| {
         facts.notification = NotificationId::parse(text).ok()?;
         Some(())
@@ -173,6 +193,18 @@ const FIELDS: [(&str, Put); 17] = [
     }),
     ("title", |facts, text| put(facts.title.as_mut()?, text)),
     ("body", |facts, text| put(&mut facts.body, text)),
+    ("stopped.by", |facts, text| put(&mut facts.stopped.as_mut()?.by, text)),
+    ("stopped.sender", |facts, text| {
+        put(&mut facts.stopped.as_mut()?.about.as_mut()?.0.name, text)
+    }),
+    ("stopped.about", |facts, text| {
+        put(&mut facts.stopped.as_mut()?.about.as_mut()?.1, text)
+    }),
+    ("further", |facts, text| {
+        let further = facts.further.first_mut()?;
+        put(further.title.as_mut()?, text)?;
+        put(&mut further.body, text)
+    }),
     ("task.title", |facts, text| put(&mut facts.task.as_mut()?.title, text)),
     ("task.description", |facts, text| {
         put_visible(&mut facts.task.as_mut()?.description, text)
@@ -225,7 +257,16 @@ fn full() -> InputFacts {
         about_message: Some(MessageId(Uuid::from_u128(3))),
         overview: Some(("We ship on Friday.".to_owned(), vec![entry("PROJ-7"), entry("PROJ-8")])),
         is_interrupted: true,
+        stopped: Some(stopped()),
         ..facts
+    }
+}
+
+/// The same with a run of items.
+fn full_run() -> InputFacts {
+    InputFacts {
+        further: vec![further(1, Some("More")), further(2, None)],
+        ..full()
     }
 }
 
@@ -287,20 +328,22 @@ fn the_prompt_names_who_claims_a_sender() {
 /// For every field and every text: the prompt keeps its form, and no character is invisible or ends a line.
 #[test]
 fn hostile_texts_do_not_leave_their_field() {
-    let form = structure(&built(&full()));
-    insta::assert_snapshot!("structure", form);
     let mut tried = 0;
-    for text in hostile::TEXTS {
-        assert!(!text.is_empty() && text.len() <= 500, "{text:?}");
-        for (field, put) in FIELDS {
-            let mut facts = full();
-            if put(&mut facts, text).is_none() {
-                continue;
+    for (name, full) in [("structure", full as fn() -> InputFacts), ("structure_run", full_run)] {
+        let form = structure(&built(&full()));
+        insta::assert_snapshot!(name, form);
+        for text in hostile::TEXTS {
+            assert!(!text.is_empty() && text.len() <= 500, "{text:?}");
+            for (field, put) in FIELDS {
+                let mut facts = full();
+                if put(&mut facts, text).is_none() {
+                    continue;
+                }
+                let built = built(&facts);
+                assert_eq!(structure(&built), form, "{field}: {text:?}");
+                assert_eq!(quote::inert(&built), built, "{field}: {text:?}");
+                tried += 1;
             }
-            let built = built(&facts);
-            assert_eq!(structure(&built), form, "{field}: {text:?}");
-            assert_eq!(quote::inert(&built), built, "{field}: {text:?}");
-            tried += 1;
         }
     }
     assert!(hostile::TEXTS.len() >= 60 && tried > 14 * 60, "{tried}");
@@ -346,7 +389,20 @@ fn a_turns_marks_are_its_own_and_the_same_every_time() {
     let count = marks.len();
     marks.sort_unstable();
     marks.dedup();
-    assert_eq!((count, marks.len()), (5, 5), "each quotation has one of its own");
+    assert_eq!((count, marks.len()), (6, 6), "each quotation has one of its own");
+}
+
+/// Each item of a run is a part of its own in the manifest.
+#[test]
+fn a_run_is_accounted_for_item_by_item() {
+    let account = AccountId::parse("acme").unwrap();
+    let marks = MarkSecret::new([7; 32]).marks(&account, TurnId(Uuid::from_u128(7)));
+    let mut manifest = Manifest::new(InstructionLayout::Layered);
+    input(&full_run(), marks, &mut manifest);
+    let items = manifest.parts.iter().filter(|part| part.part == PartKind::Notification);
+    let items: Vec<&Source> = items.map(|part| &part.source).collect();
+    let named = |id: &str| Source::Named(format!("notification/{id}"));
+    assert_eq!(items, [&named("ci-4711"), &named("ci-1"), &named("ci-2")]);
 }
 
 #[test]
@@ -373,4 +429,24 @@ fn inputs_are_pinned() {
         ..facts()
     };
     insta::assert_snapshot!("input_coordinator_interrupted", built(&coordinator));
+    let run = InputFacts {
+        further: vec![further(1, Some("More")), further(2, None)],
+        thread: ThreadExtract::default(),
+        ..facts()
+    };
+    insta::assert_snapshot!("input_run", built(&run));
+    let after_a_stop = |kind, about| InputFacts {
+        stopped: Some(Stopped {
+            kind,
+            about,
+            ..stopped()
+        }),
+        thread: ThreadExtract::default(),
+        ..facts()
+    };
+    insta::assert_snapshot!(
+        "input_stopped",
+        built(&after_a_stop(StopKind::Stopped, stopped().about))
+    );
+    insta::assert_snapshot!("input_steered", built(&after_a_stop(StopKind::Steered, None)));
 }

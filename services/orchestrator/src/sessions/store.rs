@@ -1,8 +1,8 @@
-//! Every query on sessions.
+//! Every query on sessions. The verbs of `storage::session` change them.
 
 use api::sessions::Session;
 use domain::{AccountId, AgentRef, SessionId, TaskId};
-use sea_orm::Value;
+use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx};
 
 use crate::{
@@ -13,7 +13,8 @@ use crate::{
 /// A session with the names of its agent and task. Relies on the primary key.
 const FIND: &str = "
     select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent_slug, s.generation, s.key,
-           s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.turn_count, s.active_turn_id, s.mismatch
+           s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.queue_tail, s.turn_count, s.active_turn_id, s.mismatch,
+           coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
     left join agent a on a.account_id = s.account_id and a.id = s.agent_id
@@ -22,7 +23,8 @@ const FIND: &str = "
 /// Relies on session_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, kind, task_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
-            queued, turn_count, active_turn_id, mismatch
+            queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
+            gated_since
         from session where account_id = $1",
     order: &[("opened_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
@@ -44,6 +46,22 @@ pub const LIST: Listing = Listing {
 
 pub async fn session_find(tx: &Tx, account: &AccountId, session: SessionId) -> Result<Option<Session>, StorageError> {
     tx.one("find session", FIND, [account.into(), session.into()]).await
+}
+
+/// The fields of messages about a session.
+#[derive(Debug, FromQueryResult)]
+pub struct AboutSession {
+    /// As its client spelled it.
+    pub task: Option<TaskId>,
+    /// The position of the newest item that was ever queued.
+    pub queue_tail: i64,
+}
+
+/// The fields of messages about a session that exists: the caller holds its lock.
+pub async fn session_about(tx: &Tx, account: &AccountId, session: SessionId) -> Result<AboutSession, StorageError> {
+    const ATTEMPT: &str = "read locked session";
+    let found = tx.one(ATTEMPT, FIND, [account.into(), session.into()]).await?;
+    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "it is gone"))
 }
 
 /// The filters of a list.

@@ -24,8 +24,11 @@ async fn post(world: &World, token: &str, path: &str, key: &str, body: &Value) -
 async fn every_post_has_one_effect_and_one_answer() {
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
-    world.agent(&tenant, "coder").await;
+    let coder = world.agent(&tenant, "coder").await;
     world.task(&tenant, "T", &["coder"]).await;
+    world.task(&tenant, "U", &[]).await;
+    let (busy, _) = seed::busy(&world, &tenant, "T", &coder).await;
+    let parked = seed::parked(&world, &tenant, "U", &coder, "stopped").await;
     let letter = seed::letter(&world, "acme", "signalbox.notification.acme.-", "{}", json!({})).await;
     let own = seed::letter(&world, "-", "signalbox.notification.ghost.-", "{}", json!({})).await;
     let posts = [
@@ -46,6 +49,22 @@ async fn every_post_has_one_effect_and_one_answer() {
         (
             &tenant.admin,
             tenant.path(&format!("/dead-letters/{letter}/redrive")),
+            json!({}),
+        ),
+        (
+            &tenant.member,
+            tenant.path(&format!("/sessions/{busy}/stop")),
+            json!({}),
+        ),
+        // No turn is in progress: answered 200.
+        (
+            &tenant.member,
+            tenant.path(&format!("/sessions/{parked}/stop")),
+            json!({}),
+        ),
+        (
+            &tenant.member,
+            tenant.path(&format!("/sessions/{parked}/resume")),
             json!({}),
         ),
     ];

@@ -16,6 +16,7 @@ mod replies;
 mod seed;
 mod service;
 mod sessions;
+mod stops;
 mod tasks;
 mod twins;
 mod walls;

@@ -113,8 +113,12 @@ fn the_shapes_of_the_contract_are_there() {
             "closed_at",
             "close_reason",
             "queued",
+            "stopping",
+            "gate",
+            "gated_since",
         ],
     );
+    check("Stopping", &["state", "turn_id"]);
     check(
         "Turn",
         &[
@@ -237,6 +241,12 @@ fn the_document_says_what_is_enforced() {
         answers("/api/orgs/{account}/agents", "post"),
         [
             "201", "400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503"
+        ]
+    );
+    assert_eq!(
+        answers("/api/orgs/{account}/sessions/{session}/stop", "post"),
+        [
+            "200", "202", "400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503"
         ]
     );
     assert_eq!(

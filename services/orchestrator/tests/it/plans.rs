@@ -10,14 +10,18 @@ use orchestrator::{
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
-use storage::{Accounts, Database, Role, outbox::OUTBOX_SHARES, session::sessions_close};
+use storage::{
+    Accounts, Database, Role,
+    outbox::OUTBOX_SHARES,
+    session::{sessions_close, sessions_lock::SESSIONS_LOCK, sessions_park::SESSIONS_UNPARK, turn_stop::TURN_STOP},
+};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
     rows,
 };
 
-const STATEMENTS: [Planned; 16] = [
+const STATEMENTS: [Planned; 19] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -28,6 +32,9 @@ const STATEMENTS: [Planned; 16] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
+    (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
+    (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
+    (SESSIONS_UNPARK, 2, &["session_pkey"]),
     (
         sessions_close::OF_TASK,
         3,

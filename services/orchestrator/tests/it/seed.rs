@@ -25,6 +25,32 @@ pub(crate) async fn session(
     id
 }
 
+/// A session whose turn in progress waits for tools, and the turn.
+pub(crate) async fn busy(world: &World, tenant: &Tenant, task: &str, agent: &str) -> (Uuid, Uuid) {
+    let (id, turn) = (Uuid::now_v7(), Uuid::now_v7());
+    let row = rows("session").with("account_id", &tenant.id).with("id", id);
+    let row = row.with("task_id", task.to_ascii_lowercase()).with("agent_id", agent);
+    let row = row.with("phase", "waiting").with("active_turn_id", turn);
+    row.with("turn_count", 1).insert(&world.test.owner).await;
+    let row = rows("turn").with("id", turn).with("state", "awaiting_tools");
+    let of_session = format!("session s where s.account_id = '{}' and s.id = '{id}'", tenant.id);
+    row.from(of_session).insert(&world.test.owner).await;
+    (id, turn)
+}
+
+/// A session that a gate keeps from starting its second turn.
+pub(crate) async fn parked(world: &World, tenant: &Tenant, task: &str, agent: &str, gate: &str) -> Uuid {
+    let id = Uuid::now_v7();
+    let row = rows("session").with("account_id", &tenant.id).with("id", id);
+    let row = row.with("task_id", task.to_ascii_lowercase()).with("agent_id", agent);
+    let row = row
+        .with("phase", "backoff")
+        .with("gate", gate)
+        .set("gated_since", "now()");
+    row.with("turn_count", 1).insert(&world.test.owner).await;
+    id
+}
+
 /// A waiting notification of a session.
 pub(crate) async fn queued(world: &World, tenant: &Tenant, session: Uuid, id: &str) {
     let row = enqueued(&tenant.id, session).with("id", id).with("kind", "k");

@@ -5,15 +5,16 @@
 //! Decides the recipients and their sessions (`intake`).
 //! Writes notifications, sessions, unknown tasks, dead letters and the partition's offset in one transaction. Returns
 //! receipts, which delete the messages' outbox rows.
-//! Publishes `session.resolved` for every idle session that received work; events and dead letters go through the
-//! outbox.
+//! Publishes `session.resolved` for every session that may start with what it received, and `session.stop_requested` for
+//! every turn that a steer ends; events and dead letters go through the outbox.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use contracts::{
-    Outgoing, Root,
+    Outgoing, Root, Timestamp,
     event::{Event, SessionOpened},
     notification::{Refusal, RefusalReason},
+    session::SessionStopRequested,
 };
 use domain::{AccountId, Actor, NotificationId, QueueLimits, TaskStatus};
 use runtime::Shutdown;
@@ -25,6 +26,7 @@ use storage::{
         unread::{Receipt, outbox_receive},
     },
     session::{
+        arrivals::{Arrived, arrivals_apply},
         items_append::{items_append, items_requeue},
         items_refuse::refused_replace,
     },
@@ -272,15 +274,16 @@ impl NotificationHandler {
         let sessions = refuse_unplaced(&mut decided, found, &facts, &self.limits);
 
         let mut messages = self.tasks_create(tx, &decided, now).await?;
-        let queued = queue(&decided, &facts, &sessions);
+        let mut queued = queue(&decided, &facts, &sessions);
         if !missing_open(tx, &sessions).await? || !rows_write(tx, &decided, &queued).await? {
             return Ok(None);
         }
+        let stops = self.arrivals_apply(tx, &mut queued, &mut messages, now).await?;
         messages.extend(refusals_write(tx, &self.root, &decided.refused, now).await?);
         messages.extend(queued.work.iter().filter_map(|work| self.opened(work, now)));
         let done = Committed {
             outbox: Vec::new(),
-            wakes: self.wakes(&queued.work, now),
+            wakes: self.wakes(&queued.work, now).into_iter().chain(stops).collect(),
             resolutions: queued.work.iter().map(SessionResolution::of).collect(),
             refusals: decided
                 .refused
@@ -296,6 +299,44 @@ impl NotificationHandler {
             messages,
             learned,
         }))
+    }
+
+    /// Lets steers stop turns and items open gates. Returns the hints for delivery.
+    async fn arrivals_apply(
+        &self,
+        tx: &Tx,
+        queued: &mut Queued<'_>,
+        messages: &mut Vec<Owned>,
+        now: OffsetDateTime,
+    ) -> Result<Vec<Outgoing>, StorageError> {
+        if queued.arrived.is_empty() {
+            return Ok(Vec::new());
+        }
+        let arrived: Vec<Arrived<'_>> = queued.arrived.iter().map(|(_, arrived)| *arrived).collect();
+        let effects = arrivals_apply(tx, &arrived).await?;
+        let mut told = HashSet::new();
+        for (received, arrived) in &queued.arrived {
+            let released = arrived.released(&self.setting(received, now));
+            messages.extend(released.filter(|_| told.insert(arrived.session.id)));
+        }
+        for work in &mut queued.work {
+            let name = (work.conversation.account.clone(), work.session.id);
+            work.released = effects.released.contains(&name);
+        }
+        let hint = |stop: &SessionStopRequested| {
+            let of_session = |work: &&Work<'_>| work.session.id == stop.session_id;
+            let origin = queued.work.iter().find(of_session).map(|work| work.newest.origin());
+            let origin = origin.unwrap_or_default();
+            Outgoing::of(
+                &self.root,
+                &stop.message_id(),
+                SOURCE,
+                &origin,
+                Timestamp::from(now),
+                stop,
+            )
+        };
+        Ok(effects.stops.iter().map(hint).collect())
     }
 
     /// Creates each task once: after the first message, the task is a fact for the rest of the batch.

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::{Outgoing, Root, Timestamp, notification::Refusal, session::SessionResolved};
-use domain::{AccountId, Actor, Conversation, NotificationState, QueueLimits, SessionKey, TaskId, session::admission};
+use domain::{
+    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, TaskId, session::admission,
+};
 use time::OffsetDateTime;
 
 use super::{
@@ -14,7 +16,7 @@ use super::{
     resolve::{Finding, ResolvedSession},
     sessions::AssignedSessions,
 };
-use storage::session::{items_append::NewItem, sessions_lock::ActiveSession};
+use storage::session::{arrivals::Arrived, items_append::NewItem, sessions_lock::ActiveSession};
 
 use crate::SOURCE;
 
@@ -191,6 +193,8 @@ pub struct Queued<'a> {
     pub new: Vec<NewItem<'a>>,
     pub again: Vec<NewItem<'a>>,
     pub work: Vec<Work<'a>>,
+    /// Items that may do more than wait.
+    pub arrived: Vec<(&'a Received, Arrived<'a>)>,
 }
 
 /// The work that a session received from this batch.
@@ -202,6 +206,8 @@ pub struct Work<'a> {
     pub items: u64,
     /// Stream offset of the newest notification.
     pub position: i64,
+    /// One of the items opened its gate.
+    pub released: bool,
     /// The newest notification, and its task as its client spelled it.
     pub newest: &'a Received,
     pub task: Option<&'a TaskId>,
@@ -228,19 +234,35 @@ pub fn queue<'a>(
                 finding: resolved.finding,
                 items: 0,
                 position: resolved.session.queue_tail,
+                released: false,
                 newest: received,
                 task,
             });
+            let met_rest = got.session.rests && got.items == 0;
             got.items += 1;
             got.position += 1;
             (got.newest, got.task) = (received, task);
+            let row = row(received, account_of(received));
             let row = NewItem {
                 id: &entry.id,
                 task,
                 agent: Some(entry.agent),
                 queued: Some((got.session.id, got.position)),
-                ..row(received, account_of(received))
+                joins: row.queue_mode == QueueMode::Collect && !met_rest,
+                ..row
             };
+            if let Some(sender) = row.sender
+                && (row.queue_mode == QueueMode::Steer || got.session.gate.is_some())
+            {
+                let arrived = Arrived {
+                    conversation,
+                    session: got.session,
+                    mode: row.queue_mode,
+                    sender,
+                    task,
+                };
+                queued.arrived.push((received, arrived));
+            }
             if entry.requeue {
                 queued.again.push(row);
             } else {
@@ -267,7 +289,7 @@ impl Work<'_> {
     /// Builds the wake-up for delivery. The rows hold the state, and delivery's sweep finds a session whose wake-up was
     /// lost. None when delivery was already woken for the session, or already works on it.
     pub fn wake(&self, root: &Root, now: OffsetDateTime) -> Option<Outgoing> {
-        if !self.session.rests {
+        if !self.session.rests && !self.released {
             return None;
         }
         let place = (self.session.id, self.session.generation);

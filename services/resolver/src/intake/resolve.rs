@@ -50,6 +50,8 @@ pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusa
         queue_tail: 0,
         queued: 0,
         rests: true,
+        gate: None,
+        active_turn: None,
     };
     Ok(ResolvedSession {
         session,
@@ -91,6 +93,8 @@ mod tests {
             queue_tail: 7,
             queued: 0,
             rests: true,
+            gate: None,
+            active_turn: None,
         };
         let reused = resolve(Found::Active(active), fresh).unwrap();
         assert_eq!((reused.session, reused.finding), (active, Finding::Reused));

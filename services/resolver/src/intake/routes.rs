@@ -11,7 +11,8 @@ use std::{
 
 use contracts::notification::Recipients;
 use domain::{
-    AccountId, Actor, AgentRef, Conversation, QueueLimits, SessionId, SessionScope, TaskId, session::admission,
+    AccountId, Actor, AgentRef, Conversation, QueueLimits, QueueMode, SessionId, SessionScope, TaskId,
+    session::admission,
 };
 use quick_cache::{Weighter, sync::Cache};
 use storage::session::{
@@ -54,7 +55,8 @@ impl Address {
         let Recipients::One(agent) = &notification.recipients else {
             return None;
         };
-        if received.is_redrive || notification.message_id.is_some() {
+        let is_steer = notification.mode() == QueueMode::Steer;
+        if received.is_redrive || notification.message_id.is_some() || is_steer {
             return None;
         }
         let address = Address {
@@ -200,7 +202,10 @@ impl Routed<'_> {
                     queue_tail: known.queue_tail,
                     queued: 0,
                     rests: known.rests,
+                    gate: None,
+                    active_turn: None,
                 },
+                released: false,
                 finding: Finding::Reused,
                 items: u64::from(items.unsigned_abs()),
                 position: known.queue_tail + i64::from(*items),

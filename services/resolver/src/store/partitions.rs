@@ -193,8 +193,8 @@ fn place_values(lease: &Lease, to: &PartitionOffset) -> [Value; 6] {
 const BATCH_ENTER: &str = concat!(
     "
     with moved as (
-        update resolver_partition set sequence = $36, published = $37, stream_created = $38
-        where partition = $33 and owner = $34 and fence = $35 returning 1
+        update resolver_partition set sequence = $37, published = $38, stream_created = $39
+        where partition = $34 and owner = $35 and fence = $36 returning 1
     ), ",
     storage::items_append_known!()
 );

@@ -5,6 +5,7 @@
 mod batches;
 mod ids;
 mod items;
+mod modes;
 mod plans;
 mod races;
 mod receipts;

@@ -9,7 +9,7 @@ use storage::{
         OUTBOX_CLAIM, OUTBOX_DELETE,
         unread::{OUTBOX_LOOK, OUTBOX_STORED},
     },
-    session::{item_enter, items_append, items_refuse, sessions_lock, sessions_open, sessions_remove},
+    session::{item_enter, items_append, items_refuse, sessions_lock, sessions_open, sessions_remove, turn_stop},
 };
 use testkit::{
     Rows,
@@ -22,7 +22,7 @@ use crate::scene::{Scene, scene};
 /// `BATCH_ENTER` without the partition's row, of which there are few.
 const KNOWN: &str = concat!("with moved as (values (1)), ", storage::items_append_known!());
 
-const STATEMENTS: [Planned; 14] = [
+const STATEMENTS: [Planned; 15] = [
     (
         facts::FACTS_FIND,
         13,
@@ -38,7 +38,7 @@ const STATEMENTS: [Planned; 14] = [
     ),
     (
         KNOWN,
-        32,
+        33,
         &[
             "session_pkey",
             "account_pkey",
@@ -63,8 +63,9 @@ const STATEMENTS: [Planned; 14] = [
         &["session_generation", "agent_pkey"],
     ),
     (sessions_open::SESSIONS_OPEN, 7, &[]),
-    (items_append::ITEMS_APPEND, 22, &["session_pkey"]),
-    (items_append::ITEMS_REQUEUE, 22, &["notification_pkey", "session_pkey"]),
+    (items_append::ITEMS_APPEND, 23, &["session_pkey"]),
+    (items_append::ITEMS_REQUEUE, 23, &["notification_pkey", "session_pkey"]),
+    (turn_stop::TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (item_enter::ITEM_KNOWN, 2, &["notification_pkey"]),
     (items_refuse::REFUSED_REPLACE, 2, &["notification_pkey"]),
     (OUTBOX_DELETE, 2, &["outbox_pkey"]),

@@ -8,8 +8,10 @@ pub(crate) mod nats_users;
 pub(crate) mod notifications;
 pub(crate) mod notify;
 pub(crate) mod provider;
+pub(crate) mod resume;
 pub(crate) mod serve;
 pub(crate) mod sessions;
+pub(crate) mod stop;
 pub(crate) mod turns;
 
 use domain::Timestamp;
@@ -20,6 +22,14 @@ fn moment(at: Option<Timestamp>) -> String {
     const FORM: &[BorrowedFormatItem<'_>] = format_description!("[year]-[month]-[day] [hour]:[minute]:[second]");
     at.and_then(|at| at.0.to_offset(UtcOffset::UTC).format(FORM).ok())
         .unwrap_or_default()
+}
+
+/// Notifications, counted.
+fn notifications_of(count: i32) -> String {
+    match count {
+        1 => "1 notification".to_owned(),
+        count => format!("{count} notifications"),
+    }
 }
 
 /// The filters of a list that were named.

@@ -1,16 +1,17 @@
-//! `signalbox notify`: sends one notification over the API, and waits for its outcome with `--wait`.
+//! `signalbox notify`, and `signalbox steer`, which is `notify --queue-mode steer`: sends one notification over the API, and waits for
+//! its outcome with `--wait`.
 
 use std::{io::Read, process::ExitCode, time::Duration};
 
 use anyhow::{Context, bail};
 use api::{notifications::Notification, turns::Turn};
-use domain::NotificationState;
+use domain::{NotificationState, QueueMode};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::{notifications::table, turns::said};
 use crate::{
-    cli::NotifyArgs,
+    cli::{ItemArgs, NotifyArgs},
     client::{ApiError, Client, read_as},
     print::{code, print, print_json, show},
     text::lines,
@@ -19,20 +20,26 @@ use crate::{
 /// Interval of polling the API. An outcome takes a model's time, so a shorter one gains nothing.
 const ASK_EVERY: Duration = Duration::from_millis(250);
 
+pub(crate) async fn steer(item: ItemArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let queue_mode = Some(QueueMode::Steer.to_string());
+    run(&NotifyArgs { item, queue_mode }, json).await
+}
+
 pub(crate) async fn run(args: &NotifyArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let notification = notification(args, body(&args.body)?);
-    let id = client.notify(&args.account, &notification).await?;
-    if !args.wait {
+    let item = &args.item;
+    let client = item.access.client()?;
+    let notification = notification(args, body(&item.body)?);
+    let id = client.notify(&item.account, &notification).await?;
+    if !item.wait {
         return show(json, &json!({ "id": id }), |_| Ok(id.clone()));
     }
-    let limit = Duration::from_secs(args.timeout);
-    let outcome = outcome(&client, &args.account, &id, limit).await?;
+    let limit = Duration::from_secs(item.timeout);
+    let outcome = outcome(&client, &item.account, &id, limit).await?;
     let notification: Notification = read_as(&outcome)?;
     let turn = match &notification.turn_id {
         Some(turn) => Some(
             client
-                .get::<Value>(&["api", "orgs", &args.account, "turns", &turn.to_string()], &[])
+                .get::<Value>(&["api", "orgs", &item.account, "turns", &turn.to_string()], &[])
                 .await?,
         ),
         None => None,
@@ -70,11 +77,12 @@ fn notification(args: &NotifyArgs, body: String) -> Value {
             fields.insert(name.to_owned(), value.into());
         }
     };
-    set("task", Some(&args.task));
-    set("agent", Some(&args.agent));
-    set("id", args.id.as_deref());
-    set("type", args.kind.as_deref());
-    set("title", args.title.as_deref());
+    let item = &args.item;
+    set("task", Some(&item.task));
+    set("agent", Some(&item.agent));
+    set("id", item.id.as_deref());
+    set("type", item.kind.as_deref());
+    set("title", item.title.as_deref());
     set("queue_mode", args.queue_mode.as_deref());
     set("body", Some(&body));
     Value::Object(fields)

@@ -39,9 +39,11 @@ fn table(sessions: &[Value]) -> anyhow::Result<String> {
     ]);
     for session in sessions {
         let session: Session = read_as(session)?;
+        let stopping = session.stopping.then_some("stopping");
+        let why = session.close_reason.as_deref().or(stopping).or(session.gate.as_deref());
         let state = session.state.as_str();
-        let state = match session.close_reason.as_deref() {
-            Some(reason) => format!("{state} ({})", one_line(reason, 30)),
+        let state = match why {
+            Some(why) => format!("{state} ({})", one_line(why, 30)),
             None => state.to_owned(),
         };
         table.row([
@@ -74,6 +76,15 @@ mod tests {
             "generation": 1, "key": "k", "state": "closed", "phase": "idle", "opened_at": "2026-01-02T03:04:05Z",
             "closed_at": "2026-01-02T03:04:06Z", "close_reason": "agent_removed", "queued": 0, "turns": 1,
             "active_turn_id": null, "mismatch": null, "a_field": "of a newer server"});
+        let check = |name: &str, value: Value, state: &str| {
+            let mut session = open.clone();
+            session[name] = value;
+            let listed = table(&[session]).unwrap();
+            assert!(listed.contains(&format!("  {state}  3  ")), "{listed}");
+        };
+        check("gate", json!("stopped"), "active (stopped)");
+        check("gate", json!("of a newer server"), "active (of a newer server)");
+        check("stopping", json!(true), "active (stopping)");
         assert_eq!(
             table(&[open, closed]).unwrap(),
             "SESSION                               KIND    TASK    AGENT  GENERATION  STATE                   QUEUED  OPENED\n\

@@ -182,6 +182,7 @@ mod tests {
                 "signalbox.notification.{account}.{task}",
                 "signalbox.session.resolved.{account}.{task}",
                 "signalbox.session.closed.{account}.{task}",
+                "signalbox.session.stop_requested.{account}.{task}",
                 "signalbox.tool.requested.{account}.{task}",
                 "signalbox.tool.finished.{account}.{task}",
                 "signalbox.event.{account}.{task}.{noun}.{fact}",

@@ -18,6 +18,7 @@ fn session() -> String {
         queued: 0,
         due: false,
         asked: 0,
+        stopping: false,
         lease_dead: false,
     };
     let queued = SessionFacts { queued: 1, ..nothing };
@@ -79,10 +80,20 @@ fn session() -> String {
             nothing,
             missing,
         ),
+        (
+            Waiting,
+            "a result is missing, the turn is to end",
+            SessionFacts {
+                stopping: true,
+                ..asked
+            },
+            missing,
+        ),
         (Waiting, "all results are in", nothing, complete),
         (Waiting, "results were awaited too long", due(nothing), too_long),
         (Backoff, "not due", queued, complete),
         (Backoff, "due, a turn is in progress", due(nothing), complete),
+        (Backoff, "parked: not due, no turn, something queued", queued, None),
         (Backoff, "due, no turn, something queued", due(queued), None),
         (Backoff, "due, no turn, closed", due(closed), None),
     ];

@@ -62,6 +62,8 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::MessagePosted(_)
             | Event::SessionOpened(_)
             | Event::SessionEnded(_)
+            | Event::SessionParked(_)
+            | Event::SessionReleased(_)
             | Event::AgentRemoved(_)
             | Event::ProviderSessionMismatched(_)
             | Event::MessageDied(_) => None,

@@ -76,6 +76,7 @@ impl Case {
             fence: Fence(5),
             is_closed: false,
             close_reason: None,
+            turn_stopped: false,
             agent: AGENT,
             agent_slug: "coder".to_owned(),
             agent_name: "Coder".to_owned(),
@@ -262,6 +263,24 @@ fn a_call_is_late_once_its_session_turn_fence_or_time_is_over() {
     }
 }
 
+/// The agent of a stopped turn may still be running.
+#[test]
+fn after_a_stop_an_agent_reads_and_does_not_write() {
+    let stopped = |name: &str| {
+        case(Case::over_http(), |case| {
+            case.facts.turn = None;
+            case.facts.turn_stopped = true;
+            case.tool = tool(name);
+        })
+    };
+    for writes in ["task_message", "task_status", "response_request"] {
+        check(&stopped(writes), not_stopped, &Refusal::TurnStopped);
+    }
+    for reads in ["task_history", "no_reply"] {
+        assert_eq!(stopped(reads).check_all(&CHECKS), Ok(()), "{reads}");
+    }
+}
+
 /// Once a newer claim wrote the turn, its journal has moved on as well. The call is late, not forged.
 #[test]
 fn a_call_of_an_earlier_round_is_late() {
@@ -387,6 +406,8 @@ fn the_listed_tools_are_the_callable_ones() {
     assert_eq!(names(&Case::over_http()).unwrap(), ["task_message", "no_reply"]);
     let idle = case(Case::over_http(), |case| case.facts.turn = None);
     assert_eq!(names(&idle).unwrap().len(), tools::all().len());
+    let stopped = case(idle, |case| case.facts.turn_stopped = true);
+    assert_eq!(names(&stopped).unwrap(), ["task_history", "no_reply"]);
     let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);
     assert_eq!(names(&taskless).unwrap(), ["response_request", "no_reply"]);
     let closed = case(Case::over_http(), |case| case.facts.is_closed = true);

@@ -173,7 +173,7 @@ fn answer(record: Record) -> Result<Response, Problem> {
 }
 
 /// The agents' error codes and their HTTP statuses.
-const STATUSES: [(&str, StatusCode); 13] = [
+const STATUSES: [(&str, StatusCode); 14] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -184,6 +184,7 @@ const STATUSES: [(&str, StatusCode); 13] = [
     ("not_offered", StatusCode::FORBIDDEN),
     ("awaiting_approval", StatusCode::CONFLICT),
     ("session_closed", StatusCode::GONE),
+    ("turn_stopped", StatusCode::CONFLICT),
     ("too_much_unread", StatusCode::TOO_MANY_REQUESTS),
     ("too_slow", StatusCode::SERVICE_UNAVAILABLE),
     ("internal", StatusCode::INTERNAL_SERVER_ERROR),

@@ -393,6 +393,53 @@ async fn errors_are_problems_with_the_tools_own_text() {
     world.end(&[&gateway]).await;
 }
 
+/// An agent with tools of its own may still be running after its turn was stopped.
+#[tokio::test]
+async fn after_a_stop_an_agent_reads_and_does_not_write_until_its_next_turn() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    for sql in [
+        "update session set active_turn_id = null, stopped_turn_id = active_turn_id",
+        "update turn set state = 'aborted', finished_at = now()",
+    ] {
+        world.run(sqlx::query(sql)).await;
+    }
+    let post = || {
+        let body = json!({"task_id": "PROJ-7", "body": "b"});
+        agent.post("/agent/task-message", &coder.key, &body)
+    };
+    let (status, value) = problem(post()).await;
+    assert_eq!((status, &value["code"]), (StatusCode::CONFLICT, &json!("turn_stopped")));
+    assert_eq!(value["detail"], "Your turn was stopped.");
+    assert!(
+        value["hint"].as_str().unwrap().starts_with("Nothing was changed."),
+        "{value}"
+    );
+    let history = agent.post("/agent/task-history", &coder.key, &json!({"task_id": "PROJ-7"}));
+    assert_eq!(read(history).await.0, StatusCode::OK);
+    let (_, offered) = read(agent.get("/agent/tools", &coder.key)).await;
+    let offered = offered["items"].as_array().unwrap().iter().map(|tool| &tool["name"]);
+    assert_eq!(offered.collect::<Vec<_>>(), ["task_history", "no_reply"]);
+    let calls = "select concat_ws(' ', name, state, late) from tool_call order by name";
+    assert_eq!(
+        world.database.texts(calls).await,
+        ["task_history finished f", "task_message refused t"]
+    );
+
+    // While a turn is in progress, a stop of the previous one does not count.
+    for sql in [
+        "update session set active_turn_id = stopped_turn_id",
+        "update turn set state = 'awaiting_tools', finished_at = null",
+    ] {
+        world.run(sqlx::query(sql)).await;
+    }
+    assert_eq!(read(post()).await.0, StatusCode::OK);
+    assert_eq!(world.database.count("select count(*) from message").await, 1);
+    world.end(&[&gateway]).await;
+}
+
 /// An agent that continues after its turn does not start a new chain: two of them would wake each other for ever.
 #[tokio::test]
 async fn a_request_after_the_turn_follows_from_that_turn() {

@@ -16,6 +16,7 @@ async fn says_what_waits_and_how_full_it_is() {
     let expected = [
         (Durable::of(User::Delivery, "session.resolved"), 3, 0),
         (Durable::of(User::Delivery, "session.closed"), 0, 0),
+        (Durable::of(User::Delivery, "session.stop_requested"), 0, 0),
         (Durable::of(User::Delivery, "tool.finished"), 0, 0),
     ];
     // The server updates a consumer's counters a moment after it has stored a message.

@@ -14,10 +14,13 @@ use contracts::{
     notification::{self, Notification, NotificationMessage, Refusal, message_id},
     session::SessionResolved,
 };
-use domain::{AgentId, Conversation, NotificationId, NotificationState, QueueLimits, SessionId, TaskId, session};
+use domain::{
+    AgentId, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId, session,
+};
 use sea_orm::FromQueryResult;
 
 use super::{
+    arrivals::{Arrived, arrivals_apply},
     items_append::{NewItem, items_append},
     sessions_lock::{ActiveSession, conversations_lock},
 };
@@ -152,8 +155,10 @@ impl Entering<'_> {
 
     async fn append(&self, tx: &Tx, session: ActiveSession) -> Result<(Entered, Vec<Owned>), StorageError> {
         let position = session.queue_tail + 1;
+        let mode = self.content.mode();
         let row = NewItem {
             queued: Some((session.id, position)),
+            joins: mode == QueueMode::Collect && !session.rests,
             ..self.row()
         };
         if items_append(tx, &[row]).await? == 0 {
@@ -165,8 +170,23 @@ impl Entering<'_> {
             session: session.id,
             position,
         };
-        let wake = session.rests.then(|| self.wake(session, position));
-        Ok((entered, wake.into_iter().collect()))
+        let arrived = Arrived {
+            conversation: self.conversation,
+            session,
+            mode,
+            sender: &self.content.sender,
+            task: self.task,
+        };
+        let effects = arrivals_apply(tx, &[arrived]).await?;
+        let wakes = session.rests || !effects.released.is_empty();
+        let stops = effects
+            .stops
+            .iter()
+            .map(|stop| self.setting.message(&stop.message_id(), stop));
+        let mut messages: Vec<Owned> = stops.collect();
+        messages.extend(wakes.then(|| self.wake(session, position)));
+        messages.extend(arrived.released(self.setting));
+        Ok((entered, messages))
     }
 
     fn conflict(&self) -> Entered {

@@ -20,7 +20,7 @@ pub struct NewItem<'a> {
     /// Only if the task exists.
     pub task: Option<&'a TaskId>,
     pub agent: Option<AgentId>,
-    /// Its session and position; none: it was refused.
+    /// Its session and its number among the items of that session, from 1; none: it was refused.
     pub queued: Option<(SessionId, i64)>,
     pub kind: &'a str,
     pub title: &'a str,
@@ -29,6 +29,8 @@ pub struct NewItem<'a> {
     /// None: it could not be parsed.
     pub sender: Option<&'a Actor>,
     pub queue_mode: QueueMode,
+    /// With mode `collect`: its session was busy, so it may be answered together with others.
+    pub joins: bool,
     /// A JSON object.
     pub metadata: String,
     /// SHA-256 of the content.
@@ -61,13 +63,9 @@ impl<'a> NewItem<'a> {
             body: content.map_or("", |content| &content.body),
             message_id: content.and_then(|content| content.message_id),
             sender: content.map(|content| &content.sender),
-            queue_mode: content
-                .and_then(|content| content.queue_mode)
-                .unwrap_or(QueueMode::Followup),
-            metadata: content.map_or_else(
-                || "{}".to_owned(),
-                |content| serde_json::to_string(&content.metadata).expect("parsed JSON can be serialized"),
-            ),
+            queue_mode: content.map_or(QueueMode::Followup, Notification::mode),
+            joins: false,
+            metadata: content.map_or_else(|| "{}".to_owned(), metadata),
             hash: hash.bytes(),
             reason: None,
             cause,
@@ -77,6 +75,20 @@ impl<'a> NewItem<'a> {
     }
 }
 
+/// With the mode that was asked for, where the item has another.
+fn metadata(content: &Notification) -> String {
+    let asked = content.queue_mode.filter(|asked| *asked != content.mode());
+    let written = match asked {
+        None => serde_json::to_string(&content.metadata),
+        Some(asked) => {
+            let mut metadata = content.metadata.clone();
+            metadata.insert("queue_mode_asked".to_owned(), asked.as_str().into());
+            serde_json::to_string(&metadata)
+        }
+    };
+    written.expect("parsed JSON can be serialized")
+}
+
 /// The rows of a statement, as `r`, and the nil UUID, which stands for none.
 #[macro_export]
 macro_rules! item_rows {
@@ -84,45 +96,47 @@ macro_rules! item_rows {
         concat!(
             "unnest($1::text[], $2::text[], $3::text[], $4::uuid[], $5::uuid[], $6::bigint[], $7::text[], $8::text[], $9::text[],
                 $10::uuid[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[], $16::bytea[], $17::text[],
-                $18::text[], $19::integer[], $20::text[], $21::text[], $22::text[]" $(, ", ", $more)?,
+                $18::text[], $19::integer[], $20::text[], $21::text[], $22::text[], $23::boolean[]" $(, ", ", $more)?,
             ")
              as r (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id, sender_kind,
                    sender_id, sender_name, queue_mode, metadata, content_hash, reason, cause, hops, traceparent, tracestate,
-                   sender_via" $(, ", ", $column)?,
+                   sender_via, joins" $(, ", ", $column)?,
             "),
          (values ('00000000-0000-0000-0000-000000000000'::uuid)) as none (id)"
         )
     };
 }
 
-/// Inserts the rows `r`, each at a position that is SQL over them.
+/// Inserts the rows `r`. Position and `joins` are SQL over them.
 #[macro_export]
 macro_rules! items_insert {
-    ($position:literal) => {
+    ($position:literal, $joins:literal) => {
         concat!(
             "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
             sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
-            traceparent, tracestate, sender_via)
+            traceparent, tracestate, sender_via, joins)
         select r.account_id, r.id, nullif(r.task_id, ''), nullif(r.agent_id, none.id), nullif(r.session_id, none.id), ",
             $position,
             ", r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
                r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
                case when r.reason = '' then 'queued' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
-               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, '')
+               r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, ''), ",
+            $joins,
+            "
         from "
         )
     };
 }
 
 /// Adds the rows of `entered` to the counters of their sessions, which are locked, and returns how many rows are now
-/// queued.
+/// queued. The tail counts the items that were ever queued.
 macro_rules! counted {
     () => {
         "counted as (
-            select account_id, session_id, count(*)::integer as items, max(position) as tail
+            select account_id, session_id, count(*)::integer as items
             from entered where session_id is not null group by account_id, session_id
         ), enqueued as (
-            update session s set queued = s.queued + c.items, queue_tail = greatest(s.queue_tail, c.tail)
+            update session s set queued = s.queued + c.items, queue_tail = s.queue_tail + c.items
             from counted c where s.account_id = any (array[c.account_id]) and s.id = c.session_id
         )
         select coalesce(sum(items), 0)::bigint as queued from counted"
@@ -133,11 +147,11 @@ macro_rules! counted {
 pub const ITEMS_APPEND: &str = concat!(
     "with entered as (
         ",
-    items_insert!("nullif(r.position, 0)"),
+    items_insert!("nullif(r.position, 0)", "r.joins"),
     item_rows!(),
     "
         on conflict do nothing
-        returning account_id, session_id, position
+        returning account_id, session_id
     ), ",
     counted!()
 );
@@ -150,7 +164,7 @@ pub const ITEMS_REQUEUE: &str = concat!(
             session_id = nullif(r.session_id, none.id), position = nullif(r.position, 0), kind = r.kind,
             title = nullif(r.title, ''), body = r.body, message_id = nullif(r.message_id, none.id),
             sender_kind = r.sender_kind, sender_id = r.sender_id, sender_name = r.sender_name,
-            sender_via = nullif(r.sender_via, ''), queue_mode = r.queue_mode,
+            sender_via = nullif(r.sender_via, ''), queue_mode = r.queue_mode, joins = r.joins,
             metadata = r.metadata::jsonb, content_hash = r.content_hash, state = 'queued', reason = nullif(r.reason, ''),
             cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
             tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
@@ -158,7 +172,7 @@ pub const ITEMS_REQUEUE: &str = concat!(
     item_rows!(),
     "
         where n.account_id = any (array[r.account_id]) and n.id = r.id and coalesce(n.state in ('refused', 'failed'), false)
-        returning n.account_id, n.session_id, n.position
+        returning n.account_id, n.session_id
     ), ",
     counted!()
 );
@@ -191,7 +205,7 @@ async fn write(tx: &Tx, sql: &'static str, attempt: &'static str, rows: &[NewIte
 }
 
 /// The columns of `item_rows!`.
-pub(super) fn item_columns(rows: &[&NewItem<'_>]) -> [Value; 22] {
+pub(super) fn item_columns(rows: &[&NewItem<'_>]) -> [Value; 23] {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     [
         column(rows, |row| row.account.clone()),
@@ -201,7 +215,9 @@ pub(super) fn item_columns(rows: &[&NewItem<'_>]) -> [Value; 22] {
         column(rows, |row| {
             row.queued.map_or(Uuid::nil(), |(session, _)| session.uuid())
         }),
-        column(rows, |row| row.queued.map_or(0, |(_, position)| position)),
+        column(rows, |row| {
+            row.queued.map_or(0, |(_, number)| row.queue_mode.position(number))
+        }),
         column(rows, |row| row.kind.to_owned()),
         column(rows, |row| row.title.to_owned()),
         column(rows, |row| row.body.to_owned()),
@@ -218,5 +234,6 @@ pub(super) fn item_columns(rows: &[&NewItem<'_>]) -> [Value; 22] {
         column(rows, |row| text(row.trace.traceparent.as_deref())),
         column(rows, |row| text(row.trace.tracestate.as_deref())),
         column(rows, |row| text(row.sender.and_then(|sender| sender.via.as_deref()))),
+        column(rows, |row| row.joins),
     ]
 }

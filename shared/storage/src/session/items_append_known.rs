@@ -29,11 +29,11 @@ pub type Getting = (SessionName, i32);
 pub type Going<'a> = (NewItem<'a>, i32);
 
 /// SQL: the part of a statement that follows a table `moved`; nothing is appended unless `moved` has a row. Its
-/// parameters are the first 32.
+/// parameters are the first 33. No item is a steer: it would need the turn in progress.
 ///
 /// A session is locked as in [`CONVERSATIONS_LOCK`](super::sessions_lock::CONVERSATIONS_LOCK), in the same order; its row
-/// is that of after the wait. It falls out when it has closed, as it does when its agent is removed, or when its queue
-/// would be too long. What the caller believes is compared with the rows: the agent's slug, the account's scope, the task,
+/// is that of after the wait. It falls out when it has closed, as it does when its agent is removed, when its queue
+/// would be too long, or when an item may open its gate. What the caller believes is compared with the rows: the agent's slug, the account's scope, the task,
 /// and who is reached in the coordinator's chat (S6). Relies on the primary keys. The positions of the sessions are an
 /// array, since the planner would compare each item with each session.
 #[macro_export]
@@ -42,12 +42,13 @@ macro_rules! items_append_known {
         concat!(
             "locked as materialized (
         select w.n, s.generation, s.queue_tail, s.phase = 'idle' and s.queued = 0 as rests
-        from moved, unnest($24::text[], $25::uuid[], $26::integer[]) with ordinality as w (account_id, id, items, n)
+        from moved, unnest($25::text[], $26::uuid[], $27::integer[]) with ordinality as w (account_id, id, items, n)
         join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
-        where coalesce(s.closed_at is null, false) and coalesce(s.queued + w.items <= $27, false)
+        where coalesce(s.closed_at is null, false) and coalesce(s.queued + w.items <= $28, false)
+          and coalesce(s.gate, 'collect') = 'collect'
         order by w.account_id, w.id for no key update of s
     ), held as (
-        select from unnest($28::text[], $29::uuid[], $30::text[], $31::text[], $32::text[])
+        select from unnest($29::text[], $30::uuid[], $31::text[], $32::text[], $33::text[])
             as b (account_id, agent_id, slug, scope, task_id)
         cross join lateral (select * from account a where a.id = b.account_id offset 0) a
         cross join lateral (select * from agent g where g.account_id = b.account_id and g.id = b.agent_id offset 0) g
@@ -58,19 +59,22 @@ macro_rules! items_append_known {
             $crate::coordinates!("a", "b.agent_id"),
             ")
     ), ready as materialized (
-        select array_agg(l.queue_tail order by l.n) as tails from locked l
-        having count(*) = cardinality($24) and (select count(*) from held) = cardinality($28)
+        select array_agg(l.queue_tail order by l.n) as tails, array_agg(l.rests order by l.n) as rests from locked l
+        having count(*) = cardinality($25) and (select count(*) from held) = cardinality($29)
     ), entered as (
         ",
-            $crate::items_insert!("t.tails[r.n] + r.position"),
+            $crate::items_insert!(
+                "t.tails[r.n] + r.position",
+                "r.queue_mode = 'collect' and not (t.rests[r.n] and r.position = 1)"
+            ),
             "ready t, ",
-            $crate::item_rows!("$23::integer[]", "n"),
+            $crate::item_rows!("$24::integer[]", "n"),
             "
         on conflict do nothing
         returning 1
     ), enqueued as (
         update session s set queued = s.queued + w.items, queue_tail = s.queue_tail + w.items
-        from ready, unnest($24::text[], $25::uuid[], $26::integer[]) as w (account_id, id, items)
+        from ready, unnest($25::text[], $26::uuid[], $27::integer[]) as w (account_id, id, items)
         where s.account_id = any (array[w.account_id]) and s.id = w.id
     )
     select l.n, l.generation, l.queue_tail, l.rests, (select count(*) from entered) as entered from locked l order by l.n"

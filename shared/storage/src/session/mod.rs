@@ -9,16 +9,20 @@
 //! | [`item_enter`] | appends one item to the open session of a conversation, or sends it to the resolver | callers that know the conversation |
 //! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
+//! | [`arrivals`] | what new items do besides waiting: steers stop turns, items open gates | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
 //! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait | delivery |
 //! | [`turns_record`] | outcome, items, lease | delivery |
+//! | [`sessions_park`] | parks sessions behind a gate, and unparks them | delivery, [`arrivals`], orchestrator |
+//! | [`turn_stop`] | asks the turn in progress to stop | [`arrivals`], orchestrator |
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
 //!
 //! Lock order: tool call, then task or agent, then sessions by account and id, then items. A caller that holds one session and
 //! needs another begins again with both.
 
+pub mod arrivals;
 pub mod item_enter;
 pub mod items_append;
 pub mod items_append_known;
@@ -26,7 +30,9 @@ pub mod items_refuse;
 pub mod sessions_close;
 pub mod sessions_lock;
 pub mod sessions_open;
+pub mod sessions_park;
 pub mod sessions_remove;
+pub mod turn_stop;
 pub mod turns_begin;
 pub mod turns_record;
 pub mod turns_resume;

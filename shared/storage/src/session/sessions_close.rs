@@ -172,7 +172,7 @@ async fn lock(
 
 /// A turn that waits for its next attempt is woken and ends: it makes no further call.
 pub const CLOSE: &str = "
-    update session s set closed_at = $3, close_reason = $4,
+    update session s set closed_at = $3, close_reason = $4, gate = null, gated_since = null,
         wake_at = case when s.phase = 'backoff' then now() else s.wake_at end
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";

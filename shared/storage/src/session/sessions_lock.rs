@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, Conversation, Fence, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, TaskId, TurnId, TurnRef,
+    AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
+    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
 };
 use sea_orm::{FromQueryResult, Value};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::SessionName;
@@ -23,6 +24,8 @@ pub struct SessionFacts {
     pub due: bool,
     /// The position of the tool call that was requested last.
     pub asked: i32,
+    /// Its turn in progress is to end.
+    pub stopping: bool,
     /// The lease has an owner that is not alive.
     #[sea_orm(skip)]
     pub lease_dead: bool,
@@ -45,6 +48,15 @@ impl SessionFacts {
     }
 }
 
+/// A request to stop the turn in progress.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stop {
+    pub kind: StopKind,
+    /// The name of who asked.
+    pub by: String,
+    pub then: StopThen,
+}
+
 /// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct LockedSession {
@@ -62,6 +74,16 @@ pub struct LockedSession {
     /// A text: a newer version may write more than [`domain::CloseReason`] has.
     pub close_reason: Option<String>,
     pub lease_owner: Option<Uuid>,
+    /// The newest request to stop a turn; it stands until the next one.
+    pub stop_kind: Option<StopKind>,
+    pub stop_by: Option<String>,
+    pub stop_at: Option<OffsetDateTime>,
+    pub stop_then: Option<StopThen>,
+    /// A turn that was stopped; the next turn's agent is told.
+    #[sea_orm(from_alias = "stopped_turn_id")]
+    pub stopped_turn: Option<TurnId>,
+    /// What keeps its queue from starting.
+    pub gate: Option<Gate>,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
@@ -71,6 +93,16 @@ pub struct LockedSession {
 impl LockedSession {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.id)
+    }
+
+    /// Why its turn in progress is to end, and who asked.
+    pub fn stop(&self) -> Option<Stop> {
+        let kind = self.stop_kind.filter(|_| self.facts.stopping)?;
+        Some(Stop {
+            kind,
+            by: self.stop_by.clone().unwrap_or_default(),
+            then: self.stop_then.unwrap_or(StopThen::Continue),
+        })
     }
 
     /// A turn of the session, under its lease.
@@ -101,7 +133,8 @@ macro_rules! sessions_lock {
             "
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
-           s.asked, s.lease_owner,
+           s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
+           s.stop_then, s.stopped_turn_id, s.gate,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
@@ -159,6 +192,10 @@ pub struct ActiveSession {
     /// The session is idle: nothing is queued and no turn is in progress. Delivery must be woken for a new item. In any
     /// other state, delivery finds the item under the session's lock.
     pub rests: bool,
+    /// What keeps its queue from starting.
+    pub gate: Option<Gate>,
+    #[sea_orm(from_alias = "active_turn_id")]
+    pub active_turn: Option<TurnId>,
 }
 
 #[derive(FromQueryResult)]
@@ -191,7 +228,7 @@ pub const CONVERSATIONS_LOCK: &str = "
               and t.closed_at is null and t.kind = 'system'
             offset 0) as t
     )
-    select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests
+    select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests, s.gate, s.active_turn_id
     from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
     order by f.account_id, f.id for no key update of s";

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnRef, TurnState};
+use domain::{AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnId, TurnRef, TurnState};
 use sea_orm::{DbErr, Value};
 use uuid::Uuid;
 
@@ -17,7 +17,8 @@ pub struct NewTurn {
     pub turn: TurnRef,
     pub agent_id: AgentId,
     pub number: i64,
-    pub notification_id: String,
+    /// Its items, in the order of the queue: one, or a run.
+    pub notification_ids: Vec<String>,
     pub provider: String,
     pub profile_version: String,
     pub profile_hash: String,
@@ -44,8 +45,9 @@ pub const INSTRUCTIONS_KEEP: &str = "
     from unnest($1::text[], $2::text[], $3::text[], $4::text[]) as r (account_id, hash, version, body)
     on conflict do nothing";
 
-/// Begins turns in one statement: the lease with its fence and the session's counters, the item, and the turn itself. Its state is written before the first byte is sent to the provider: a process that finds the
-/// turn after a crash knows that it may have been sent. The caller holds the sessions' locks and has admitted them. A
+/// Begins turns in one statement: the lease with its fence and the session's counters, the items, and the turn itself. Its
+/// state is written before the first byte is sent to the provider: a process that finds the turn after a crash knows that
+/// it may have been sent. The caller holds the sessions' locks and has admitted them. A
 /// turn whose instructions are not stored is not written: it could never be loaded. Relies on the primary keys. The
 /// state is compared in a form without selectivity statistics: the planner would otherwise read the whole index of
 /// queued items.
@@ -54,17 +56,19 @@ pub const TURNS_BEGIN: &str = "
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                              $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
-                             $22::bytea[])
+                             $22::bytea[], $24::text[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
                   profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
-                  manifest)
+                  manifest, more)
     ), taken as (
-        update notification n set state = 'running', turn_id = g.id, reason = null
-        from given g
-        where n.account_id = any (array[g.account_id]) and n.id = g.notification_id and coalesce(n.state = 'queued', false)
+        update notification n set state = 'running', turn_id = i.turn_id, reason = null
+        from (select account_id, notification_id as id, id as turn_id from given
+              union all select * from unnest($25::text[], $26::text[], $27::uuid[])) i
+        where n.account_id = any (array[i.account_id]) and n.id = i.id and coalesce(n.state = 'queued', false)
     ), occupied as (
         update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
-            queued = s.queued - 1, turn_count = g.number, interrupted = false
+            queued = s.queued - 1 - cardinality(g.more::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
+            gate = null, gated_since = null, gate_looks = 0
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     )
@@ -72,7 +76,7 @@ pub const TURNS_BEGIN: &str = "
                       profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
                       traceparent, tracestate, sent_at)
     select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
-           array[g.notification_id], g.provider, g.profile_version, g.profile_hash, g.input,
+           g.notification_id || g.more::text[], g.provider, g.profile_version, g.profile_hash, g.input,
            jsonb_build_object('layout', g.layout), g.manifest,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now()
@@ -89,7 +93,8 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
     fn text(text: &Option<impl ToString>) -> String {
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
-    let values: [Value; 23] = [
+    let further: Vec<(AccountId, String, TurnId)> = turns.iter().flat_map(further_items).collect();
+    let values: [Value; 27] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -98,7 +103,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| new.turn.generation),
         column(turns, |new| new.number),
         column(turns, |new| new.turn.fence),
-        column(turns, |new| new.notification_id.clone()),
+        column(turns, |new| new.notification_ids[0].clone()),
         column(turns, |new| new.provider.clone()),
         column(turns, |new| new.profile_version.clone()),
         column(turns, |new| new.profile_hash.clone()),
@@ -113,6 +118,10 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| new.state),
         column(turns, |new| new.manifest.clone()),
         replica.into(),
+        column(turns, |new| text_array(&new.notification_ids[1..])),
+        column(&further, |(account, _, _)| account.clone()),
+        column(&further, |(_, id, _)| id.clone()),
+        column(&further, |(_, _, turn)| *turn),
     ];
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();
@@ -121,6 +130,20 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         return Err(DbErr::Custom(why)).attempt(ATTEMPT);
     }
     Ok(())
+}
+
+/// The items of a run after its first.
+fn further_items(new: &NewTurn) -> impl Iterator<Item = (AccountId, String, TurnId)> {
+    let ids = new.notification_ids[1..].iter();
+    ids.map(|id| (new.turn.account.clone(), id.clone(), new.turn.id))
+}
+
+/// Texts as one text that Postgres reads as an array.
+fn text_array(texts: &[String]) -> String {
+    let quoted = texts
+        .iter()
+        .map(|text| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")));
+    format!("{{{}}}", quoted.collect::<Vec<String>>().join(","))
 }
 
 async fn instructions_keep(tx: &Tx, turns: &[NewTurn], kept: &KeptTexts) -> Result<(), StorageError> {

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::{AccountId, Fence, MessageId, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{AccountId, Fence, Gate, MessageId, SessionId, SessionPhase, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde::Serialize;
 
@@ -114,17 +114,20 @@ pub const TURNS_RECORD: &str = concat!(
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
-            interrupted boolean, mismatch text, goes_on boolean)
+            interrupted boolean, mismatch text, goes_on boolean, stopped boolean, gate text)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on
+                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate
     ), freed as (
         update session s set
             phase = c.phase, lease_owner = null,
             active_turn_id = case when c.keeps_turn then s.active_turn_id end,
             wake_at = now() + c.wake_ms * interval '1 millisecond', asked = coalesce(c.asked, s.asked),
             queued = s.queued + c.queued, interrupted = s.interrupted or c.interrupted,
-            mismatch = coalesce(c.mismatch, s.mismatch)
+            mismatch = coalesce(c.mismatch, s.mismatch),
+            stop_turn_id = case when c.keeps_turn then s.stop_turn_id end,
+            stopped_turn_id = case when c.stopped then c.id else s.stopped_turn_id end,
+            gate = c.gate, gated_since = case when c.gate is not null then now() end
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
@@ -261,6 +264,10 @@ pub struct SessionChange {
     pub queued: i32,
     pub interrupted: bool,
     pub mismatch: Option<String>,
+    /// The turn was stopped: the next turn's agent is told.
+    pub stopped: bool,
+    /// The items that wait are parked behind it.
+    pub gate: Option<Gate>,
     /// The session's next turn begins in this transaction, and writes the session's row: this record leaves it.
     pub goes_on: bool,
 }

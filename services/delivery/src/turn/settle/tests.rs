@@ -27,6 +27,7 @@ const FACTS: AttemptFacts = AttemptFacts {
     ordinal_before: 0,
     attempts: 0,
     lost_for: Duration::ZERO,
+    stop: None,
 };
 
 fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> CallOutcome {
@@ -242,4 +243,55 @@ fn calls_that_are_passed_on_have_places_without_a_gap() {
     };
     let places: Vec<i32> = round.calls.iter().map(|call| call.ordinal).collect();
     assert_eq!(places, [NO_PLACE, 6, NO_PLACE, 7]);
+}
+
+/// Every outcome of a call whose turn is to end.
+#[test]
+fn a_stop_ends_the_turn_unless_its_reply_came_first() {
+    let settled = |outcome: CallOutcome, stop: bool, closed: bool| {
+        let stop = stop.then(|| Stop {
+            kind: StopKind::Steered,
+            by: "Ann".to_owned(),
+            then: domain::StopThen::Continue,
+        });
+        let facts = AttemptFacts { stop, closed, ..FACTS };
+        settle(&outcome, &facts, &LIMITS)
+    };
+    let check = |outcome: CallOutcome, expected: Option<bool>| {
+        let told = format!("{outcome:?}");
+        match settled(outcome, true, false) {
+            Settled::Finished { reply, .. } => assert_eq!((expected, reply.as_str()), (None, "done\u{fffd}"), "{told}"),
+            Settled::Stopped {
+                kind,
+                because,
+                confirmed,
+                ..
+            } => {
+                assert_eq!(Some(confirmed), expected, "{told}");
+                assert_eq!(
+                    (kind, because.as_str()),
+                    (StopKind::Steered, "steered: by Ann"),
+                    "{told}"
+                );
+            }
+            other => panic!("{told}: {other:?}"),
+        }
+    };
+    check(reply(), None);
+    check(calls(2, "{}"), Some(true));
+    check(error(FailureClass::Refused, Sent::No, None), Some(true));
+    check(CallOutcome::DidNotRun, Some(true));
+    check(CallOutcome::Aborted, Some(true));
+    check(CallOutcome::Stopped { confirmed: true }, Some(true));
+    check(CallOutcome::Stopped { confirmed: false }, Some(false));
+    check(CallOutcome::NotKnownYet, Some(false));
+    let lost = || CallOutcome::Lost { why: "x".to_owned() };
+    check(lost(), Some(false));
+    // Nobody asks any more.
+    let dropped = || CallOutcome::Stopped { confirmed: true };
+    assert!(matches!(
+        settled(dropped(), false, false),
+        Settled::Again { repeats: true, .. }
+    ));
+    assert_eq!(settled(dropped(), false, true), Settled::Aborted);
 }

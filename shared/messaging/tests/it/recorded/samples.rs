@@ -5,18 +5,18 @@ use contracts::{
     dead::DeadLetter,
     event::{
         AgentRemoved, Event, EventMessage, MessageDied, MessagePosted, NotificationEnded, ProviderSessionMismatched,
-        SessionEnded, SessionOpened, TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
+        SessionEnded, SessionGated, SessionOpened, TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
     notification::NotificationMessage,
     outgoing::Origin,
-    session::{SessionClosed, SessionResolved},
+    session::{SessionClosed, SessionResolved, SessionStopRequested},
     tool::{ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Generation, MessageId, NotificationId, QueueMode,
-    SessionId, SessionKind, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
+    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Gate, Generation, MessageId, NotificationId,
+    QueueMode, SessionId, SessionKind, StopKind, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -138,6 +138,7 @@ fn event(task: Option<TaskId>, detail: &str, event: Event) -> Sample {
 pub(crate) fn all() -> Vec<Sample> {
     let mut all = vec![resolved(Some(task()), "of a task"), resolved(None, "of no task")];
     all.extend(CloseReason::ALL.iter().map(|&reason| closed(reason)));
+    all.extend(StopKind::ALL.iter().map(|&kind| stop_requested(kind)));
     all.push(requested());
     all.extend(ToolCallState::ALL.iter().map(|&state| finished(state)));
     all.push(notification("with its body alone", bare()));
@@ -176,6 +177,23 @@ fn closed(reason: CloseReason) -> Sample {
         reason,
     };
     addressed(format!("session.closed {reason}"), &message.message_id(), &message)
+}
+
+fn stop_requested(kind: StopKind) -> Sample {
+    let message = SessionStopRequested {
+        account: account(),
+        task: Some(task()),
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        turn_id: turn(),
+        kind,
+    };
+    addressed(
+        format!("session.stop_requested {kind}"),
+        &message.message_id(),
+        &message,
+    )
 }
 
 fn requested() -> Sample {
@@ -367,6 +385,18 @@ fn events() -> Vec<Sample> {
         };
         of_task(reason.as_str(), Event::SessionEnded(closed))
     }));
+    for &gate in Gate::ALL {
+        let gated = SessionGated {
+            session_id: session(),
+            session_key: SESSION_KEY.to_owned(),
+            generation: generation(),
+            agent_id: Some(agent()),
+            gate,
+            queued: 3,
+        };
+        all.push(of_task(gate.as_str(), Event::SessionParked(gated.clone())));
+        all.push(of_task(gate.as_str(), Event::SessionReleased(gated)));
+    }
     all.extend(
         TurnState::ALL
             .iter()

@@ -1,0 +1,110 @@
+//! Reads the items behind the heads of queues, for runs; and what the agent of a stopped turn's successor is told.
+
+use domain::{AccountId, Actor, ActorKind, NotificationId, QueueMode, SessionId, TurnId};
+use sea_orm::FromQueryResult;
+use storage::{StorageError, Tx, statement::column};
+
+use super::SessionName;
+use crate::prompt::Further;
+
+/// An item behind the head of a queue.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct Behind {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    pub session_id: SessionId,
+    pub id: NotificationId,
+    pub kind: String,
+    pub sender_kind: ActorKind,
+    pub sender_id: String,
+    pub task_id: Option<String>,
+    pub queue_mode: QueueMode,
+    pub joins: bool,
+    pub waited_ms: i64,
+    pub debounce_ms: Option<serde_json::Value>,
+    pub attempts: i32,
+    pub hops: i32,
+    pub title: Option<String>,
+    pub body_bytes: i64,
+    /// None: a run that reaches this item has too many bytes.
+    pub body: Option<String>,
+}
+
+impl Behind {
+    pub fn name(&self) -> SessionName {
+        (self.account.clone(), self.session_id)
+    }
+
+    pub fn further(self) -> Further {
+        Further {
+            notification: self.id,
+            title: self.title,
+            body: self.body.unwrap_or_default(),
+        }
+    }
+}
+
+/// The items behind these heads. Bodies are read as far as a run may have bytes, the head's included. The callers hold the
+/// sessions' locks. Relies on index notification_queue.
+pub const QUEUE_BEHIND: &str = "
+    select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.task_id, n.queue_mode, n.joins,
+           (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms, n.metadata -> 'collect_debounce_ms' as debounce_ms,
+           n.attempts, n.hops, n.title, octet_length(n.body)::bigint as body_bytes,
+           case when n.bytes <= $5 then n.body end as body
+    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::bigint[]) as w (account_id, id, position, bytes)
+    cross join lateral (
+        select n.*, w.bytes + sum(octet_length(n.body)) over (order by n.position) as bytes from (
+            select * from notification n
+            where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued' and n.position > w.position
+            order by n.position limit $6) n) n
+    order by n.account_id, n.session_id, n.position";
+
+/// `heads`: each with its position and the bytes of its body.
+pub async fn queue_behind(
+    tx: &Tx,
+    heads: &[(SessionName, i64, i64)],
+    bytes_max: i64,
+    items_max: i64,
+) -> Result<Vec<Behind>, StorageError> {
+    if heads.is_empty() {
+        return Ok(Vec::new());
+    }
+    let values = [
+        column(heads, |((account, _), _, _)| account.clone()),
+        column(heads, |((_, session), _, _)| *session),
+        column(heads, |(_, position, _)| *position),
+        column(heads, |(_, _, bytes)| *bytes),
+        bytes_max.into(),
+        items_max.into(),
+    ];
+    tx.rows("read runs of queues", QUEUE_BEHIND, values).await
+}
+
+/// What a stopped turn was about: the beginning of its first item.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct StoppedTurn {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    pub id: TurnId,
+    #[sea_orm(nested(prefix = "sender_"))]
+    pub sender: Actor,
+    pub about: String,
+}
+
+/// Relies on the primary keys.
+pub const STOPPED_LOAD: &str = "
+    select t.account_id, t.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, left(n.body, 400) as about
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
+    cross join lateral (select * from notification n where n.account_id = t.account_id and n.id = t.notification_ids[1] offset 0) n";
+
+pub async fn stopped_load(tx: &Tx, turns: &[(AccountId, TurnId)]) -> Result<Vec<StoppedTurn>, StorageError> {
+    if turns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let values = [
+        column(turns, |(account, _)| account.clone()),
+        column(turns, |(_, turn)| *turn),
+    ];
+    tx.rows("load stopped turns", STOPPED_LOAD, values).await
+}

@@ -1,0 +1,30 @@
+//! Requests to end a turn before its agent has finished, and what follows.
+
+use crate::string_enum::string_enum;
+
+string_enum! {
+    /// Why a turn was asked to stop: also the error class of the stopped turn.
+    StopKind {
+        /// A person stopped it.
+        Stopped = "stopped",
+        /// An item with queue mode `steer` takes its place.
+        Steered = "steered",
+    }
+}
+
+string_enum! {
+    /// What happens to the items that wait behind a stopped turn.
+    StopThen {
+        /// They wait until a person resumes the session, or sends something new.
+        Hold = "hold",
+        /// They go on at once.
+        Continue = "continue",
+    }
+}
+
+impl StopKind {
+    /// The error of a stopped turn, and the reason of its cancelled items. `by` is the name of who asked.
+    pub fn because(self, by: &str) -> String {
+        format!("{self}: by {by}")
+    }
+}

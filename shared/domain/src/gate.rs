@@ -1,0 +1,59 @@
+//! Gates: what keeps a session with queued items from starting a turn. Such a session is parked: in phase `backoff`, without
+//! a turn, with the gate in its row.
+
+use crate::{QueueMode, string_enum::string_enum};
+
+string_enum! {
+    Gate {
+        /// A person stopped a turn, and items waited behind it.
+        Stopped = "stopped",
+        /// The head is a run of `collect` items that may still grow.
+        Collect = "collect",
+    }
+}
+
+/// A new item of a parked session, as far as it may open the gate.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Arrival {
+    pub mode: QueueMode,
+    pub from_person: bool,
+}
+
+impl Gate {
+    /// Whether a new item opens the gate. A steer starts before all other items, so no run makes it wait.
+    pub fn is_opened_by(self, arrival: Arrival) -> bool {
+        match self {
+            Gate::Stopped => arrival.from_person || arrival.mode == QueueMode::Steer,
+            Gate::Collect => arrival.mode == QueueMode::Steer,
+        }
+    }
+
+    /// Whether parking and release are announced: a run that grows is no news.
+    pub fn is_announced(self) -> bool {
+        match self {
+            Gate::Stopped => true,
+            Gate::Collect => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gate_is_opened_by_its_own_kind_of_item() {
+        let check = |gate: Gate, mode, from_person, expected| {
+            let arrival = Arrival { mode, from_person };
+            assert_eq!(gate.is_opened_by(arrival), expected, "{gate} {arrival:?}");
+        };
+        use QueueMode::{Collect, Followup, Steer};
+        check(Gate::Stopped, Followup, false, false);
+        check(Gate::Stopped, Followup, true, true);
+        check(Gate::Stopped, Collect, true, true);
+        check(Gate::Stopped, Steer, false, true);
+        check(Gate::Collect, Followup, true, false);
+        check(Gate::Collect, Collect, true, false);
+        check(Gate::Collect, Steer, false, true);
+    }
+}
