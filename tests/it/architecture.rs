@@ -166,6 +166,7 @@ const PLANTED: &[&str] = &[
     "services/orchestrator/tests/it/notifications.rs",
     "services/orchestrator/tests/it/twins.rs",
     "services/resolver/tests/it/ids.rs",
+    "services/resolver/tests/it/modes.rs",
     "services/resolver/tests/it/races.rs",
     "services/resolver/tests/it/routes.rs",
     "services/resolver/tests/it/sessions.rs",

@@ -68,7 +68,10 @@ impl Broker {
     /// The service that reads it.
     pub(crate) fn reader(message: &Message) -> Service {
         match message {
-            Message::SessionResolved(_) | Message::SessionClosed(_) | Message::ToolFinished(_) => Service::Delivery,
+            Message::SessionResolved(_)
+            | Message::SessionClosed(_)
+            | Message::SessionStopRequested(_)
+            | Message::ToolFinished(_) => Service::Delivery,
             Message::ToolRequested(_) => Service::ToolGateway,
             Message::Notification(_) => Service::Resolver,
             Message::Event(_) => unreachable!("no service reads events"),
@@ -92,6 +95,7 @@ impl Broker {
             }
             Message::SessionResolved(_)
             | Message::SessionClosed(_)
+            | Message::SessionStopRequested(_)
             | Message::ToolRequested(_)
             | Message::ToolFinished(_) => {
                 let id = message.id();
@@ -121,6 +125,7 @@ impl Broker {
             Message::Notification(_) | Message::Event(_) => self.publish(message, now),
             Message::SessionResolved(_)
             | Message::SessionClosed(_)
+            | Message::SessionStopRequested(_)
             | Message::ToolRequested(_)
             | Message::ToolFinished(_) => self.enqueue(message, now),
         }

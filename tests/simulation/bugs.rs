@@ -49,10 +49,20 @@ pub(crate) enum Bug {
     PlaceKeptUnasked,
     /// The resolver enters a batch where its addresses led before, without a look at the rows.
     RouteBelieved,
+    /// A steer cancels what waits.
+    SteerDropsQueue,
+    /// A request to stop hits the turn in progress, whatever turn it names.
+    StopHitsSuccessor,
+    /// A turn takes items of several authors as one run.
+    RunMixesAuthors,
+    /// A claim does not read the gate of a parked session.
+    GateUnread,
+    /// A request to stop stays when its turn has ended, and counts for the next turn.
+    StopKept,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 22] = [
+    pub(crate) const ALL: [Bug; 27] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -75,5 +85,10 @@ impl Bug {
         Bug::BatchHalfCommitted,
         Bug::PlaceKeptUnasked,
         Bug::RouteBelieved,
+        Bug::SteerDropsQueue,
+        Bug::StopHitsSuccessor,
+        Bug::RunMixesAuthors,
+        Bug::GateUnread,
+        Bug::StopKept,
     ];
 }

@@ -1,8 +1,12 @@
 //! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters. An action is repeated
 //! until its client gets the answer.
 
-use contracts::{header, notification::NotificationMessage};
-use domain::{AccountId, Actor, ActorKind, AgentId, NotificationId, TaskId, TaskStatus};
+use contracts::{header, notification::NotificationMessage, session::SessionResolved};
+use delivery::store::SessionName;
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, Generation, NotificationId, QueueMode, StopKind, StopThen, TaskId,
+    TaskStatus, TurnId,
+};
 
 use super::{
     database::{
@@ -20,7 +24,14 @@ pub(crate) enum Deed {
     Remove(AccountId, AgentId),
     /// By the dead letter's index.
     Redrive(usize),
+    /// Stop the turn of a session: this turn only, or the one in progress.
+    Stop(SessionName, Option<TurnId>, StopThen),
+    /// Go on with what waits behind a stopped turn.
+    Resume(SessionName),
 }
+
+/// The name of the person who stops.
+const STOPPED_BY: &str = "Sam";
 
 impl World {
     pub(crate) fn plan_deeds(&mut self) {
@@ -52,26 +63,47 @@ impl World {
     }
 
     fn offer(&mut self, n: usize) -> Deed {
-        let (account, agent) = self.random.pick(&self.agents).clone();
-        let task = self.random.chance(850).then(|| self.some_task());
+        let (mut account, mut agent) = self.random.pick(&self.agents).clone();
+        let mut task = self.random.chance(850).then(|| self.some_task());
+        let is_focused = self.random.chance(self.settings.focus);
+        if is_focused {
+            (account, agent) = self.agents[0].clone();
+            task = Some(TaskId::parse("t-1").expect("a task"));
+        }
         // The same ids in both accounts, and sometimes an id that was used for other content.
         let id = if self.random.chance(40) { 0 } else { n };
         let id = NotificationId::parse(&format!("n-{id}")).expect("an id");
         let (one, many) = match self.random.below(10) {
+            _ if is_focused => (Some(agent.to_string()), Vec::new()),
             0 => (None, vec!["ada".to_owned(), "ben".to_owned()]),
             1 if task.is_some() => (None, Vec::new()),
             2 => (Some("ada".to_owned()), Vec::new()),
             3 => (Some("nobody".to_owned()), Vec::new()),
             _ => (Some(agent.to_string()), Vec::new()),
         };
-        let kind = if self.random.chance(500) {
-            ActorKind::User
-        } else {
-            ActorKind::Service
+        let kind = match self.random.below(10) {
+            0 => ActorKind::Agent,
+            1..=4 => ActorKind::Service,
+            _ => ActorKind::User,
+        };
+        let (author, name) = match kind {
+            ActorKind::Agent => (agent.to_string(), "Ada"),
+            ActorKind::User | ActorKind::Service if self.random.chance(700) => ("somebody".to_owned(), "Bob"),
+            ActorKind::User | ActorKind::Service => ("other".to_owned(), "Cleo"),
+        };
+        let queue_mode = match self.random.below(1000) {
+            n if n < self.settings.collects as usize => Some(QueueMode::Collect),
+            n if n < (self.settings.collects + self.settings.steers) as usize => Some(QueueMode::Steer),
+            n if n.is_multiple_of(2) => Some(QueueMode::Followup),
+            _ => None,
         };
         let mut metadata = serde_json::Map::new();
         if self.random.chance(100) {
             metadata.insert("reopen".to_owned(), true.into());
+        }
+        if self.random.chance(300) {
+            let ms: u64 = *self.random.pick(&[0, 50, 500, 5_000]);
+            metadata.insert("collect_debounce_ms".to_owned(), ms.into());
         }
         let message = NotificationMessage {
             id: Some(id.clone()),
@@ -83,11 +115,11 @@ impl World {
             message_id: None,
             sender: Some(Actor {
                 kind,
-                id: "somebody".to_owned(),
-                name: String::new(),
+                id: author,
+                name: name.to_owned(),
                 via: None,
             }),
-            queue_mode: None,
+            queue_mode,
             metadata,
         };
         let published = notification(&account, task.as_ref(), &message, 0);
@@ -98,7 +130,12 @@ impl World {
     pub(crate) fn can_do(&self, n: usize) -> bool {
         match &self.deeds[n] {
             Deed::Publish(offer) if !self.witness.offers[*offer].by_api => self.broker_is_up(),
-            Deed::Redrive(_) | Deed::Publish(_) | Deed::Move(..) | Deed::Remove(..) => self.orchestrator().is_some(),
+            Deed::Redrive(_)
+            | Deed::Publish(_)
+            | Deed::Move(..)
+            | Deed::Remove(..)
+            | Deed::Stop(..)
+            | Deed::Resume(_) => self.orchestrator().is_some(),
         }
     }
 
@@ -122,6 +159,8 @@ impl World {
             Deed::Move(account, task, status) => self.move_task(account, task, *status),
             Deed::Remove(account, agent) => self.remove_agent(account, *agent),
             Deed::Redrive(letter) => self.redrive(*letter),
+            Deed::Stop(session, turn, then) => self.stop(session, *turn, *then),
+            Deed::Resume(session) => self.resume(session),
         }
     }
 
@@ -229,5 +268,89 @@ impl World {
             .set(header::MESSAGE_ID, format!("redrive:{}:{}", letter.id, letter.redrives));
         self.note("redriven", [n as u64, 0], || format!("{:?}", letter.notification));
         self.commit_messages(p, vec![Message::Notification(published)])
+    }
+
+    /// A person looks at a session and stops its turn; or a client that looked earlier names a turn that is over.
+    pub(crate) fn plan_stop(&mut self) {
+        let busy: Vec<SessionName> = self.database.busy();
+        if busy.is_empty() {
+            return;
+        }
+        let name = self.random.pick(&busy).clone();
+        let active = self.database.sessions[&name].active_turn;
+        let older: Vec<TurnId> = self.database.turns_of(&name);
+        let turn = match self.random.below(10) {
+            0..=3 => None,
+            4..=6 => active,
+            _ => Some(*self.random.pick(&older)),
+        };
+        let then = if self.random.chance(700) {
+            StopThen::Hold
+        } else {
+            StopThen::Continue
+        };
+        self.deeds.insert(0, Deed::Stop(name, turn, then));
+    }
+
+    pub(crate) fn plan_resume(&mut self) {
+        let parked = self.database.parked();
+        if !parked.is_empty() {
+            let name = self.random.pick(&parked).clone();
+            self.deeds.insert(0, Deed::Resume(name));
+        }
+    }
+
+    /// `POST …/stop`. Under the key of a request that was answered, nothing runs again: here, a client without an answer
+    /// gives up.
+    fn stop(&mut self, session: &SessionName, named: Option<TurnId>, then: StopThen) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let stopped = self.database.person_stops(session, named, (STOPPED_BY, then), self.bug);
+        self.note("stop asked", [stopped.stops.len() as u64, 0], || {
+            format!("session {}: {named:?}, then {then}: {stopped:?}; {fate:?}", session.1)
+        });
+        if let Some(turn) = stopped.expected {
+            let asked = (StopKind::Stopped, STOPPED_BY, then);
+            self.witness.stop_asked(&self.database, &session.0, turn, asked);
+        }
+        let messages = stopped.stops.into_iter().map(Message::SessionStopRequested).collect();
+        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
+        }
+        true
+    }
+
+    /// `POST …/resume`. A repetition finds no gate.
+    fn resume(&mut self, session: &SessionName) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let opened = self.database.person_resumes(session, self.bug);
+        self.note("resumed", [u64::from(opened), 0], || {
+            format!("session {}: {opened}; {fate:?}", session.1)
+        });
+        self.witness.resumed(session.1);
+        let wake = opened.then(|| {
+            let row = &self.database.sessions[session];
+            Message::SessionResolved(SessionResolved::new(
+                &row.conversation,
+                (session.1, Generation(row.generation)),
+                row.conversation.task.as_ref(),
+                row.queue_tail,
+            ))
+        });
+        let rows = self
+            .database
+            .outbox_insert(Service::Orchestrator, wake.into_iter().collect());
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
+        }
+        fate == Fate::Committed
     }
 }

@@ -63,6 +63,12 @@ impl World {
         if self.random.chance(rates.close) {
             self.interfere();
         }
+        if self.random.chance(rates.stop) {
+            self.plan_stop();
+        }
+        if self.random.chance(rates.resume) {
+            self.plan_resume();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

@@ -182,12 +182,23 @@ impl fmt::Display for Many {
             leases_lost,
             faults,
             answers_lost,
+            stopped,
+            dropped,
+            runs,
+            parked,
+            collecting,
+            opened,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
             f,
             "{} notifications, {turns} turns, {gone_on} with the record of another, {resumed} times carried on, {} effects of tools",
             self.notifications, self.effects
+        )?;
+        writeln!(
+            f,
+            "{stopped} turns stopped on request, {dropped} calls dropped, {runs} turns of several items; parked: {parked} times behind a \
+             stopped turn, {collecting} for a run; {opened} gates opened by items"
         )?;
         write!(
             f,
@@ -226,5 +237,11 @@ impl Counts {
         self.leases_lost += other.leases_lost;
         self.faults += other.faults;
         self.answers_lost += other.answers_lost;
+        self.stopped += other.stopped;
+        self.dropped += other.dropped;
+        self.runs += other.runs;
+        self.parked += other.parked;
+        self.collecting += other.collecting;
+        self.opened += other.opened;
     }
 }

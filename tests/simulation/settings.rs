@@ -5,7 +5,7 @@ use delivery::{
     providers::{Continuation, Effects},
     settings::DeliverySettings,
 };
-use runtime::settings::{Count, Millis as Ms};
+use runtime::settings::{Bytes, Count, Millis as Ms};
 
 use super::{database::Millis, random::Random};
 
@@ -34,6 +34,9 @@ pub(crate) struct Rates {
     pub(crate) stale: u32,
     pub(crate) time_jump: u32,
     pub(crate) close: u32,
+    /// A person stops the turn of a session, or resumes a parked one.
+    pub(crate) stop: u32,
+    pub(crate) resume: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -59,6 +62,11 @@ pub(crate) struct Settings {
     /// Steps with faults; then faults end.
     pub(crate) steps: u64,
     pub(crate) offers: usize,
+    /// Chances in a thousand that an offer collects, or steers.
+    pub(crate) collects: u32,
+    pub(crate) steers: u32,
+    /// Chance in a thousand that an offer goes to the first agent's session of the first task.
+    pub(crate) focus: u32,
 }
 
 pub(crate) const GATEWAY_ONLY: &str = "plain";
@@ -81,6 +89,11 @@ impl Settings {
             turns_in_flight_account_max: Count::new(if random.chance(500) { 2 } else { 4 }),
             claim_batch_max: Count::new(3),
             settle_batch_max: Count::new(3),
+            collect_debounce_ms: Ms::new(1_000),
+            collect_wait_ms_max: Ms::new(4_000),
+            collect_items_max: Count::new(3),
+            collect_bytes_max: Bytes::new(if random.chance(800) { 1_000 } else { 2 }),
+            stop_confirm_ms_max: Ms::new(1_000),
             ..DeliverySettings::default()
         };
         Settings {
@@ -95,6 +108,9 @@ impl Settings {
             replicas: 1 + random.below(2),
             steps: 120 + random.below(240) as u64,
             offers: 3 + random.below(8),
+            collects: *random.pick(&[0, 150, 700]),
+            steers: *random.pick(&[0, 150, 300]),
+            focus: *random.pick(&[0, 0, 700]),
         }
     }
 
@@ -135,6 +151,8 @@ impl Rates {
             failed: rate(40),
             broken: rate(60),
             calls_tools: 250 + rate(150),
+            stop: rate(15),
+            resume: rate(15),
         }
     }
 

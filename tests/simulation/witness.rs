@@ -1,12 +1,15 @@
-//! Checks the invariants I1 to I11, and I18 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11, I18 to I20, I24 and I25 independently of the rows that they concern: some after every transaction, the rest at the end.
+
+mod brakes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::Conversation;
-use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{AccountId, NotificationId, NotificationState, QueueMode, SessionId, SessionPhase, TurnId, TurnState};
 use storage::lifecycle::reply_message_id;
 
+use self::brakes::Brakes;
 use super::{
     database::{
         Database, NotificationRow,
@@ -16,12 +19,13 @@ use super::{
         outcomes::Outcome,
     },
     provider::Request,
+    settings::Settings,
 };
 
 /// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Broken {
-    /// `I1` … `I11`, `I18`, or `stuck`.
+    /// `I1` … `I11`, `I18` …, or `stuck`.
     pub(crate) invariant: &'static str,
     pub(crate) how: String,
 }
@@ -48,7 +52,9 @@ pub(crate) struct Witness {
     effects: BTreeMap<(TurnId, i32), u32>,
     /// Notifications that agents' tool calls caused.
     requests: BTreeSet<(AccountId, NotificationId)>,
-    started: BTreeMap<SessionId, (i64, NotificationId)>,
+    /// The last head of a turn, of steers and of all others.
+    started: BTreeMap<(SessionId, bool), (i64, NotificationId)>,
+    brakes: Brakes,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
 }
 
@@ -145,6 +151,9 @@ impl Witness {
                     format!("notification {} was {before} and is {}", name.1, row.state)
                 });
             }
+            if before == Some(NotificationState::Queued) && row.state == NotificationState::Cancelled {
+                self.cancelled_waiting(database, name, row);
+            }
             self.notifications.insert(name.clone(), row.state);
         }
     }
@@ -159,6 +168,7 @@ impl Witness {
                 Some(_) => {}
                 None if row.state.is_over() => {
                     self.turns_over.insert(*id, row.state);
+                    self.ended(database, account, *id, row);
                     if row.reply.as_ref().is_some_and(|reply| *reply != id.to_string()) {
                         self.breaks("I7", || format!("turn {id} has the reply of {:?}", row.reply));
                     }
@@ -170,37 +180,42 @@ impl Witness {
                             format!("turn {id} is {} and its session does not name it", row.state)
                         });
                     }
+                    self.goes_on_as_asked(database, account, *id, row);
                 }
             }
         }
     }
 
-    /// Items were queued: positions in a queue follow the stream's order, by one reader's numbering.
+    /// Items were queued: numbers in a queue follow the stream's order, by one reader's numbering.
     pub(crate) fn entered(
         &mut self,
+        database: &Database,
         account: &AccountId,
         reader: (u16, u64),
         queued: &[(NotificationId, u64, SessionId, i64)],
     ) {
-        for (id, sequence, session, _) in queued {
+        for (id, sequence, session, number) in queued {
             let last = self.accepted.entry((account.clone(), *session, reader)).or_default();
             let (before, now) = (*last, *sequence);
             *last = now;
             if before > now {
                 self.breaks("I8", || format!("{id} of place {now} was queued behind place {before}"));
             }
+            self.arrived(database, (account.clone(), id.clone()), *session, *number);
         }
     }
 
-    pub(crate) fn claimed(&mut self, database: &Database, claimed: &Claimed) {
-        for ((account, session), turn, notification) in &claimed.started {
+    pub(crate) fn claimed(&mut self, database: &Database, claimed: &Claimed, settings: &Settings) {
+        for (name, turn, notifications) in &claimed.started {
+            let (account, session) = name;
             if self.closed.contains(session) {
                 self.breaks("I9", || {
                     format!("turn {turn} began in session {session}, which is closed")
                 });
             }
-            let row = &database.notifications[&(account.clone(), notification.clone())];
-            self.in_order(*session, notification, row);
+            let row = &database.notifications[&(account.clone(), notifications[0].clone())];
+            self.in_order(*session, &notifications[0], row);
+            self.begins(database, name, *turn, notifications, settings);
         }
     }
 
@@ -224,7 +239,8 @@ impl Witness {
 
     fn in_order(&mut self, session: SessionId, id: &NotificationId, row: &NotificationRow) {
         let Some((_, position)) = row.place else { return };
-        if let Some((before, last)) = self.started.insert(session, (position, id.clone()))
+        let kind = (session, row.mode == QueueMode::Steer);
+        if let Some((before, last)) = self.started.insert(kind, (position, id.clone()))
             && (before > position || (before == position && last != *id))
         {
             self.breaks("I8", || {
@@ -272,6 +288,14 @@ impl Witness {
                 )
             });
         }
+        if effect.in_ended_turn {
+            self.breaks("I19", || {
+                format!(
+                    "call {} of turn {} ran after the turn had ended",
+                    effect.ordinal, effect.turn
+                )
+            });
+        }
         if effect.in_closed_session {
             self.breaks("I9", || {
                 format!(
@@ -313,7 +337,7 @@ impl Witness {
                 self.breaks("I1", || format!("notification {id} is {} for ever", row.state));
             }
             let delivered = database.turns.iter().filter(|((owner, _), turn)| {
-                owner == account && turn.notification == id.as_str() && turn.state == TurnState::Finished
+                owner == account && turn.notifications.contains(id) && turn.state == TurnState::Finished
             });
             let (count, expected) = (
                 delivered.count(),

@@ -60,6 +60,17 @@ pub(crate) struct Counts {
     pub(crate) leases_lost: u64,
     pub(crate) faults: u64,
     pub(crate) answers_lost: u64,
+    /// Turns that ended on request.
+    pub(crate) stopped: u64,
+    /// Calls that were dropped on request.
+    pub(crate) dropped: u64,
+    /// Turns of several items.
+    pub(crate) runs: u64,
+    /// Times that a session was parked behind a stopped turn, and for a run that may still grow.
+    pub(crate) parked: u64,
+    pub(crate) collecting: u64,
+    /// Gates that an item opened.
+    pub(crate) opened: u64,
 }
 
 /// Possible next steps.
@@ -177,7 +188,7 @@ impl World {
         self.calm_down();
         let calm_since = self.database.now;
         let mut steps = 0;
-        while self.witness.broken.is_none() && self.step() {
+        while self.witness.broken.is_none() && (self.step() || self.resume_all()) {
             steps += 1;
             if steps > CALM_STEPS_MAX || self.database.now - calm_since > CALM_TIME_MAX {
                 let waiting = self.waiting();
@@ -187,6 +198,13 @@ impl World {
         if self.witness.broken.is_none() {
             self.witness.look_at_the_end(&self.database, &self.broker.events);
         }
+    }
+
+    /// At the end, persons resume what waits behind stopped turns. `false`: nothing does.
+    fn resume_all(&mut self) -> bool {
+        let parked = self.database.parked();
+        self.deeds.extend(parked.iter().cloned().map(Deed::Resume));
+        !parked.is_empty()
     }
 
     /// Runs one step. `false`: none is left.
@@ -367,12 +385,20 @@ impl World {
         }
         if self.random.chance(self.rates.publish_failed) {
             if self.random.chance(500) {
-                self.broker.publish(message, self.database.now);
+                self.store(message);
             }
             return false;
         }
-        self.broker.publish(message, self.database.now);
+        self.store(message);
         true
+    }
+
+    /// Whoever listens hears it, and the stream keeps it.
+    fn store(&mut self, message: Message) {
+        if let Message::SessionStopRequested(hint) = &message {
+            self.hear((hint.account.clone(), hint.session_id));
+        }
+        self.broker.publish(message, self.database.now);
     }
 
     pub(crate) fn note(&mut self, what: &'static str, numbers: [u64; 2], text: impl FnOnce() -> String) {

@@ -182,6 +182,10 @@ fn sample(name: &str, schema: &Value, schemas: &Value) -> Value {
     if let Some(word) = schema["enum"].as_array().and_then(|words| words.last()) {
         return word.clone();
     }
+    // Words with descriptions.
+    if let Some(choice) = schema["oneOf"].as_array().and_then(|choices| choices.last()) {
+        return choice["const"].clone();
+    }
     match (type_of(schema), kind_of_field(name)) {
         ("array", _) => json!([sample(name, &schema["items"], schemas)]),
         ("boolean", _) => json!(true),
@@ -256,6 +260,15 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
             r#"{"body":"taken-over","task_id":"{any}"}"#,
             r#"{"body":"taken-over","task_id":"{any}"}"#,
             r#"{"account_id":"{any}","body":"taken-over","task_id":"LIVE-1"}"#,
+        ],
+    );
+    check(
+        "POST",
+        "/api/orgs/{account}/sessions/{session}/stop",
+        &[],
+        &[
+            r#"{"account_id":"{any}"}"#,
+            r#"{"then":"continue","turn_id":"00000000-0000-0000-0000-000000000000"}"#,
         ],
     );
     check("POST", "/agent/tools/{name}", &[], &[r#"{"task_id":"{any}"}"#, "{}"]);

@@ -77,6 +77,14 @@ impl Outcome {
     pub(crate) fn is_clear(&self) -> bool {
         !matches!(self, Outcome::Waits | Outcome::Overtaken)
     }
+
+    /// Whether it reads rows of the other, and no more.
+    pub(crate) fn is_part_of(&self, other: &Outcome) -> bool {
+        match (self, other) {
+            (Outcome::Done { rows, .. }, Outcome::Done { rows: all, .. }) => rows.iter().all(|row| all.contains(row)),
+            _ => false,
+        }
+    }
 }
 
 pub(crate) struct Scratch {

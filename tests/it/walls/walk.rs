@@ -30,16 +30,22 @@ use crate::{
 /// Mark in a notification's text: the agent's action.
 const FAILS: &str = "please fail";
 const WAITS: &str = "please wait";
+const HOLDS: &str = "please hold";
 /// Marks before a task, and before the status that it gets.
 const CALLS: &str = "please call ";
 
 pub(crate) fn script(seen: &Seen) -> Reply {
     let input = seen.input();
+    // Without the note about a stopped turn, which quotes what that turn was about.
+    let input = input.rsplit_once("Notification: ").map_or(&*input, |(_, own)| own);
     if input.contains(FAILS) {
         return Reply::Status(400, r#"{"error": {"message": "no"}}"#.to_owned(), Vec::new());
     }
     if input.contains(WAITS) {
         return Reply::Status(503, String::new(), Vec::new());
+    }
+    if input.contains(HOLDS) {
+        return Reply::After(Duration::from_secs(30), Box::new(Reply::text("held")));
     }
     let said = input.split_once(CALLS).filter(|_| seen.tool_outputs().is_empty());
     let Some((_, said)) = said else {
@@ -77,6 +83,7 @@ impl Walk<'_> {
         self.ended_before().await;
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
+        self.stopped().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -298,6 +305,44 @@ impl Walk<'_> {
         self.house.world.publish_as_service(subject, payload).await;
         let answered = async { while !heard.next().await.expect("a connection").subject.contains(".finished.") {} };
         timeout(Duration::from_secs(20), answered).await.expect("an answer");
+    }
+
+    /// A running turn is ended by a steer, what came meanwhile with mode `collect` is one turn; then a turn that waits for
+    /// another attempt is stopped, with an item behind it, and its session is resumed.
+    async fn stopped(&self) {
+        let account = &self.tenant.account;
+        self.sent("is-held", "followup", HOLDS).await;
+        self.house.until(account, "is-held", "running").await;
+        for id in ["joins-1", "joins-2"] {
+            self.sent(id, "collect", "b").await;
+            self.house.until(account, id, "queued").await;
+        }
+        self.sent("steers", "steer", "b").await;
+        self.house.until(account, "is-held", "cancelled").await;
+        for id in ["steers", "joins-1", "joins-2"] {
+            self.house.until(account, id, "delivered").await;
+        }
+
+        self.sent("is-stopped", "followup", WAITS).await;
+        let waiting = "select id::text from session
+                       where account_id = 'alder' and task_id = 'live-1' and phase = 'backoff' and active_turn_id is not null";
+        let session = eventually("its turn waits for another attempt", || async {
+            self.house.world.database.texts(waiting).await.pop()
+        })
+        .await;
+        self.sent("goes-on", "followup", "b").await;
+        self.house.until(account, "goes-on", "queued").await;
+        self.api("POST", &format!("/sessions/{session}/stop"), &json!({})).await;
+        self.house.until(account, "is-stopped", "cancelled").await;
+        self.api("POST", &format!("/sessions/{session}/resume"), &json!({}))
+            .await;
+        self.house.until(account, "goes-on", "delivered").await;
+    }
+
+    async fn sent(&self, id: &str, mode: &str, body: &str) {
+        self.trials.next_step();
+        let payload = json!({"id": id, "agent": "coder", "body": body, "queue_mode": mode});
+        self.house.publish(&self.tenant.account, "LIVE-1", payload).await;
     }
 
     /// A task closes while an item that carries over waits: behind a turn that waits for tools, and behind one that waits for

@@ -43,6 +43,8 @@ pub(crate) struct Effect {
     pub(crate) ordinal: i32,
     /// Its session was closed before it began.
     pub(crate) in_closed_session: bool,
+    /// Its turn was over before it began.
+    pub(crate) in_ended_turn: bool,
     /// Its turn had requested it, with these arguments.
     pub(crate) was_asked_for: bool,
     /// Earlier unfinished calls of the same answer.
@@ -77,6 +79,8 @@ impl Database {
             return Executed::Unowned;
         };
         let was_closed = self.sessions[&name].closed.is_some();
+        let ended = self.turns.get(&(asked.account.clone(), request.turn_id));
+        let in_ended_turn = ended.is_some_and(|turn| turn.state.is_over());
         if bug == Some(Bug::ClosedCallAllowed) {
             facts.is_closed = false;
         }
@@ -129,6 +133,7 @@ impl Database {
                 turn: request.turn_id,
                 ordinal: asked.ordinal,
                 in_closed_session: was_closed,
+                in_ended_turn,
                 was_asked_for,
                 overtook,
                 closed: done.closed,
@@ -193,6 +198,7 @@ impl Database {
             fence: row.fence,
             is_closed: row.closed.is_some(),
             close_reason: row.closed.map(|(_, reason)| reason.to_string()),
+            turn_stopped: row.stopped_turn.is_some() && row.active_turn.is_none(),
             agent: row.conversation.agent,
             agent_slug: agent.slug.clone(),
             agent_name: agent.slug.clone(),

@@ -12,11 +12,13 @@ use contracts::{
 use delivery::{
     prompt::{InputFacts, Profile, TaskFacts, ThreadExtract},
     providers::ToolDefinition,
+    queue::run::{Candidate, Run, RunLimits, run},
     store::{
         SessionName,
         claim::{OpenTurn, ToolResult},
         context::QueuedItem,
         journal::{Call, Journal},
+        runs::Behind,
     },
     turn::{
         claim::{Admitted, Beginning, Prompt, admitted, begin, carry_on, tool_requested},
@@ -25,20 +27,21 @@ use delivery::{
     },
 };
 use domain::{
-    Actor, ActorKind, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState,
-    SessionEvent, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
+    AccountId, Actor, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState,
+    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
 };
 use storage::{
     Setting,
     manifest::Manifest,
     session::{
         sessions_lock::{LockedSession, SessionFacts},
+        sessions_park::Park,
         turns_begin::NewTurn,
     },
 };
 use uuid::Uuid;
 
-use super::{Database, Millis, SessionRow, TurnRow, moment, outbox::Message};
+use super::{Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
 use crate::simulation::{bugs::Bug, settings::Settings};
 
 /// Error of the wrong clock ([`Bug::LeaseByLocalClock`]).
@@ -50,8 +53,10 @@ pub(crate) struct Claimed {
     pub(crate) left: Vec<SessionName>,
     pub(crate) outbox: Vec<Uuid>,
     /// Sessions whose lease was taken, including new turns.
-    pub(crate) started: Vec<(SessionName, TurnId, NotificationId)>,
+    pub(crate) started: Vec<(SessionName, TurnId, Vec<NotificationId>)>,
     pub(crate) resumed: Vec<(SessionName, TurnId)>,
+    /// Sessions whose run may still grow.
+    pub(crate) parked: Vec<Park>,
 }
 
 impl Database {
@@ -75,12 +80,20 @@ impl Database {
             interrupted: row.interrupted,
             close_reason: row.closed.map(|(_, reason)| reason.to_string()),
             lease_owner: row.lease_owner,
+            stop_kind: row.stop.as_ref().map(|stop| stop.kind),
+            stop_by: row.stop.as_ref().map(|stop| stop.by.clone()),
+            stop_at: row.stop.as_ref().map(|stop| moment(stop.at)),
+            stop_then: row.stop.as_ref().map(|stop| stop.then),
+            stopped_turn: row.stopped_turn,
+            gate: row.gate,
             facts: SessionFacts {
                 phase: row.phase,
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
                 queued: row.queued,
-                due: row.wake_at.is_some_and(|at| at <= self.now),
+                due: row.wake_at.is_some_and(|at| at <= self.now)
+                    || (bug == Some(Bug::GateUnread) && row.gate.is_some()),
                 asked: row.asked,
+                stopping: row.is_stopping(bug),
                 lease_dead: row.lease_owner.is_some_and(dead),
             },
             turns_in_flight_max: None,
@@ -102,11 +115,13 @@ impl Database {
                 result: call.result.clone(),
             })
             .collect();
-        let notification = NotificationId::parse(&row.notification).expect("ids of rows are ids");
-        let attempts = self
+        let attempts = row
             .notifications
-            .get(&(session.account.clone(), notification))
-            .map_or(0, |row| row.attempts);
+            .iter()
+            .filter_map(|id| self.notifications.get(&(session.account.clone(), id.clone())))
+            .map(|row| row.attempts)
+            .max()
+            .unwrap_or_default();
         Some(OpenTurn {
             account: session.account.clone(),
             id,
@@ -131,7 +146,7 @@ impl Database {
             tracestate: None,
             sent_at: Some(moment(row.sent_at)),
             lost_at: row.lost_at.map(moment),
-            notification_ids: vec![row.notification.clone()],
+            notification_ids: row.notifications.iter().map(ToString::to_string).collect(),
             attempts,
             awaited_too_long: row
                 .waiting_since
@@ -159,7 +174,7 @@ impl Database {
         let mut claimed = Claimed::default();
         let mut taken: HashMap<SessionName, ()> = HashMap::new();
         for session in start {
-            if self.start(&session, replica, settings, bug, &mut claimed) {
+            if self.start(&session, replica, settings, bug, &mut claimed) == Start::Begun {
                 taken.insert(session.name(), ());
             }
         }
@@ -182,6 +197,9 @@ impl Database {
             }
             claimed.work.push(work);
         }
+        for park in &claimed.parked {
+            self.sessions_park(park);
+        }
         let mut messages = Vec::new();
         for (session, turn) in ask {
             let Some(call) = turn.next() else { continue };
@@ -202,7 +220,7 @@ impl Database {
         claimed
     }
 
-    /// `QUEUE_NEXT` and `TURNS_BEGIN`. `false`: nothing is queued.
+    /// `QUEUE_NEXT`, `QUEUE_BEHIND` and `TURNS_BEGIN`. A session to be parked is in `claimed.parked`; the caller writes it.
     pub(super) fn start(
         &mut self,
         session: &LockedSession,
@@ -210,13 +228,23 @@ impl Database {
         settings: &Settings,
         bug: Option<Bug>,
         claimed: &mut Claimed,
-    ) -> bool {
-        let Some(item) = self.queue_next(session) else {
-            return false;
+    ) -> Start {
+        let Some(mut item) = self.queue_next(session) else {
+            return Start::Nothing;
         };
+        match self.join_run(&mut item, settings, bug) {
+            Run::Start { .. } => {}
+            Run::Wait { ms } => {
+                claimed.parked.extend(Self::park_for_collect(session, ms, bug));
+                return Start::Waits;
+            }
+        }
         let name = session.name();
         let turn_id = TurnId(self.fresh_id());
-        let notification = item.facts.notification.clone();
+        let further = item.facts.further.iter().map(|further| further.notification.clone());
+        let notifications = std::iter::once(item.facts.notification.clone())
+            .chain(further)
+            .collect();
         let beginning = Beginning {
             turn_id,
             prompt: prompt(),
@@ -228,10 +256,10 @@ impl Database {
         if let Some((new, work)) = possible(begin(session, item, beginning), bug) {
             self.lease_take(&name, replica, new.phase);
             self.turn_begin(&name, &work, &new);
-            claimed.started.push((name, turn_id, notification));
+            claimed.started.push((name, turn_id, notifications));
             claimed.work.push(work);
         }
-        true
+        Start::Begun
     }
 
     /// The message for the tool-gateway, as delivery builds it.
@@ -247,17 +275,76 @@ impl Database {
         Message::ToolRequested(request)
     }
 
-    /// `QUEUE_NEXT`.
-    fn queue_next(&self, session: &LockedSession) -> Option<QueuedItem> {
-        let ((_, id), row) = self
+    /// Adds the further items of its run to the head of a queue (`starter.rs`).
+    fn join_run(&self, item: &mut QueuedItem, settings: &Settings, bug: Option<Bug>) -> Run {
+        let head = Candidate::from(&*item);
+        if !head.may_head() {
+            return run(&head, &[], &limits(settings));
+        }
+        let behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
+        let seen = |behind: &Behind| match bug {
+            Some(Bug::RunMixesAuthors) => Candidate {
+                author: head.author.clone(),
+                ..Candidate::from(behind)
+            },
+            _ => Candidate::from(behind),
+        };
+        let candidates: Vec<Candidate> = behind.iter().map(seen).collect();
+        let next = run(&head, &candidates, &limits(settings));
+        if let Run::Start { further } = next {
+            item.join(behind.into_iter().take(further));
+        }
+        next
+    }
+
+    /// The queued items of a session, in order.
+    fn queue<'a>(
+        &'a self,
+        account: &AccountId,
+        session: SessionId,
+    ) -> Vec<(i64, &'a NotificationId, &'a NotificationRow)> {
+        let mut queue: Vec<_> = self
             .notifications
             .iter()
-            .filter(|((account, _), row)| {
-                *account == session.account
-                    && row.state == NotificationState::Queued
-                    && row.place.is_some_and(|(of, _)| of == session.id)
+            .filter(|((owner, _), row)| owner == account && row.state == NotificationState::Queued)
+            .filter_map(|((_, id), row)| Some((row.place?, id, row)))
+            .filter(|((of, _), _, _)| *of == session)
+            .map(|((_, position), id, row)| (position, id, row))
+            .collect();
+        queue.sort_unstable_by_key(|(position, id, _)| (*position, *id));
+        queue
+    }
+
+    /// `QUEUE_BEHIND`.
+    fn queue_behind(&self, head: &QueuedItem, items_max: usize) -> Vec<Behind> {
+        self.queue(&head.account, head.session_id)
+            .into_iter()
+            .filter(|(position, _, _)| *position > head.position)
+            .take(items_max)
+            .map(|(_, id, row)| Behind {
+                account: head.account.clone(),
+                session_id: head.session_id,
+                id: id.clone(),
+                kind: row.kind.clone(),
+                sender_kind: row.author.0,
+                sender_id: row.author.1.clone(),
+                task_id: row.task.as_ref().map(|task| task.key().into()),
+                queue_mode: row.mode,
+                joins: row.joins,
+                waited_ms: self.now - row.created_at,
+                debounce_ms: row.debounce_ms.clone(),
+                attempts: row.attempts,
+                hops: i32::from(row.hops),
+                title: None,
+                body_bytes: i64::try_from(row.body.len()).expect("short"),
+                body: Some(row.body.clone()),
             })
-            .min_by_key(|(_, row)| row.place.map(|(_, position)| position))?;
+            .collect()
+    }
+
+    /// `QUEUE_NEXT`.
+    fn queue_next(&self, session: &LockedSession) -> Option<QueuedItem> {
+        let (position, id, row) = self.queue(&session.account, session.id).into_iter().next()?;
         let agent_id = row.agent?;
         let agent = self.agents.get(&(session.account.clone(), agent_id))?;
         Some(QueuedItem {
@@ -265,15 +352,15 @@ impl Database {
             session_id: session.id,
             facts: InputFacts {
                 notification: id.clone(),
-                kind: String::new(),
+                kind: row.kind.clone(),
                 sender: Actor {
-                    kind: ActorKind::Service,
-                    id: String::new(),
-                    name: String::new(),
+                    kind: row.author.0,
+                    id: row.author.1.clone(),
+                    name: row.author_name.clone(),
                     via: None,
                 },
                 title: None,
-                body: String::new(),
+                body: row.body.clone(),
                 about_message: None,
                 task: row.task.as_ref().map(|id| TaskFacts {
                     id: id.clone(),
@@ -284,8 +371,15 @@ impl Database {
                 thread: ThreadExtract::default(),
                 thread_total: 0,
                 overview: None,
+                further: Vec::new(),
                 is_interrupted: false,
+                stopped: None,
             },
+            position,
+            queue_mode: row.mode,
+            joins: row.joins,
+            waited_ms: self.now - row.created_at,
+            debounce_ms: row.debounce_ms.clone().filter(|_| row.joins),
             attempts: row.attempts,
             hops: i32::from(row.hops),
             traceparent: None,
@@ -319,7 +413,7 @@ impl Database {
             number: new.number,
             fence: new.turn.fence,
             state: new.state,
-            notification: work.notification_ids[0].clone(),
+            notifications: new.notification_ids.iter().map(|id| notification_id(id)).collect(),
             provider: work.provider.clone(),
             journal: Journal::default(),
             tools: new.tools.clone(),
@@ -332,22 +426,27 @@ impl Database {
             sent_at: self.now,
             started_at: self.now,
             reply: None,
+            error: None,
             no_reply: false,
             late: false,
         };
         self.turns.insert((name.0.clone(), work.turn.id), turn);
-        let id = NotificationId::parse(&work.notification_ids[0]).expect("ids of rows are ids");
-        if let Some(item) = self.notifications.get_mut(&(name.0.clone(), id))
-            && item.state == NotificationState::Queued
-        {
-            item.state = NotificationState::Running;
-            item.turn = Some(work.turn.id);
+        for id in &new.notification_ids {
+            if let Some(item) = self.notifications.get_mut(&(name.0.clone(), notification_id(id)))
+                && item.state == NotificationState::Queued
+            {
+                item.state = NotificationState::Running;
+                item.turn = Some(work.turn.id);
+                item.reason = None;
+            }
         }
         let session = self.sessions.get_mut(name).expect("locked");
         session.active_turn = Some(work.turn.id);
-        session.queued -= 1;
+        session.queued -= i32::try_from(new.notification_ids.len()).expect("a run is short");
         session.turn_count = new.number;
         session.interrupted = false;
+        session.stopped_turn = None;
+        session.gate = None;
     }
 
     /// `TURNS_RESUME`.
@@ -385,6 +484,30 @@ impl Database {
             }
             SessionPhase::Running => row.lease_owner.is_none_or(|owner| !self.is_alive(owner)),
         }
+    }
+}
+
+/// What a start did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Start {
+    Begun,
+    /// A run may still grow.
+    Waits,
+    Nothing,
+}
+
+pub(super) fn notification_id(id: &str) -> NotificationId {
+    NotificationId::parse(id).expect("ids of rows are ids")
+}
+
+/// The limits of a run, as `starter.rs` reads them.
+fn limits(settings: &Settings) -> RunLimits {
+    let config = &settings.delivery;
+    RunLimits {
+        debounce_ms: config.collect_debounce_ms.i64(),
+        wait_ms_max: config.collect_wait_ms_max.i64(),
+        items_max: config.collect_items_max.usize(),
+        bytes_max: i64::try_from(config.collect_bytes_max.get()).expect("few bytes"),
     }
 }
 

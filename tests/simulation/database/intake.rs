@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::content::ContentHash;
 use domain::{
-    ActorKind, AgentRef, AgentSlug, Conversation, Fence, Generation, NotificationId, NotificationState, QueueLimits,
-    SessionEvent, SessionId, SessionPhase, TaskId, TaskStatus,
+    ActorKind, AgentRef, AgentSlug, Conversation, Fence, Gate, Generation, NotificationId, NotificationState,
+    QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase, TaskId, TaskStatus,
 };
 use resolver::{
     intake::{
@@ -23,6 +23,7 @@ use resolver::{
     store::partitions::{Lease, PartitionOffset},
 };
 use storage::session::{
+    arrivals::Arrived,
     items_append::NewItem,
     items_append_known::{Believed, Known as KnownSession},
     sessions_lock::ActiveSession,
@@ -45,9 +46,11 @@ pub(crate) const LIMITS: QueueLimits = QueueLimits {
 pub(crate) enum Written {
     Committed {
         wakes: Vec<Message>,
-        /// Items queued for the first time or again: sequence, session, position.
+        /// Items queued for the first time or again: sequence, session, number.
         queued: Vec<(NotificationId, u64, SessionId, i64)>,
         learned: Vec<(Address, Route)>,
+        /// Items that opened the gates of parked sessions.
+        opened: usize,
     },
     Stale,
     Raced,
@@ -154,7 +157,8 @@ impl Database {
                 let row = self.sessions.get(name)?;
                 let is_open = row.closed.is_none() || bug == Some(Bug::RouteBelieved);
                 let has_room = i64::from(row.queued + items) <= routed.most;
-                (is_open && has_room).then_some(KnownSession {
+                let may_stay_shut = row.gate.is_none_or(|gate| gate == Gate::Collect);
+                (is_open && has_room && may_stay_shut).then_some(KnownSession {
                     generation: Generation(row.generation),
                     queue_tail: row.queue_tail,
                     rests: row.phase == SessionPhase::Idle && row.queued == 0,
@@ -186,10 +190,12 @@ impl Database {
         self.place_write(lease, to);
         let mut places = Vec::new();
         for ((row, n), received) in entering.items.iter().zip(batch) {
-            let tail = known[usize::try_from(*n - 1).expect("from 1")].queue_tail;
-            let place = row.queued.map(|(session, position)| (session, tail + position));
+            let session = &known[usize::try_from(*n - 1).expect("from 1")];
+            let met_rest = session.rests && row.queued.is_some_and(|(_, position)| position == 1);
+            let place = row.queued.map(|(id, position)| (id, session.queue_tail + position));
             let row = NewItem {
                 queued: place,
+                joins: row.queue_mode == QueueMode::Collect && !met_rest,
                 ..row.clone()
             };
             self.notification_enter(&row, received, false, bug);
@@ -205,6 +211,7 @@ impl Database {
             wakes,
             queued: places,
             learned: Vec::new(),
+            opened: 0,
         })
     }
 
@@ -259,7 +266,7 @@ impl Database {
         if raced && bug != Some(Bug::RaceIgnored) {
             return Written::Raced;
         }
-        let queued = queue(&decided, &facts, &sessions);
+        let mut queued = queue(&decided, &facts, &sessions);
         let replaced: Vec<_> = decided
             .accepted
             .iter()
@@ -311,6 +318,11 @@ impl Database {
                 .unwrap_or(received.sequence);
             places.push((row.id.clone(), sequence, session, position));
         }
+        let arrived: Vec<Arrived<'_>> = queued.arrived.iter().map(|(_, arrived)| *arrived).collect();
+        let (stops, released) = self.arrivals_apply(&arrived, bug);
+        for work in &mut queued.work {
+            work.released = released.contains(&(work.conversation.account.clone(), work.session.id));
+        }
         for row in refusal_rows(&decided.refused) {
             if !self.notifications.contains_key(&(row.account.clone(), row.id.clone()))
                 && let Some(received) = batch.iter().find(|received| received.id == *row.id)
@@ -332,7 +344,8 @@ impl Database {
         if bug != Some(Bug::ReceiptBeforeRead) {
             self.outbox_receive(batch.iter().filter_map(|received| receipt(&received.headers)));
         }
-        let wakes = self.wakes(&queued.work);
+        let stops = stops.into_iter().map(Message::SessionStopRequested);
+        let wakes = self.wakes(&queued.work).into_iter().chain(stops).collect();
         let learned = learned(&decided, &queued.work, &facts);
         if bug == Some(Bug::DuplicateQueued) {
             self.queue_duplicates(batch);
@@ -342,6 +355,7 @@ impl Database {
             wakes,
             queued: places,
             learned,
+            opened: released.len(),
         }
     }
 
@@ -355,6 +369,8 @@ impl Database {
                 queue_tail: row.queue_tail,
                 queued: row.queued,
                 rests: row.phase == SessionPhase::Idle && row.queued == 0,
+                gate: row.gate,
+                active_turn: row.active_turn,
             })
         });
         if let Some(session) = locked {
@@ -412,6 +428,9 @@ impl Database {
             queue_tail: i64::from(queued),
             turn_count: 0,
             interrupted: false,
+            stop: None,
+            stopped_turn: None,
+            gate: None,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);
@@ -419,11 +438,22 @@ impl Database {
 
     /// One row of `ITEMS_APPEND` or `ITEMS_REQUEUE`, counted in its session.
     fn notification_enter(&mut self, new: &NewItem<'_>, received: &Received, requeue: bool, bug: Option<Bug>) {
+        let metadata: serde_json::Value = serde_json::from_str(&new.metadata).expect("what was written is read");
         let row = NotificationRow {
             task: new.task.map(TaskId::key),
             agent: new.agent,
-            place: new.queued,
-            from_person: new.sender.is_some_and(|sender| sender.kind == ActorKind::User),
+            place: new
+                .queued
+                .map(|(session, number)| (session, new.queue_mode.position(number))),
+            mode: new.queue_mode,
+            joins: new.joins,
+            kind: new.kind.to_owned(),
+            author: new.sender.map_or((ActorKind::Service, String::new()), |sender| {
+                (sender.kind, sender.id.clone())
+            }),
+            author_name: new.sender.map(|sender| sender.name.clone()).unwrap_or_default(),
+            body: new.body.to_owned(),
+            debounce_ms: metadata.get("collect_debounce_ms").cloned(),
             reopens: new.metadata.contains("\"reopen\":true"),
             hash: ContentHash::from_bytes(&new.hash).expect("32 bytes"),
             state: if new.queued.is_some() {
@@ -431,6 +461,7 @@ impl Database {
             } else {
                 NotificationState::Refused
             },
+            reason: new.reason.clone(),
             turn: None,
             attempts: 0,
             hops: new.hops,
@@ -440,12 +471,12 @@ impl Database {
         };
         self.notifications.insert((new.account.clone(), new.id.clone()), row);
         debug_assert!(!requeue || new.queued.is_some(), "what is queued again has a place");
-        if let Some((session, position)) = new.queued
+        if let Some((session, _)) = new.queued
             && let Some(session) = self.sessions.get_mut(&(new.account.clone(), session))
         {
             session.on(SessionEvent::Entered, bug);
             session.queued += 1;
-            session.queue_tail = session.queue_tail.max(position);
+            session.queue_tail += 1;
         }
     }
 

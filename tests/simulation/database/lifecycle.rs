@@ -1,14 +1,19 @@
 //! Writes over several owners: a task is moved, an agent is removed, and their sessions close. One step each: the closer locks its
 //! task or agent and all of the sessions.
 
+use std::collections::BTreeSet;
+
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
-    SessionPhase, TaskId, TaskStatus, TurnId,
+    SessionPhase, TaskId, TaskStatus, TurnId, TurnState,
 };
 use storage::{
     lifecycle::close_reason,
-    session::{Closing, Waiting, judge},
+    session::{
+        Closing, Waiting, judge,
+        sessions_close::{AGENT_REMOVED, TASK_CLOSED},
+    },
 };
 
 use super::{Database, moment, outbox::Message};
@@ -81,7 +86,32 @@ impl Database {
         }
     }
 
-    /// `CLOSE`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for items that carry over.
+    /// `LOCK_TRIED`: items of turns that wait for their next attempt, in the order of their queues.
+    fn lock_tried(&self, account: &AccountId, ids: &[SessionId]) -> Vec<(NotificationId, SessionId, i64)> {
+        let mut items = Vec::new();
+        for id in ids {
+            let session = &self.sessions[&(account.clone(), *id)];
+            let turn = session.active_turn.filter(|_| session.phase == SessionPhase::Backoff);
+            let Some(turn) = turn else { continue };
+            let row = &self.turns[&(account.clone(), turn)];
+            if row.state != TurnState::Started {
+                continue;
+            }
+            for id in &row.notifications {
+                let item = &self.notifications[&(account.clone(), id.clone())];
+                if let Some((session, position)) = item.place
+                    && item.state == NotificationState::Running
+                    && item.turn == Some(turn)
+                {
+                    items.push((id.clone(), session, position));
+                }
+            }
+        }
+        items.sort_unstable_by_key(|(_, session, position)| (*session, *position));
+        items
+    }
+
+    /// `CLOSE`, `LOCK_TRIED`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for items that carry over.
     fn close(
         &mut self,
         account: &AccountId,
@@ -106,6 +136,7 @@ impl Database {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
             row.on(SessionEvent::Closed, bug);
             row.closed = Some((now, reason));
+            row.gate = None;
             if row.phase == SessionPhase::Backoff {
                 row.wake_at = Some(now);
             }
@@ -122,14 +153,16 @@ impl Database {
             .map(|(id, _, session, position)| (id.clone(), session, position))
             .collect();
         items.sort_unstable_by_key(|(_, session, position)| (*session, *position));
+        let counted: BTreeSet<NotificationId> = items.iter().map(|(id, _, _)| id.clone()).collect();
+        let tried = self.lock_tried(account, &ids);
         let judged = judge(
             closing,
-            items,
+            tried.into_iter().chain(items).collect::<Vec<_>>(),
             |(_, session, _)| ids.contains(session),
             |(id, _, _)| {
                 let row = &self.notifications[&(account.clone(), id.clone())];
                 Waiting {
-                    from_person: row.from_person,
+                    from_person: row.is_from_person(),
                     accepted_at: moment(row.created_at),
                     reopens: row.reopens,
                 }
@@ -141,12 +174,13 @@ impl Database {
                 .get_mut(&(account.clone(), id.clone()))
                 .expect("locked");
             row.state = NotificationState::Cancelled;
-            if bug != Some(Bug::CancelledCounted) {
+            row.reason = Some(cancel_reason(scope).to_owned());
+            if bug != Some(Bug::CancelledCounted) && counted.contains(id) {
                 self.uncount(account, *session);
             }
         }
         if bug != Some(Bug::CarriedForgotten) {
-            for (_, session, _) in &judged.moving {
+            for (_, session, _) in judged.moving.iter().filter(|(id, _, _)| counted.contains(id)) {
                 self.uncount(account, *session);
             }
         }
@@ -191,15 +225,20 @@ impl Database {
         let row = self.sessions.get_mut(&(account.clone(), closed)).expect("locked");
         row.on(SessionEvent::Succeeded, None);
         let (conversation, generation) = (row.conversation.clone(), Generation(row.generation).next());
+        let interrupted = row.interrupted;
         let id = SessionId(self.fresh_id());
         let count = i32::try_from(items.len()).expect("a queue of the simulation is short");
         self.session_open(conversation.clone(), id, generation, count);
+        let next = self.sessions.get_mut(&(account.clone(), id)).expect("opened");
+        next.interrupted = interrupted;
         for (position, item) in (1..).zip(items) {
             let row = self
                 .notifications
                 .get_mut(&(account.clone(), item.clone()))
                 .expect("locked");
             row.place = Some((id, position));
+            row.state = NotificationState::Queued;
+            row.turn = None;
         }
         let task = conversation.task.as_ref();
         Message::SessionResolved(SessionResolved::new(
@@ -208,5 +247,12 @@ impl Database {
             task,
             i64::from(count),
         ))
+    }
+}
+
+fn cancel_reason(scope: Scope<'_>) -> &'static str {
+    match scope {
+        Scope::Task(_) => TASK_CLOSED,
+        Scope::Agent(_) => AGENT_REMOVED,
     }
 }

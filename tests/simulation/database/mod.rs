@@ -4,6 +4,7 @@
 //! Interference of two transactions is modelled where statements of one see different snapshots: the resolver's reads before its
 //! locks ([`intake`]). Everything under the locks of its sessions is one step.
 
+pub(crate) mod brakes;
 pub(crate) mod calls;
 pub(crate) mod claims;
 pub(crate) mod intake;
@@ -16,8 +17,9 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, AgentId, CloseReason, Conversation, Fence, MessageId, NotificationId, NotificationState, SessionEvent,
-    SessionPhase, SessionScope, SessionState, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
+    AccountId, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
+    NotificationState, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId,
+    TaskStatus, ToolCallState, TurnId, TurnState,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -72,9 +74,40 @@ pub(crate) struct SessionRow {
     pub(crate) queue_tail: i64,
     pub(crate) turn_count: i64,
     pub(crate) interrupted: bool,
+    /// The newest request to stop a turn.
+    pub(crate) stop: Option<StopRow>,
+    /// A turn that was stopped, until the next one begins.
+    pub(crate) stopped_turn: Option<TurnId>,
+    pub(crate) gate: Option<Gate>,
+}
+
+/// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
+#[derive(Clone, Debug)]
+pub(crate) struct StopRow {
+    /// None: the turn has ended.
+    pub(crate) turn: Option<TurnId>,
+    pub(crate) kind: StopKind,
+    pub(crate) by: String,
+    pub(crate) at: Millis,
+    pub(crate) then: StopThen,
+}
+
+impl NotificationRow {
+    pub(crate) fn is_from_person(&self) -> bool {
+        self.author.0 == ActorKind::User
+    }
 }
 
 impl SessionRow {
+    /// As `SESSIONS_LOCK` reads it.
+    pub(crate) fn is_stopping(&self, bug: Option<Bug>) -> bool {
+        let asked = self.stop.as_ref().and_then(|stop| stop.turn);
+        match bug {
+            Some(Bug::StopKept) => asked.is_some() && self.active_turn.is_some(),
+            _ => asked.is_some() && asked == self.active_turn,
+        }
+    }
+
     /// Applies a step of the state table. The caller sets the other columns.
     pub(crate) fn on(&mut self, event: SessionEvent, bug: Option<Bug>) {
         let state = SessionState {
@@ -91,11 +124,21 @@ impl SessionRow {
 pub(crate) struct NotificationRow {
     pub(crate) task: Option<TaskId>,
     pub(crate) agent: Option<AgentId>,
+    /// Its session and its position there.
     pub(crate) place: Option<(domain::SessionId, i64)>,
-    pub(crate) from_person: bool,
+    pub(crate) mode: QueueMode,
+    pub(crate) joins: bool,
+    pub(crate) kind: String,
+    /// Kind and id.
+    pub(crate) author: (ActorKind, String),
+    pub(crate) author_name: String,
+    pub(crate) body: String,
+    /// `metadata.collect_debounce_ms`.
+    pub(crate) debounce_ms: Option<serde_json::Value>,
     pub(crate) reopens: bool,
     pub(crate) hash: ContentHash,
     pub(crate) state: NotificationState,
+    pub(crate) reason: Option<String>,
     pub(crate) turn: Option<TurnId>,
     pub(crate) attempts: i32,
     pub(crate) hops: u16,
@@ -113,7 +156,7 @@ pub(crate) struct TurnRow {
     pub(crate) number: i64,
     pub(crate) fence: Fence,
     pub(crate) state: TurnState,
-    pub(crate) notification: String,
+    pub(crate) notifications: Vec<NotificationId>,
     pub(crate) provider: String,
     pub(crate) journal: Journal,
     pub(crate) tools: Vec<String>,
@@ -126,6 +169,7 @@ pub(crate) struct TurnRow {
     pub(crate) sent_at: Millis,
     pub(crate) started_at: Millis,
     pub(crate) reply: Option<String>,
+    pub(crate) error: Option<String>,
     pub(crate) no_reply: bool,
     pub(crate) late: bool,
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use contracts::{
     Headers, header,
-    session::{SessionClosed, SessionResolved},
+    session::{SessionClosed, SessionResolved, SessionStopRequested},
     tool::{ToolFinished, ToolRequested},
 };
 use domain::TurnId;
@@ -25,6 +25,7 @@ pub(crate) enum Service {
 pub(crate) enum Message {
     SessionResolved(SessionResolved),
     SessionClosed(SessionClosed),
+    SessionStopRequested(SessionStopRequested),
     ToolRequested(ToolRequested),
     ToolFinished(ToolFinished),
     Notification(Published),
@@ -53,6 +54,7 @@ impl Message {
         match self {
             Self::SessionResolved(message) => message.message_id(),
             Self::SessionClosed(message) => message.message_id(),
+            Self::SessionStopRequested(message) => message.message_id(),
             Self::ToolRequested(message) => message.message_id(),
             Self::ToolFinished(message) => message.message_id(),
             Self::Event(id) => id.clone(),

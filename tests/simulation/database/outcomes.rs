@@ -41,6 +41,10 @@ pub(crate) struct Outcome {
     /// The session's state at the write.
     pub(crate) session_fence: Fence,
     pub(crate) state: TurnState,
+    /// It ended on request.
+    pub(crate) stopped: bool,
+    /// What waits is parked behind it.
+    pub(crate) parked: bool,
 }
 
 impl Database {
@@ -85,8 +89,10 @@ impl Database {
                 fence: report.work.turn.fence,
                 session_fence: session.fence,
                 state: decided.change.turn.state,
+                stopped: matches!(decided.settled, Settled::Stopped { .. }),
+                parked: decided.change.session.gate.is_some(),
             });
-            self.session_change(&session, &decided.change);
+            self.session_change(&session, &decided.change, bug);
             self.items_change(&decided.change);
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
@@ -94,8 +100,10 @@ impl Database {
             messages.extend(self.messages(report, &session, &decided.settled, bug));
             let goes_on = going_on.0.contains(&name) && decided.may_go_on();
             let begun = recorded.begun.work.len();
+            // A run that may still grow is left to a claim: the real transaction begins again without going on.
             if goes_on {
                 self.start(&decided.rested(), going_on.1, settings, bug, &mut recorded.begun);
+                recorded.begun.parked.clear();
             }
             if recorded.begun.work.len() == begun {
                 recorded.free.push((name, decided.change.more));
@@ -136,6 +144,7 @@ impl Database {
         row.waiting_since = turn.waits.then_some(now);
         row.lost_at = turn.lost.then(|| row.lost_at.unwrap_or(now));
         row.reply = turn.reply.clone().or(row.reply.take());
+        row.error.clone_from(&turn.error);
         row.no_reply = no_reply;
         row.late = turn.late;
         if let Some(message) = turn.posted_as
@@ -150,8 +159,8 @@ impl Database {
     }
 
     /// Sessions in `TURNS_RECORD`.
-    fn session_change(&mut self, session: &LockedSession, change: &Change) {
-        let now = self.now;
+    fn session_change(&mut self, session: &LockedSession, change: &Change, bug: Option<Bug>) {
+        let (now, turn) = (self.now, change.turn.id);
         let row = self.sessions.get_mut(&session.name()).expect("locked");
         let change = &change.session;
         row.phase = change.phase;
@@ -161,6 +170,13 @@ impl Database {
         row.asked = change.asked.unwrap_or(row.asked);
         row.queued += change.queued;
         row.interrupted |= change.interrupted;
+        if let Some(stop) = &mut row.stop
+            && bug != Some(Bug::StopKept)
+        {
+            stop.turn = stop.turn.filter(|_| change.keeps_turn);
+        }
+        row.stopped_turn = change.stopped.then_some(turn).or(row.stopped_turn);
+        row.gate = change.gate;
     }
 
     /// Notifications in `TURNS_RECORD`.
@@ -173,6 +189,7 @@ impl Database {
                 && row.state == NotificationState::Running
             {
                 row.state = items.state;
+                row.reason.clone_from(&items.reason);
                 row.attempts += items.attempts_more;
             }
         }
@@ -202,7 +219,9 @@ impl Database {
                 }
                 vec![over]
             }
-            Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::Aborted => vec![over],
+            Settled::Finished { .. } | Settled::Interrupted { .. } | Settled::Aborted | Settled::Stopped { .. } => {
+                vec![over]
+            }
         }
     }
 

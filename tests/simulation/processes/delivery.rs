@@ -1,6 +1,7 @@
 //! Delivery: dispatch queue, claimer, one worker a turn, recorder. As `service.rs` wires them, without its channels.
 
 use delivery::{
+    providers::{Effects, Reconciled},
     queue::dispatcher::DispatchQueue,
     store::SessionName,
     turn::{
@@ -16,12 +17,18 @@ use super::{Act, Process};
 use crate::simulation::{
     broker::Queued,
     bugs::Bug,
-    database::outbox::Message,
+    database::{
+        Millis,
+        claims::Claimed,
+        outbox::{Message, Service},
+    },
     provider::{Seen, calls},
     settings::Settings,
     world::{Fate, World},
 };
 
+/// Pause between two looks for stop requests whose hints were lost.
+const STOPS_INTERVAL: i64 = 1_000;
 /// As `sweep_interval_ms`.
 const SWEEP_INTERVAL: i64 = 1_000;
 
@@ -32,6 +39,8 @@ pub(crate) struct Conductor {
     hand: Option<(Vec<SessionName>, Uuid)>,
     workers: Vec<Worker>,
     reports: Vec<Report>,
+    /// Sessions with a call here, of which a request to stop was heard.
+    hints: Vec<SessionName>,
 }
 
 #[derive(Debug)]
@@ -49,6 +58,11 @@ enum Stage {
     Calling(u64),
     /// The connection broke: the provider's record is read.
     Asking,
+    /// The connection was closed on request: the provider's record is read until it says that the call has ended.
+    Confirming {
+        next: Millis,
+        until: Millis,
+    },
 }
 
 impl Conductor {
@@ -58,6 +72,32 @@ impl Conductor {
             hand: None,
             workers: Vec::new(),
             reports: Vec::new(),
+            hints: Vec::new(),
+        }
+    }
+}
+
+impl Conductor {
+    fn has_call_of(&self, name: &SessionName) -> bool {
+        self.workers.iter().any(|worker| worker.work.name() == *name)
+    }
+
+    /// When its next step becomes possible.
+    pub(super) fn moments(&self, at: &mut impl FnMut(Option<Millis>)) {
+        for worker in &self.workers {
+            if let Stage::Confirming { next, .. } = worker.stage {
+                at(Some(next));
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn is_ready(&self, now: Millis) -> bool {
+        match self.stage {
+            Stage::Taken | Stage::Asking => true,
+            Stage::Calling(_) => self.work.stop.is_cancelled(),
+            Stage::Confirming { next, .. } => next <= now,
         }
     }
 }
@@ -96,10 +136,15 @@ impl World {
         if conductor.hand.is_some() {
             acts.push(Act::Claim);
         }
-        let ready = |worker: &Worker| !matches!(worker.stage, Stage::Calling(_));
+        if !conductor.hints.is_empty() {
+            acts.push(Act::LookAtStops);
+        }
+        if process.stops_sweep_at <= now && process.cut_off_until <= now && self.has_stops(p) {
+            acts.push(Act::SweepStops);
+        }
         acts.extend(
             (0..conductor.workers.len())
-                .filter(|n| ready(&conductor.workers[*n]))
+                .filter(|n| conductor.workers[*n].is_ready(now))
                 .map(Act::Work),
         );
         if !conductor.reports.is_empty() {
@@ -112,6 +157,7 @@ impl World {
         let name = match &queued.message {
             Message::SessionResolved(message) => (message.account.clone(), message.session_id),
             Message::SessionClosed(message) => (message.account.clone(), message.session_id),
+            Message::SessionStopRequested(message) => (message.account.clone(), message.session_id),
             Message::ToolFinished(message) => (message.account.clone(), message.session_id),
             Message::ToolRequested(_) | Message::Notification(_) | Message::Event(_) => {
                 unreachable!("delivery reads wake-ups")
@@ -159,18 +205,20 @@ impl World {
         }
         let claimed = self.database.claim(&names, replica, &self.settings, self.bug);
         self.counts.turns += claimed.started.len() as u64;
+        self.counts.runs += runs(&claimed);
+        self.counts.collecting += claimed.parked.len() as u64;
         self.counts.resumed += claimed.resumed.len() as u64;
         self.note(
             "claimed",
             [claimed.started.len() as u64, claimed.resumed.len() as u64],
             || {
                 format!(
-                    "process {p}: starts {:?}, resumes {:?}, leaves {:?}; {fate:?}",
-                    claimed.started, claimed.resumed, claimed.left
+                    "process {p}: starts {:?}, resumes {:?}, parks {:?}, leaves {:?}; {fate:?}",
+                    claimed.started, claimed.resumed, claimed.parked, claimed.left
                 )
             },
         );
-        self.witness.claimed(&self.database, &claimed);
+        self.witness.claimed(&self.database, &claimed, &self.settings);
         if fate == Fate::Unanswered {
             self.not_claimed(p, names);
             return;
@@ -196,9 +244,19 @@ impl World {
             self.report(p, work, CallOutcome::Aborted);
             return;
         }
+        let is_stopped = work.stop.is_cancelled();
+        // Nothing was sent yet.
+        if stage == Stage::Taken && work.due == Due::Send && is_stopped {
+            self.report(p, work, CallOutcome::Stopped { confirmed: true });
+            return;
+        }
         let process = &self.processes[p];
         if !process.is_alive(self.database.now) || process.incarnation.is_none_or(|one| one.id != replica) {
             self.processes[p].conductor.line.free(work.name(), false);
+            return;
+        }
+        if is_stopped {
+            self.stopped(p, Worker { work, stage, replica });
             return;
         }
         if stage == Stage::Asking || work.due == Due::LookUp {
@@ -215,6 +273,119 @@ impl World {
         self.send(p, work, replica);
     }
 
+    /// A turn is to end, and its call may have begun (`call.rs`): the connection is closed, and the record of an agent with
+    /// effects of its own is read until it says that the call has ended.
+    fn stopped(&mut self, p: usize, worker: Worker) {
+        let Worker { work, stage, replica } = worker;
+        let now = self.database.now;
+        if let Stage::Calling(id) = stage {
+            self.counts.dropped += 1;
+            let turn = work.turn.id;
+            self.note("dropped", [p as u64, id], || {
+                format!("process {p}: the call of turn {turn}")
+            });
+            self.provider.hang_up(|request| request.id == id, &mut self.random);
+        }
+        if work.effects == Effects::GatewayOnly {
+            self.report(p, work, CallOutcome::Stopped { confirmed: true });
+            return;
+        }
+        let every = self.settings.delivery.look_up_delay_ms.i64();
+        let until = match stage {
+            Stage::Confirming { until, .. } => until,
+            Stage::Taken | Stage::Calling(_) | Stage::Asking => now + self.settings.delivery.stop_confirm_ms_max.i64(),
+        };
+        let record = self
+            .provider
+            .reconcile(work.turn.id, work.attempt, self.settings.has_record, &mut self.random);
+        let (turn, attempt) = (work.turn.id, work.attempt);
+        self.note("confirmed", [p as u64, 0], || {
+            format!("turn {turn}:{attempt}: {record:?}")
+        });
+        let outcome = match record {
+            Reconciled::Ran(answer) => CallOutcome::Answered(answer),
+            Reconciled::Failed(_) | Reconciled::DidNotRun => CallOutcome::Stopped { confirmed: true },
+            Reconciled::Unknown { .. } => CallOutcome::Stopped { confirmed: false },
+            Reconciled::StillRunning | Reconciled::Unreachable(_) if now + every > until => {
+                CallOutcome::Stopped { confirmed: false }
+            }
+            Reconciled::StillRunning | Reconciled::Unreachable(_) => {
+                let next = now + every;
+                self.processes[p].conductor.workers.push(Worker {
+                    work,
+                    stage: Stage::Confirming { next, until },
+                    replica,
+                });
+                return;
+            }
+        };
+        self.report(p, work, outcome);
+    }
+
+    /// Every delivery that listens hears a request to stop, at most once (`stop.rs`).
+    pub(crate) fn hear(&mut self, name: SessionName) {
+        for p in 0..self.processes.len() {
+            let process = &self.processes[p];
+            let listens = process.service == Service::Delivery && process.is_running(self.database.now);
+            if listens && process.conductor.has_call_of(&name) && !self.random.chance(200) {
+                self.processes[p].conductor.hints.push(name.clone());
+            }
+        }
+    }
+
+    /// `STOPS_FIND`: the rows decide. A turn that runs here under its fence is told.
+    pub(super) fn look_at_stops(&mut self, p: usize) {
+        let names = std::mem::take(&mut self.processes[p].conductor.hints);
+        // After an error, the sweep finds them again.
+        if self.fate(p) != Fate::Committed {
+            return;
+        }
+        for name in names {
+            let Some((turn, fence)) = self.database.stop_found(&name) else {
+                continue;
+            };
+            let workers = &self.processes[p].conductor.workers;
+            let told = workers.iter().filter(|worker| {
+                let work = &worker.work;
+                work.name() == name && work.turn.id == turn && work.turn.fence == fence
+            });
+            told.for_each(|worker| worker.work.stop.cancel());
+            self.note("stop heard", [p as u64, 0], || {
+                format!("process {p}: turn {turn} under {fence}")
+            });
+        }
+    }
+
+    /// Whether the sweep would find a request that is not known here.
+    fn has_stops(&self, p: usize) -> bool {
+        let process = &self.processes[p];
+        process.incarnation.is_some_and(|incarnation| {
+            let found = self.database.stopping(incarnation.id);
+            found.iter().any(|name| {
+                let mut workers = process.conductor.workers.iter();
+                workers.any(|worker| worker.work.name() == *name && !worker.work.stop.is_cancelled())
+            })
+        })
+    }
+
+    /// `session_stopping`: requests whose hints were lost.
+    pub(super) fn sweep_stops(&mut self, p: usize) {
+        let now = self.database.now;
+        self.processes[p].stops_sweep_at = now + STOPS_INTERVAL;
+        let Some(incarnation) = self.processes[p].incarnation else {
+            return;
+        };
+        if self.fate(p) != Fate::Committed {
+            return;
+        }
+        let conductor = &mut self.processes[p].conductor;
+        for name in self.database.stopping(incarnation.id) {
+            if conductor.has_call_of(&name) {
+                conductor.hints.push(name);
+            }
+        }
+    }
+
     fn send(&mut self, p: usize, work: Work, replica: Uuid) {
         let now = self.database.now;
         let open = self.provider.requests.iter().find(|request| {
@@ -227,6 +398,7 @@ impl World {
         if let Some(open) = open {
             self.witness.overlapping(open, work.turn.id);
         }
+        self.witness.sent(&work);
         let id = self.provider.request(&work, p);
         let (turn, attempt, fence) = (work.turn.id, work.attempt, work.turn.fence);
         self.note("sent", [p as u64, id], || {
@@ -316,8 +488,11 @@ impl World {
         let begun = &recorded.begun;
         self.counts.turns += begun.started.len() as u64;
         self.counts.gone_on += begun.started.len() as u64;
+        self.counts.runs += runs(begun);
+        self.counts.stopped += recorded.written.iter().filter(|outcome| outcome.stopped).count() as u64;
+        self.counts.parked += recorded.written.iter().filter(|outcome| outcome.parked).count() as u64;
         self.witness.recorded(&recorded.written);
-        self.witness.claimed(&self.database, begun);
+        self.witness.claimed(&self.database, begun, &self.settings);
         for (name, ..) in &begun.started {
             self.witness.goes_on(&self.processes[p].conductor.line, name);
         }
@@ -362,4 +537,9 @@ impl World {
         }
         self.provider.hang_up(|request| request.holder == p, &mut self.random);
     }
+}
+
+/// Turns of several items.
+fn runs(claimed: &Claimed) -> u64 {
+    claimed.started.iter().filter(|(_, _, items)| items.len() > 1).count() as u64
 }

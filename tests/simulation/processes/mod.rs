@@ -47,6 +47,7 @@ pub(crate) struct Process {
     published: Vec<Uuid>,
     outbox_highest: Option<Uuid>,
     sweep_at: Millis,
+    stops_sweep_at: Millis,
     readings: Vec<Reading>,
     routes: Routes,
     conductor: Conductor,
@@ -68,6 +69,8 @@ pub(crate) enum Act {
     GiveUpPartition,
     Read(usize),
     SweepSessions,
+    LookAtStops,
+    SweepStops,
     TakeBatch,
     Claim,
     Work(usize),
@@ -90,6 +93,7 @@ impl Process {
             published: Vec::new(),
             outbox_highest: None,
             sweep_at: 0,
+            stops_sweep_at: 0,
             readings: Vec::new(),
             routes: Routes::default(),
             conductor: Conductor::new(settings),
@@ -123,6 +127,7 @@ impl Process {
         if neglected && self.service == Service::Delivery && self.is_running(now) {
             at(Some(self.sweep_at));
         }
+        self.conductor.moments(at);
     }
 }
 
@@ -179,6 +184,8 @@ impl World {
             Act::GiveUpPartition => self.give_up_partition(p),
             Act::Read(n) => self.read(p, n),
             Act::SweepSessions => self.sweep_sessions(p),
+            Act::LookAtStops => self.look_at_stops(p),
+            Act::SweepStops => self.sweep_stops(p),
             Act::TakeBatch => self.take_batch(p),
             Act::Claim => self.claim(p),
             Act::Work(n) => self.work(p, n),

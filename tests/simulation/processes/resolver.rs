@@ -318,7 +318,13 @@ impl World {
                 self.note("batch raced", [p as u64, 0], || format!("{lease:?}: {ids}"));
                 Next::Stage(Stage::Begun(at, batch))
             }
-            Written::Committed { wakes, queued, learned } => {
+            Written::Committed {
+                wakes,
+                queued,
+                learned,
+                opened,
+            } => {
+                self.counts.opened += opened as u64;
                 self.note(
                     "batch written",
                     [batch.received.len() as u64, queued.len() as u64],
@@ -333,7 +339,8 @@ impl World {
                         })
                         .cloned()
                         .collect();
-                    self.witness.entered(account, (lease.partition, at.numbering), &own);
+                    self.witness
+                        .entered(&self.database, account, (lease.partition, at.numbering), &own);
                 }
                 match fate {
                     Fate::Committed => {

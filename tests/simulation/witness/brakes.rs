@@ -1,0 +1,300 @@
+//! I19, I20, I24 and I25: what a brake ends and what it keeps, gates, and the order of a queue. Kept apart from the columns
+//! that the models of the statements use: who asked what, which sessions are held, and the items' numbers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use delivery::{store::SessionName, turn::work::Work};
+use domain::{
+    AccountId, ActorKind, Fence, Gate, NotificationId, NotificationState, QueueMode, SessionId, StopKind, StopThen,
+    TurnId, TurnState,
+};
+use storage::lifecycle::close_reason;
+
+use super::Witness;
+use crate::simulation::{
+    database::{Database, NotificationRow, TurnRow},
+    settings::Settings,
+};
+
+#[derive(Debug, Default)]
+pub(super) struct Brakes {
+    asked: BTreeMap<TurnId, Vec<Asked>>,
+    /// Sessions in which nothing may start.
+    held: BTreeSet<SessionId>,
+    /// An item's session, and its number there.
+    numbers: BTreeMap<(AccountId, NotificationId), (SessionId, i64)>,
+}
+
+/// A request to stop a turn, and how far the turn was.
+#[derive(Debug)]
+struct Asked {
+    because: String,
+    kind: StopKind,
+    then: StopThen,
+    fence: Fence,
+    progress: (usize, i32),
+}
+
+/// Rounds and attempt.
+fn progress(turn: &TurnRow) -> (usize, i32) {
+    (turn.journal.rounds.len(), turn.attempt)
+}
+
+/// Whether it is the error of a stopped turn, or the reason of one of its items.
+fn is_of_a_stop(text: &str) -> bool {
+    text.split_once(": by ")
+        .is_some_and(|(kind, _)| StopKind::parse(kind).is_some())
+}
+
+impl Witness {
+    /// The turn was in progress, and is to end.
+    pub(crate) fn stop_asked(
+        &mut self,
+        database: &Database,
+        account: &AccountId,
+        turn: TurnId,
+        (kind, by, then): (StopKind, &str, StopThen),
+    ) {
+        let row = &database.turns[&(account.clone(), turn)];
+        let asked = Asked {
+            because: kind.because(by),
+            kind,
+            then,
+            fence: database.sessions[&(account.clone(), row.session)].fence,
+            progress: progress(row),
+        };
+        self.brakes.asked.entry(turn).or_default().push(asked);
+    }
+
+    /// A person went on with a session.
+    pub(crate) fn resumed(&mut self, session: SessionId) {
+        self.brakes.held.remove(&session);
+    }
+
+    /// A call is sent: not by a claim after the request to stop its turn.
+    pub(crate) fn sent(&mut self, work: &Work) {
+        let asked = self.brakes.asked.get(&work.turn.id).and_then(|asked| asked.first());
+        if let Some(asked) = asked
+            && work.turn.fence > asked.fence
+        {
+            let (turn, fence) = (work.turn.id, work.turn.fence);
+            self.breaks("I19", || {
+                format!("turn {turn} called under fence {fence}, and was to end before")
+            });
+        }
+    }
+
+    /// An item was queued under this number.
+    pub(super) fn arrived(
+        &mut self,
+        database: &Database,
+        name: (AccountId, NotificationId),
+        session: SessionId,
+        number: i64,
+    ) {
+        let row = &database.notifications[&name];
+        let is_steer = row.mode == QueueMode::Steer;
+        if is_steer && row.author.0 == ActorKind::Agent {
+            self.breaks("I24", || format!("{} steers in an agent's name", name.1));
+        }
+        if is_steer || row.is_from_person() {
+            self.brakes.held.remove(&session);
+        }
+        let row_of = database.sessions.get(&(name.0.clone(), session));
+        let active = row_of.and_then(|session| session.active_turn);
+        if let Some(turn) = active.filter(|_| is_steer) {
+            let task = database.turns[&(name.0.clone(), turn)]
+                .task
+                .as_ref()
+                .map(|task| task.key());
+            if task == row.task {
+                let asked = (StopKind::Steered, row.author_name.as_str(), StopThen::Continue);
+                self.stop_asked(database, &name.0, turn, asked);
+            }
+        }
+        self.brakes.numbers.insert(name, (session, number));
+    }
+
+    /// The order of an item among those that wait: its number, but steers before all others.
+    fn order(&mut self, name: (AccountId, NotificationId), row: &NotificationRow) -> (bool, i64) {
+        let (session, position) = row.place.expect("it is queued");
+        let number = match self.brakes.numbers.get(&name) {
+            Some((placed, number)) if *placed == session => *number,
+            // It moved to the next generation, with the places that its items have there.
+            _ => {
+                let number = match position {
+                    ..0 => position - QueueMode::Steer.position(0),
+                    _ => position,
+                };
+                self.brakes.numbers.insert(name, (session, number));
+                number
+            }
+        };
+        (row.mode != QueueMode::Steer, number)
+    }
+
+    /// A turn begins with these items.
+    pub(super) fn begins(
+        &mut self,
+        database: &Database,
+        (account, session): &SessionName,
+        turn: TurnId,
+        items: &[NotificationId],
+        settings: &Settings,
+    ) {
+        if self.brakes.held.contains(session) {
+            self.breaks("I20", || {
+                format!("turn {turn} began in session {session}, where a stop holds what waits")
+            });
+        }
+        let named = |id: &NotificationId| (account.clone(), id.clone());
+        let rows: Vec<&NotificationRow> = items.iter().map(|id| &database.notifications[&named(id)]).collect();
+        let run: Vec<(bool, i64)> = items
+            .iter()
+            .zip(&rows)
+            .map(|(id, row)| self.order(named(id), row))
+            .collect();
+        let mut next: Option<((bool, i64), &NotificationRow)> = None;
+        for ((owner, id), row) in &database.notifications {
+            let waits = row.state == NotificationState::Queued && row.place.is_some_and(|(of, _)| of == *session);
+            if !waits || owner != account {
+                continue;
+            }
+            let order = self.order(named(id), row);
+            if run.iter().any(|taken| *taken > order) {
+                self.breaks("I24", || {
+                    format!("turn {turn} of {items:?} began before {id}, which is earlier in the queue")
+                });
+            }
+            if next.is_none_or(|(next, _)| order < next) {
+                next = Some((order, row));
+            }
+        }
+        if !run.is_sorted() {
+            self.breaks("I24", || {
+                format!("the items {items:?} of turn {turn} are not in their order")
+            });
+        }
+        let head = rows[0];
+        let is_like_head = |row: &NotificationRow| {
+            (row.mode, &row.author, &row.task) == (head.mode, &head.author, &head.task)
+                && match row.mode {
+                    QueueMode::Steer => true,
+                    QueueMode::Collect => row.joins && head.joins,
+                    QueueMode::Followup | QueueMode::Inject => false,
+                }
+        };
+        let is_one_run = rows.len() == 1 || rows.iter().all(|row| is_like_head(row));
+        let items_max = settings.delivery.collect_items_max.usize();
+        if !is_one_run || rows.len() > items_max {
+            self.breaks("I24", || format!("turn {turn} mixes {items:?}, or takes too many"));
+        }
+        if head.mode != QueueMode::Collect || !head.joins {
+            return;
+        }
+        let is_full = rows.len() == items_max || next.is_some_and(|(_, row)| is_like_head(row));
+        let newest = rows[rows.len() - 1];
+        let own = newest.debounce_ms.as_ref().and_then(serde_json::Value::as_i64);
+        let debounce = own.unwrap_or(settings.delivery.collect_debounce_ms.i64());
+        let due = (newest.created_at + debounce).min(head.created_at + settings.delivery.collect_wait_ms_max.i64());
+        if !is_full && database.now < due {
+            self.breaks("I20", || {
+                format!("the run {items:?} began at {}, and may grow until {due}", database.now)
+            });
+        }
+    }
+
+    /// A queued item was cancelled: only the end of its task or of its session does this.
+    pub(super) fn cancelled_waiting(
+        &mut self,
+        database: &Database,
+        name: &(AccountId, NotificationId),
+        row: &NotificationRow,
+    ) {
+        let session = row
+            .place
+            .and_then(|(session, _)| database.sessions.get(&(name.0.clone(), session)));
+        let is_closed = session.is_none_or(|session| session.closed.is_some());
+        let task = row
+            .task
+            .as_ref()
+            .and_then(|task| database.tasks.get(&(name.0.clone(), task.clone())));
+        let has_ended = task.is_some_and(|task| close_reason(task.status).is_some());
+        if !is_closed && !has_ended {
+            self.breaks("I25", || {
+                format!("{} waited and was cancelled: {:?}", name.1, row.reason)
+            });
+        }
+    }
+
+    /// A turn in progress: a request to stop it lets it do nothing more, and its items are its own.
+    pub(super) fn goes_on_as_asked(&mut self, database: &Database, account: &AccountId, id: TurnId, row: &TurnRow) {
+        let asked = self.brakes.asked.get(&id).and_then(|asked| asked.first());
+        if asked.is_some_and(|asked| asked.progress != progress(row)) {
+            self.breaks("I19", || {
+                format!("turn {id} was to end, and went on: {:?}", progress(row))
+            });
+        }
+        let session = &database.sessions[&(account.clone(), row.session)];
+        for item in &row.notifications {
+            let item_row = &database.notifications[&(account.clone(), item.clone())];
+            let is_its_own = item_row.turn == Some(id) && item_row.state == NotificationState::Running;
+            if session.closed.is_none() && !is_its_own {
+                let (state, of) = (item_row.state, item_row.turn);
+                self.breaks("I24", || {
+                    format!("item {item} of turn {id} is {state}, and of turn {of:?}")
+                });
+            }
+        }
+    }
+
+    /// A turn has ended.
+    pub(super) fn ended(&mut self, database: &Database, account: &AccountId, id: TurnId, row: &TurnRow) {
+        let error = row.error.as_deref().unwrap_or_default();
+        let is_stopped = row.state == TurnState::Aborted && is_of_a_stop(error);
+        let asked = self.brakes.asked.get(&id).map(Vec::as_slice).unwrap_or_default();
+        let last = asked.last();
+        // One of the newest kind, since a batch may have several steers.
+        let is_asked = asked
+            .iter()
+            .any(|asked| asked.because == error && last.is_some_and(|last| last.kind == asked.kind));
+        let then = last.map(|last| last.then);
+        if is_stopped && !is_asked {
+            self.breaks("I19", || {
+                format!("turn {id} ended as \"{error}\", which nobody had asked for")
+            });
+        }
+        if then.is_some() && !is_stopped && row.state != TurnState::Finished {
+            self.breaks("I19", || format!("turn {id} was to end, and is {}: {error}", row.state));
+        }
+        let session = &database.sessions[&(account.clone(), row.session)];
+        for item in &row.notifications {
+            let item_row = &database.notifications[&(account.clone(), item.clone())];
+            // The end of the session has judged the items of a turn that waited.
+            if item_row.turn != Some(id) || session.closed.is_some() {
+                continue;
+            }
+            let reason = item_row.reason.as_deref().unwrap_or_default();
+            let is_right = match is_stopped {
+                true => item_row.state == NotificationState::Cancelled && reason == error,
+                false => !is_of_a_stop(reason),
+            };
+            if !is_right {
+                let state = item_row.state;
+                self.breaks("I25", || {
+                    format!("item {item} of turn {id} is {state}, \"{reason}\"; the turn ended as \"{error}\"")
+                });
+            }
+        }
+        let holds = is_stopped && then == Some(StopThen::Hold) && session.queued > 0 && session.closed.is_none();
+        if holds {
+            self.brakes.held.insert(row.session);
+        }
+        if holds != (session.gate == Some(Gate::Stopped)) {
+            let (session, gate) = (row.session, session.gate);
+            self.breaks("I20", || {
+                format!("turn {id} ended, then {then:?}: session {session} has gate {gate:?}")
+            });
+        }
+    }
+}
