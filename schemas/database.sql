@@ -1395,3 +1395,109 @@ create policy own_delivery on message as restrictive for insert to signalbox_del
     with check (author_kind = 'agent' and author_via is null and turn_id is not null);
 create policy own_tool_gateway on message as restrictive for insert to signalbox_tool_gateway
     with check (author_kind = 'agent' and author_via is null);
+
+-- == 0029_control -------------------------------------------------------------
+
+-- Queue modes and brakes. A request to stop a turn is in its session's row until the turn has ended; a session whose queue may
+-- not start is parked: in phase backoff, without a turn, with the gate that keeps it.
+alter table session
+    add column stop_turn_id    uuid,
+    add column stop_kind       text,
+    -- the name of who asked
+    add column stop_by         text,
+    add column stop_at         timestamptz,
+    -- what happens to the items that wait: hold or continue
+    add column stop_then       text,
+    -- a turn that was stopped, until the next turn's agent is told
+    add column stopped_turn_id uuid,
+    add column gate            text,
+    add column gated_since     timestamptz,
+    add column gate_looks      integer not null default 0;
+
+-- An item with mode collect that met a busy session: it may be answered together with others.
+alter table notification add column joins boolean not null default false;
+
+-- Requests that are not yet carried out: few. The statements of a turn leave the column as it is, so they do not touch the index.
+create index session_stopping on session (account_id, id) where stop_turn_id is not null;
+
+-- The turns under a replica's leases that are to end, for the sweep of that replica.
+create function session_stopping(replica uuid, row_limit integer) returns table (account_id text, session_id uuid)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select s.account_id, s.id from public.session s
+    where s.stop_turn_id is not null and s.lease_owner = replica and s.active_turn_id = s.stop_turn_id
+    order by s.account_id, s.id limit row_limit
+$$;
+grant select (stop_turn_id, gate) on session to signalbox_sweeper;
+alter function session_stopping(uuid, integer) owner to signalbox_sweeper;
+revoke all on function session_stopping(uuid, integer) from public;
+grant execute on function session_stopping(uuid, integer) to signalbox_delivery;
+
+-- A queue that a person has stopped is not late: its head has no time.
+create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
+    returns table (account_id text, session_id uuid, created_at timestamptz)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive head (account_id, session_id, created_at, number) as (
+        (select n.account_id, n.session_id, n.created_at, 1 from public.notification n
+         where n.state = 'queued' and (n.account_id, n.session_id) > (after_account, after_session)
+         order by n.account_id, n.session_id, n.position limit 1)
+        union all
+        select f.account_id, f.session_id, f.created_at, h.number + 1
+        from head h
+        cross join lateral (
+            select n.account_id, n.session_id, n.created_at from public.notification n
+            where n.state = 'queued' and (n.account_id, n.session_id) > (h.account_id, h.session_id)
+            order by n.account_id, n.session_id, n.position limit 1) f
+        where h.number < row_limit
+    )
+    select h.account_id, h.session_id, case when coalesce(s.gate, '') <> 'stopped' then h.created_at end
+    from head h
+    left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
+    order by h.number
+$$;
+
+-- What a service publishes, and what its dead letters are of: as in 0019 to 0028, with the messages of this step. The lists are
+-- whole, so that the next step adds a word.
+do $$
+declare
+    one record;
+    publishes constant text := $check$(case split_part(%1$s, '.', 2)
+            when 'event' then split_part(%1$s, '.', 5) || '.' || split_part(%1$s, '.', 6) = any (%2$L::text[]) and split_part(%1$s, '.', 7) = ''
+            when 'notification' then split_part(%1$s, '.', 4) <> '' and split_part(%1$s, '.', 5) = ''
+            when 'dead' then split_part(%1$s, '.', 4) <> '' and split_part(%1$s, '.', 5) = ''
+            else split_part(%1$s, '.', 2) || '.' || split_part(%1$s, '.', 3) = any (%3$L::text[])
+                and split_part(%1$s, '.', 5) <> '' and split_part(%1$s, '.', 6) = ''
+        end)$check$;
+begin
+    for one in select name, replace(name, '-', '_') as suffix, messages, events, reads from (values
+        ('resolver',
+         array['session.resolved', 'session.stop_requested'],
+         array['task.created', 'notification.refused', 'session.opened', 'session.released', 'message.died'],
+         $reads$split_part(subject, '.', 2) = 'partition' and split_part(subject, '.', 5) <> '' and split_part(subject, '.', 6) = ''$reads$),
+        ('delivery',
+         array['session.resolved', 'tool.requested'],
+         array['turn.started', 'turn.finished', 'message.posted', 'notification.cancelled', 'notification.failed',
+               'session.parked', 'session.released', 'provider.session_mismatched', 'message.died'],
+         $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) in
+             ('session.resolved', 'session.closed', 'session.stop_requested', 'tool.finished')
+             and split_part(subject, '.', 4) <> ''$reads$),
+        ('tool-gateway',
+         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.finished'],
+         array['task.status_changed', 'message.posted', 'notification.cancelled', 'session.opened', 'session.closed',
+               'session.released', 'message.died'],
+         $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) = 'tool.requested' and split_part(subject, '.', 4) <> ''$reads$),
+        ('orchestrator',
+         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.requested', 'tool.finished'],
+         array['turn.finished', 'task.created', 'task.status_changed', 'message.posted', 'notification.cancelled', 'session.opened',
+               'session.closed', 'session.released', 'agent.removed', 'message.died'],
+         'false')
+    ) as services (name, messages, events, reads)
+    loop
+        execute format($policy$
+            alter policy own_%s on public.outbox with check (
+                service in (%L, %L) and subject <> '' and not exists (
+                    select from string_to_table(outbox.subject, ' ') as subjects (subject) where %s is not true))$policy$,
+            one.suffix, one.name, one.name || '.batch', format(publishes, 'subjects.subject', one.events, one.messages));
+        execute format('alter policy own_%s on public.dead_letter with check (service = %L and (%s or %s))',
+            one.suffix, one.name, one.reads, format(publishes, 'subject', one.events, one.messages));
+    end loop;
+end $$;
