@@ -105,7 +105,7 @@ impl Claimer {
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
         let turns = turns_load(&tx, &in_progress, self.starter.config.tools_wait_ms_max.i64()).await?;
-        let Admitted { start, resume, ask } = admitted(sessions, turns);
+        let Admitted { start, mut resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
             .map(|session| (session.account.clone(), session.turns_in_flight_max))
@@ -115,6 +115,7 @@ impl Claimer {
         let mut without_slot = std::mem::take(&mut starting.without_slot);
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
+        self.starter.inject(&tx, &mut resume).await?;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
             let turn_id = turn.id;

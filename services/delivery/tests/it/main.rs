@@ -8,6 +8,7 @@ mod fairness;
 mod gateway;
 mod going_on;
 mod impossible;
+mod inject;
 mod interrupted;
 mod plans;
 mod prompt;

@@ -8,7 +8,7 @@ use delivery::{
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    session::{sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -16,7 +16,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 19] = [
+const STATEMENTS: [Planned; 21] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -33,6 +33,7 @@ const STATEMENTS: [Planned; 19] = [
             "task_assignee_pkey",
             "agent_pkey",
             "notification_pkey",
+            "notification_inject",
         ],
     ),
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
@@ -68,6 +69,12 @@ const STATEMENTS: [Planned; 19] = [
         ],
     ),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
+    (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
+    (
+        items_join::ITEMS_JOIN,
+        6,
+        &["notification_pkey", "session_pkey", "turn_pkey"],
+    ),
     (runs::STOPPED_LOAD, 2, &["turn_pkey", "notification_pkey"]),
     (stop::STOPS_FIND, 2, &["session_pkey"]),
     (sessions_park::SESSIONS_PARK, 5, &["session_pkey"]),
