@@ -336,7 +336,7 @@ impl World {
         self.note("resumed", [u64::from(opened), 0], || {
             format!("session {}: {opened}; {fate:?}", session.1)
         });
-        self.witness.resumed(session.1);
+        self.witness.resumed(&self.database, session);
         let wake = opened.then(|| {
             let row = &self.database.sessions[session];
             Message::SessionResolved(SessionResolved::new(

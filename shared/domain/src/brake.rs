@@ -4,7 +4,7 @@ use crate::string_enum::string_enum;
 
 string_enum! {
     /// Why a turn was asked to stop: also the error class of the stopped turn.
-    StopKind {
+    StopKind else Stopped {
         /// A person stopped it.
         Stopped = "stopped",
         /// An item with queue mode `steer` takes its place.
@@ -14,7 +14,7 @@ string_enum! {
 
 string_enum! {
     /// What happens to the items that wait behind a stopped turn.
-    StopThen {
+    StopThen else Hold {
         /// They wait until a person resumes the session, or sends something new.
         Hold = "hold",
         /// They go on at once.

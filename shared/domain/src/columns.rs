@@ -71,6 +71,10 @@ macro_rules! column {
     ($name:ident: text) => {
         $crate::columns::column!($name: String, |value| value.to_string(), |text| text.parse().map_err(|_| text));
     };
+    // The same; a stored text that is none of its values is read as this one.
+    ($name:ident: text else $other:ident) => {
+        $crate::columns::column!($name: String, |value| value.to_string(), |text| Ok(text.parse().unwrap_or($name::$other)));
+    };
     // A number or a UUID in a tuple struct, of which every stored value is valid.
     ($name:ident: plain $stored:ident) => {
         $crate::columns::column!($name: $stored, |value| value.0, |value| Ok($name(value)));

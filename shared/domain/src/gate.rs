@@ -4,11 +4,13 @@
 use crate::{QueueMode, string_enum::string_enum};
 
 string_enum! {
-    Gate {
+    Gate else Later {
         /// A person stopped a turn, and items waited behind it.
         Stopped = "stopped",
         /// The head is a run of `collect` items that may still grow.
         Collect = "collect",
+        /// A gate of a later version: only that version opens it.
+        Later = "later",
     }
 }
 
@@ -17,14 +19,19 @@ string_enum! {
 pub struct Arrival {
     pub mode: QueueMode,
     pub from_person: bool,
+    /// Nothing else waits: what the gate kept is gone.
+    pub alone: bool,
 }
 
 impl Gate {
     /// Whether a new item opens the gate. A steer starts before all other items, so no run makes it wait.
     pub fn is_opened_by(self, arrival: Arrival) -> bool {
         match self {
-            Gate::Stopped => arrival.from_person || arrival.mode == QueueMode::Steer,
+            Gate::Stopped => {
+                arrival.from_person || arrival.alone || matches!(arrival.mode, QueueMode::Steer | QueueMode::Inject)
+            }
             Gate::Collect => arrival.mode == QueueMode::Steer,
+            Gate::Later => false,
         }
     }
 
@@ -32,7 +39,7 @@ impl Gate {
     pub fn is_announced(self) -> bool {
         match self {
             Gate::Stopped => true,
-            Gate::Collect => false,
+            Gate::Collect | Gate::Later => false,
         }
     }
 }
@@ -44,14 +51,26 @@ mod tests {
     #[test]
     fn a_gate_is_opened_by_its_own_kind_of_item() {
         let check = |gate: Gate, mode, from_person, expected| {
-            let arrival = Arrival { mode, from_person };
+            let arrival = Arrival {
+                mode,
+                from_person,
+                alone: false,
+            };
             assert_eq!(gate.is_opened_by(arrival), expected, "{gate} {arrival:?}");
         };
-        use QueueMode::{Collect, Followup, Steer};
+        use QueueMode::{Collect, Followup, Inject, Steer};
         check(Gate::Stopped, Followup, false, false);
         check(Gate::Stopped, Followup, true, true);
         check(Gate::Stopped, Collect, true, true);
         check(Gate::Stopped, Steer, false, true);
+        check(Gate::Stopped, Inject, false, true);
+        check(Gate::Later, Steer, true, false);
+        let alone = Arrival {
+            mode: Followup,
+            from_person: false,
+            alone: true,
+        };
+        assert!(Gate::Stopped.is_opened_by(alone) && !Gate::Later.is_opened_by(alone));
         check(Gate::Collect, Followup, true, false);
         check(Gate::Collect, Collect, true, false);
         check(Gate::Collect, Steer, false, true);

@@ -1,9 +1,10 @@
 //! Enums that are stored and sent as one word. One macro, so that the word on the wire, in Postgres and in an error
 //! message is always the same.
 
-/// Declares an enum with its words: `as_str`, `parse`, serde and JSON Schema agree.
+/// Declares an enum with its words: `as_str`, `parse`, serde and JSON Schema agree. `Name else Variant`: a stored word of a later
+/// version is read as this variant.
 macro_rules! string_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal $(| $alias:literal)*),+ $(,)? }) => {
+    ($(#[$doc:meta])* $name:ident $(else $other:ident)? { $($(#[$variant_doc:meta])* $variant:ident = $word:literal $(| $alias:literal)*),+ $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
         pub enum $name { $($(#[$variant_doc])* #[serde(rename = $word $(, alias = $alias)*)] $variant),+ }
@@ -32,7 +33,7 @@ macro_rules! string_enum {
                 })
             }
         }
-        $crate::columns::column!($name: text);
+        $crate::columns::column!($name: text $(else $other)?);
     };
 }
 pub(crate) use string_enum;

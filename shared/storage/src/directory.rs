@@ -105,8 +105,8 @@ const SESSION_NEGLECTED: &str = "select * from session_neglected($1, $2, $3, $4)
 struct Head {
     account_id: String,
     session_id: Uuid,
-    /// None: a person has stopped the queue.
-    created_at: Option<OffsetDateTime>,
+    /// Now, if a person has stopped the queue.
+    created_at: OffsetDateTime,
 }
 
 /// The backlog of the queues.
@@ -121,7 +121,10 @@ pub struct Waiting {
 impl Waiting {
     fn add(&mut self, head: &Head) {
         self.sessions += 1;
-        self.oldest = self.oldest.into_iter().chain(head.created_at).min();
+        self.oldest = Some(
+            self.oldest
+                .map_or(head.created_at, |oldest| oldest.min(head.created_at)),
+        );
     }
 }
 

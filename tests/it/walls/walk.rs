@@ -314,18 +314,18 @@ impl Walk<'_> {
 
     /// A running turn is ended by a steer, what came meanwhile with mode `collect` is one turn; then a turn that waits for
     /// another attempt is stopped, with an item behind it, and its session is resumed.
-    async fn stopped(&self) {
-        let account = &self.tenant.account;
+    async fn stopped(&mut self) {
+        let account = self.tenant.account.clone();
         self.sent("is-held", "followup", HOLDS).await;
-        self.house.until(account, "is-held", "running").await;
+        self.house.until(&account, "is-held", "running").await;
         for id in ["joins-1", "joins-2"] {
             self.sent(id, "collect", "b").await;
-            self.house.until(account, id, "queued").await;
+            self.house.until(&account, id, "queued").await;
         }
         self.sent("steers", "steer", "b").await;
-        self.house.until(account, "is-held", "cancelled").await;
+        self.house.until(&account, "is-held", "cancelled").await;
         for id in ["steers", "joins-1", "joins-2"] {
-            self.house.until(account, id, "delivered").await;
+            self.house.until(&account, id, "delivered").await;
         }
 
         self.sent("is-stopped", "followup", WAITS).await;
@@ -336,12 +336,27 @@ impl Walk<'_> {
         })
         .await;
         self.sent("goes-on", "followup", "b").await;
-        self.house.until(account, "goes-on", "queued").await;
+        self.house.until(&account, "goes-on", "queued").await;
         self.api("POST", &format!("/sessions/{session}/stop"), &json!({})).await;
-        self.house.until(account, "is-stopped", "cancelled").await;
+        self.house.until(&account, "is-stopped", "cancelled").await;
         self.api("POST", &format!("/sessions/{session}/resume"), &json!({}))
             .await;
-        self.house.until(account, "goes-on", "delivered").await;
+        self.house.until(&account, "goes-on", "delivered").await;
+
+        // Resumed before the turn has ended.
+        self.sent("is-ended", "followup", WAITS).await;
+        let session = eventually("its turn waits, too", || async {
+            self.house.world.database.texts(waiting).await.pop()
+        })
+        .await;
+        self.house.kill(Role::Delivery);
+        for act in ["stop", "resume"] {
+            self.api("POST", &format!("/sessions/{session}/{act}"), &json!({}))
+                .await;
+        }
+        self.trials.next_step();
+        self.house.up().await;
+        self.house.until(&account, "is-ended", "cancelled").await;
     }
 
     async fn sent(&self, id: &str, mode: &str, body: &str) {

@@ -91,6 +91,9 @@ impl Database {
         released.dedup();
         self.sessions_unpark(&released, bug);
         let stops = self.turn_stop(&asked, bug);
+        for item in arrived.iter().filter(|item| item.keeps_open()) {
+            self.stop_continues(&name(item));
+        }
         if bug == Some(Bug::SteerDropsQueue) {
             self.drop_queues(&stops);
         }
@@ -166,8 +169,19 @@ impl Database {
         Stopped { expected, stops }
     }
 
-    /// `POST …/resume`: `SESSIONS_LOCK`, `SESSIONS_UNPARK`. `true`: delivery is woken.
+    /// `STOPS_CONTINUE`.
+    fn stop_continues(&mut self, session: &SessionName) {
+        let stop = self.sessions.get_mut(session).and_then(|row| row.stop.as_mut());
+        if let Some(stop) = stop.filter(|stop| stop.turn.is_some()) {
+            stop.then = StopThen::Continue;
+        }
+    }
+
+    /// `POST …/resume`: `SESSIONS_LOCK`, `STOPS_CONTINUE`, `SESSIONS_UNPARK`. `true`: delivery is woken.
     pub(crate) fn person_resumes(&mut self, session: &SessionName, bug: Option<Bug>) -> bool {
+        if self.sessions.get(session).is_some_and(|row| row.will_hold()) {
+            self.stop_continues(session);
+        }
         let parked = self
             .sessions
             .get(session)

@@ -117,13 +117,8 @@ impl Database {
                 result: call.result.clone(),
             })
             .collect();
-        let attempts = row
-            .notifications
-            .iter()
-            .filter_map(|id| self.notifications.get(&(session.account.clone(), id.clone())))
-            .map(|row| row.attempts)
-            .max()
-            .unwrap_or_default();
+        let first = (session.account.clone(), row.notifications[0].clone());
+        let attempts = self.notifications.get(&first).map_or(0, |row| row.attempts);
         Some(OpenTurn {
             account: session.account.clone(),
             id,
@@ -325,7 +320,6 @@ impl Database {
                     title: None,
                     body: row.body.clone(),
                 },
-                attempts: row.attempts,
                 hops: i32::from(row.hops),
                 manifest: None,
             })

@@ -158,7 +158,8 @@ impl Database {
                 let is_open = row.closed.is_none() || bug == Some(Bug::RouteBelieved);
                 let has_room = i64::from(row.queued + items) <= routed.most;
                 let may_stay_shut = row.gate.is_none_or(|gate| gate == Gate::Collect);
-                (is_open && has_room && may_stay_shut).then_some(KnownSession {
+                let goes_on = row.stop.as_ref().is_none_or(|stop| stop.turn.is_none());
+                (is_open && has_room && may_stay_shut && goes_on).then_some(KnownSession {
                     generation: Generation(row.generation),
                     queue_tail: row.queue_tail,
                     rests: row.phase == SessionPhase::Idle && row.queued == 0,
@@ -371,6 +372,7 @@ impl Database {
                 rests: row.phase == SessionPhase::Idle && row.queued == 0,
                 gate: row.gate,
                 active_turn: row.active_turn,
+                will_hold: row.will_hold(),
             })
         });
         if let Some(session) = locked {

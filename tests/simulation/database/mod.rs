@@ -109,6 +109,12 @@ impl NotificationRow {
 }
 
 impl SessionRow {
+    /// Its turn in progress is to end, and what waits is to be held then.
+    pub(crate) fn will_hold(&self) -> bool {
+        let asked = self.stop.as_ref();
+        asked.is_some_and(|stop| stop.turn.is_some() && stop.turn == self.active_turn && stop.then == StopThen::Hold)
+    }
+
     /// As `SESSIONS_LOCK` reads it.
     pub(crate) fn is_stopping(&self, bug: Option<Bug>) -> bool {
         let asked = self.stop.as_ref().and_then(|stop| stop.turn);

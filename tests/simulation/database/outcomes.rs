@@ -160,7 +160,7 @@ impl Database {
 
     /// Sessions in `TURNS_RECORD`.
     fn session_change(&mut self, session: &LockedSession, change: &Change, bug: Option<Bug>) {
-        let (now, turn) = (self.now, change.turn.id);
+        let now = self.now;
         let row = self.sessions.get_mut(&session.name()).expect("locked");
         let change = &change.session;
         row.phase = change.phase;
@@ -175,7 +175,7 @@ impl Database {
         {
             stop.turn = stop.turn.filter(|_| change.keeps_turn);
         }
-        row.stopped_turn = change.stopped.then_some(turn).or(row.stopped_turn);
+        row.stopped_turn = change.stopped.or(row.stopped_turn);
         row.gate = change.gate;
     }
 

@@ -247,7 +247,7 @@ impl World {
         let is_stopped = work.stop.is_cancelled();
         // Nothing was sent yet.
         if stage == Stage::Taken && work.due == Due::Send && is_stopped {
-            self.report(p, work, CallOutcome::Stopped { confirmed: true });
+            self.report(p, work, CallOutcome::NotSent);
             return;
         }
         let process = &self.processes[p];

@@ -29,6 +29,11 @@ pub(super) struct Brakes {
     numbers: BTreeMap<(AccountId, NotificationId), (SessionId, i64)>,
     /// What went with a call: a turn, and the number of answers before the call.
     notes: BTreeMap<(TurnId, usize), String>,
+    called: BTreeSet<TurnId>,
+    /// The fence under which a turn began.
+    begun: BTreeMap<TurnId, Fence>,
+    /// The last turn of a session that was called and stopped, until another one is called.
+    untold: BTreeMap<SessionId, TurnId>,
 }
 
 /// A request to stop a turn, and how far the turn was.
@@ -72,9 +77,15 @@ impl Witness {
         self.brakes.asked.entry(turn).or_default().push(asked);
     }
 
-    /// A person went on with a session.
-    pub(crate) fn resumed(&mut self, session: SessionId) {
-        self.brakes.held.remove(&session);
+    /// A person went on with a session, or sent something new: what waits goes on, also if its turn is still to end.
+    pub(crate) fn resumed(&mut self, database: &Database, (account, session): &SessionName) {
+        self.brakes.held.remove(session);
+        let row = database.sessions.get(&(account.clone(), *session));
+        let turn = row.and_then(|row| row.active_turn);
+        let asked = turn.and_then(|turn| self.brakes.asked.get_mut(&turn));
+        if let Some(last) = asked.and_then(|asked| asked.last_mut()) {
+            last.then = StopThen::Continue;
+        }
     }
 
     /// A call is sent: not by a claim after the request to stop its turn, and with the note that the same call had before.
@@ -87,6 +98,8 @@ impl Witness {
             },
             CallInput::Message(_) => String::new(),
         };
+        self.brakes.called.insert(work.turn.id);
+        self.brakes.untold.remove(&work.turn.session);
         let call = (work.turn.id, work.journal.rounds.len());
         let before = self.brakes.notes.entry(call).or_insert_with(|| text.clone()).clone();
         if before != text {
@@ -121,7 +134,21 @@ impl Witness {
         if is_steer && row.author.0 == ActorKind::Agent {
             self.breaks("I24", || format!("{} steers in an agent's name", name.1));
         }
-        if is_steer || row.is_from_person() {
+        let is_inject = row.mode == QueueMode::Inject;
+        let waits = |((account, id), other): (&(AccountId, NotificationId), &NotificationRow)| {
+            other.state == NotificationState::Queued
+                && other.place.is_some_and(|(of, _)| of == session)
+                && self
+                    .brakes
+                    .numbers
+                    .get(&(account.clone(), id.clone()))
+                    .is_some_and(|(_, before)| *before < number)
+        };
+        // Nothing of what the stop kept is left.
+        let alone = !database.notifications.iter().any(waits);
+        if is_steer || is_inject || row.is_from_person() {
+            self.resumed(database, &(name.0.clone(), session));
+        } else if alone {
             self.brakes.held.remove(&session);
         }
         let row_of = database.sessions.get(&(name.0.clone(), session));
@@ -171,6 +198,8 @@ impl Witness {
                 format!("turn {turn} began in session {session}, where a stop holds what waits")
             });
         }
+        let begun = database.turns[&(account.clone(), turn)].fence;
+        self.brakes.begun.insert(turn, begun);
         let named = |id: &NotificationId| (account.clone(), id.clone());
         let rows: Vec<&NotificationRow> = items.iter().map(|id| &database.notifications[&named(id)]).collect();
         let run: Vec<(bool, i64)> = items
@@ -314,6 +343,23 @@ impl Witness {
                 let state = item_row.state;
                 self.breaks("I25", || {
                     format!("item {item} of turn {id} is {state}, \"{reason}\"; the turn ended as \"{error}\"")
+                });
+            }
+        }
+        if is_stopped {
+            let untold = &mut self.brakes.untold;
+            let told = match self.brakes.called.contains(&id) {
+                true => *untold.entry(row.session).insert_entry(id).get(),
+                false => untold.get(&row.session).copied().unwrap_or(id),
+            };
+            // Another holder cannot know whether the first one has called.
+            let is_known = self.brakes.begun.get(&id) == Some(&row.fence);
+            if is_known && session.stopped_turn != Some(told) {
+                let tells = session.stopped_turn;
+                self.breaks("I19", || {
+                    format!(
+                        "turn {id} was stopped; the next agent must be told of turn {told}, and is told of {tells:?}"
+                    )
                 });
             }
         }

@@ -58,6 +58,8 @@ pub fn admit(session: SessionFacts, turn: Option<TurnFacts>) -> Admission {
     match session.phase {
         SessionPhase::Idle => start,
         SessionPhase::Backoff => match turn {
+            // The clock may have been set back since the turn was asked to stop.
+            Some(_) if session.stopping => Admission::Resume,
             _ if !session.due => Admission::Leave,
             Some(_) => Admission::Resume,
             None => start,

@@ -42,6 +42,8 @@ pub struct Candidate {
     pub waited_ms: i64,
     /// Its own; none: that of the settings.
     pub debounce_ms: Option<i64>,
+    /// Attempts at it so far: an item that was put back brings none to a fresh one.
+    pub attempts: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,8 +78,10 @@ impl From<&QueuedItem> for Candidate {
             author: (sender.kind, sender.id.clone()),
             task: facts.task.as_ref().map(|task| TaskId::key(&task.id).into()),
             bytes: i64::try_from(facts.body.len()).unwrap_or(i64::MAX),
-            waited_ms: item.waited_ms,
+            // The clock may have been set back.
+            waited_ms: item.waited_ms.max(0),
             debounce_ms: debounce_ms(item.debounce_ms.as_ref()),
+            attempts: item.attempts,
         }
     }
 }
@@ -91,8 +95,10 @@ impl From<&Behind> for Candidate {
             author: (item.sender_kind, item.sender_id.clone()),
             task: item.task_id.clone(),
             bytes: item.body_bytes,
-            waited_ms: item.waited_ms,
+            // The clock may have been set back.
+            waited_ms: item.waited_ms.max(0),
             debounce_ms: debounce_ms(item.debounce_ms.as_ref()),
+            attempts: item.attempts,
         }
     }
 }
@@ -109,7 +115,10 @@ impl Candidate {
     }
 
     fn is_followed_by(&self, next: &Candidate) -> bool {
-        next.may_head() && next.mode == self.mode && next.author == self.author && next.task == self.task
+        next.may_head()
+            && (next.mode, next.attempts) == (self.mode, self.attempts)
+            && next.author == self.author
+            && next.task == self.task
     }
 }
 
@@ -162,6 +171,7 @@ mod tests {
             bytes: 10,
             waited_ms,
             debounce_ms: None,
+            attempts: 0,
         }
     }
 
@@ -185,6 +195,8 @@ mod tests {
         check(&[late(), other_author, late()], start(0));
         let other_task = Candidate { task: None, ..late() };
         check(&[late(), other_task, late()], start(0));
+        let put_back = Candidate { attempts: 1, ..late() };
+        check(&[put_back.clone(), put_back, late()], start(1));
         let met_rest = Candidate { joins: false, ..late() };
         check(&[met_rest.clone(), late()], start(0));
         check(&[late(), met_rest], start(0));

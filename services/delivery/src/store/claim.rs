@@ -112,7 +112,7 @@ pub struct OpenTurn {
     pub sent_at: Option<OffsetDateTime>,
     pub lost_at: Option<OffsetDateTime>,
     pub notification_ids: Vec<String>,
-    /// Attempts at its notifications so far.
+    /// Attempts at its first notification so far, and so at all that it began with.
     pub attempts: i32,
     pub awaited_too_long: bool,
     pub notes: Notes,
@@ -149,9 +149,8 @@ pub const TURNS_LOAD: &str = concat!(
     storage::coordinates!("a", "t.agent_id"),
     " else false end as is_coordinator, t.journal, t.tools, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
            t.notification_ids,
-           coalesce((select max(n.attempts) from unnest(t.notification_ids) as l (id)
-                     cross join lateral (select attempts from notification n
-                                         where n.account_id = t.account_id and n.id = l.id limit 1) n), 0) as attempts,
+           coalesce((select n.attempts from notification n
+                     where n.account_id = t.account_id and n.id = t.notification_ids[1] offset 0), 0) as attempts,
            coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long,
            coalesce(t.notes, '[]') as notes,
            (select count(*) from (

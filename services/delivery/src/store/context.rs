@@ -47,7 +47,6 @@ impl QueuedItem {
     /// Adds the further items of its run.
     pub fn join(&mut self, further: impl IntoIterator<Item = Behind>) {
         for item in further {
-            self.attempts = self.attempts.max(item.attempts);
             self.hops = self.hops.max(item.hops);
             self.facts.further.push(item.further());
         }

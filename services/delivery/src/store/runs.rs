@@ -88,7 +88,6 @@ pub struct Injectable {
     pub session_id: SessionId,
     #[sea_orm(nested)]
     pub item: Injected,
-    pub attempts: i32,
     pub hops: i32,
     /// The turn's manifest, packed; none where an older version began the turn.
     pub manifest: Option<Vec<u8>>,
@@ -97,8 +96,8 @@ pub struct Injectable {
 /// The next items with mode `inject` of the turn's task. Signalbox's own items are never among them. The callers hold the
 /// sessions' locks. Relies on notification_inject and the primary key.
 pub const INJECTS_LOAD: &str = "
-    select n.account_id, n.session_id, n.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.title, n.body, n.attempts,
-           n.hops, t.manifest_packed as manifest
+    select n.account_id, n.session_id, n.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.title, n.body, n.hops,
+           t.manifest_packed as manifest
     from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) as w (account_id, session_id, turn_id, task_id)
     cross join lateral (select t.manifest_packed from turn t where t.account_id = w.account_id and t.id = w.turn_id offset 0) t
     cross join lateral (

@@ -118,6 +118,7 @@ pub fn begin(
         trace,
         lost_at: None,
         heard: Heard::default(),
+        told_of: session.stopped_turn,
         stop: CancellationToken::new(),
         placed_at: begun_at(beginning.turn_id),
     };
@@ -169,6 +170,7 @@ pub fn carry_on(
         hops: turn.hops,
         trace,
         lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+        told_of: None,
         stop,
         placed_at: begun_at(turn.id),
     })

@@ -90,7 +90,7 @@ async fn run(
     }
     // Nothing was sent yet.
     if work.due == Due::Send && work.stop.is_cancelled() {
-        return Some((CallOutcome::Stopped { confirmed: true }, None));
+        return Some((CallOutcome::NotSent, None));
     }
     let Some(driver) = driver else {
         let detail = format!(
@@ -106,18 +106,18 @@ async fn run(
         return None;
     }
     // Dropping a call closes its connection, which a provider that notices treats as a stop; that is intended.
-    let exchanged = tokio::select! {
-        ended = exchange(work, &driver, root, live).instrument(span) => Exchanged::Ended(Box::new(ended)),
-        () = incarnation.lost.cancelled() => Exchanged::LeaseLost,
-        () = work.stop.cancelled() => Exchanged::Stopped,
+    let ended = async {
+        let outcome = tokio::select! {
+            ended = exchange(work, &driver, root, live).instrument(span.clone()) => ended,
+            () = work.stop.cancelled() => return (stopped(work, &driver, confirm).await, None),
+        };
+        // An answer that is here is not dropped any more.
+        let mismatch = session_check(work, &driver, &outcome).instrument(span).await;
+        (outcome, mismatch)
     };
-    let ended = match exchanged {
-        Exchanged::Ended(ended) => Some(*ended),
-        Exchanged::LeaseLost => None,
-        Exchanged::Stopped => tokio::select! {
-            outcome = stopped(work, &driver, confirm) => Some((outcome, None)),
-            () = incarnation.lost.cancelled() => None,
-        },
+    let ended = tokio::select! {
+        ended = ended => Some(ended),
+        () = incarnation.lost.cancelled() => None,
     };
     if ended.is_none() {
         warn!(
@@ -126,12 +126,6 @@ async fn run(
         );
     }
     ended
-}
-
-enum Exchanged {
-    Ended(Box<(CallOutcome, Option<String>)>),
-    LeaseLost,
-    Stopped,
 }
 
 /// How long to ask the provider whether a stopped call has ended, and how often.
@@ -147,10 +141,15 @@ async fn stopped(work: &Work, driver: &Driver, confirm: Confirm) -> CallOutcome 
     if work.effects == Effects::GatewayOnly {
         return CallOutcome::Stopped { confirmed: true };
     }
-    let until = Instant::now() + confirm.within;
+    let dropped = Instant::now();
+    let until = dropped + confirm.within;
     let call = provider_call(work);
+    let lost_before = work.lost_for(OffsetDateTime::now_utc());
     loop {
-        match driver.reconcile(&call.lost(None, Duration::ZERO)).await {
+        match driver
+            .reconcile(&call.lost(None, lost_before + dropped.elapsed()))
+            .await
+        {
             Reconciled::Ran(answer) => return CallOutcome::Answered(answer),
             Reconciled::Failed(_) | Reconciled::DidNotRun => return CallOutcome::Stopped { confirmed: true },
             Reconciled::Unknown { .. } => return CallOutcome::Stopped { confirmed: false },
@@ -210,16 +209,11 @@ fn note(work: &Work, driver: &Driver, called: &Result<ProviderAnswer, ProviderEr
     metrics::called(&work.provider, driver, failed, took);
 }
 
-async fn exchange(
-    work: &Work,
-    driver: &Driver,
-    root: &Root,
-    live: &mpsc::Sender<Outgoing>,
-) -> (CallOutcome, Option<String>) {
+async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Outgoing>) -> CallOutcome {
     let call = provider_call(work);
     // For a call that was lost just now, no time has passed.
     let lost_for = work.lost_for(OffsetDateTime::now_utc());
-    let outcome = match work.due {
+    match work.due {
         Due::LookUp => looked_up(driver.reconcile(&call.lost(None, lost_for)).await),
         Due::Send => {
             let sent = Instant::now();
@@ -237,13 +231,16 @@ async fn exchange(
             }
         }
         Due::Abort => CallOutcome::Aborted,
-    };
-    let mismatch = match &outcome {
-        // Right after the first turn of a generation, so that a wrong session has one turn and not a hundred.
-        CallOutcome::Answered(ProviderAnswer { .. }) if work.number == 1 => mismatch(driver.session_check(&call).await),
+    }
+}
+
+/// Whether the provider ran another session than the key names. Asked right after the first turn of a generation, so that a wrong
+/// session has one turn and not a hundred.
+async fn session_check(work: &Work, driver: &Driver, outcome: &CallOutcome) -> Option<String> {
+    match outcome {
+        CallOutcome::Answered(_) if work.number == 1 => mismatch(driver.session_check(&provider_call(work)).await),
         _ => None,
-    };
-    (outcome, mismatch)
+    }
 }
 
 fn provider_call(work: &Work) -> ProviderCall {

@@ -79,7 +79,7 @@ pub(super) fn change(
         queued: 0,
         interrupted: false,
         mismatch: report.mismatch.clone(),
-        stopped: false,
+        stopped: None,
         gate: None,
         goes_on: false,
     };
@@ -130,7 +130,8 @@ pub(super) fn change(
             change.turn.error_class = Some(class.to_owned());
             change.turn.usage = total(&work.journal, *usage);
             change.turn.failures = work.failures;
-            change.session.stopped = true;
+            let unsent = matches!(report.outcome, CallOutcome::NotSent) && work.journal.last().is_none();
+            change.session.stopped = Some(work.told_of.filter(|_| unsent).unwrap_or(work.turn.id));
             change.session.interrupted = !confirmed;
             change.end(report, NotificationState::Cancelled, because.clone());
             let holds = session.stop().is_some_and(|stop| stop.then == StopThen::Hold);
@@ -171,7 +172,7 @@ impl Change {
         self.turn.attempt = if repeats { work.attempt } else { work.attempt + 1 };
         self.session.wake_ms = Some(millis(after));
         self.more = after.is_zero();
-        self.items = vec![items(work, NotificationState::Running, None)];
+        self.items = unused(work, items(work, NotificationState::Running, None));
     }
 
     fn look_again(&mut self, work: &Work, after: Duration) {
@@ -186,7 +187,7 @@ impl Change {
         self.session.queued = count(&work.notification_ids);
         self.session.interrupted = true;
         self.more = false;
-        self.items = vec![items(work, NotificationState::Queued, None)];
+        self.items = unused(work, items(work, NotificationState::Queued, None));
     }
 
     fn aborted(&mut self, work: &Work, because: &str) {
@@ -199,20 +200,16 @@ impl Change {
     /// agent may not have seen them.
     fn end(&mut self, report: &Report, state: NotificationState, reason: String) {
         let (work, closed) = (&report.work, self.turn.late);
-        let mut ended = items(work, state, Some(reason));
-        if !matches!(report.outcome, CallOutcome::Answered(_)) && !closed && !work.injected.is_empty() {
-            ended.notification_ids.retain(|id| !work.injected.contains(id));
-            self.session.queued = count(&work.injected);
-            self.more = true;
-            self.items.push(ItemChange {
-                notification_ids: work.injected.clone(),
-                state: NotificationState::Queued,
-                reason: None,
-                attempts_more: 0,
-                ..ended.clone()
-            });
+        let ended = items(work, state, Some(reason));
+        if matches!(report.outcome, CallOutcome::Answered(_)) || closed || work.injected.is_empty() {
+            self.items = vec![ended];
+            return;
         }
-        self.items.push(ended);
+        self.items = unused(work, ended);
+        let back = self.items.last_mut().expect("an outcome for the injected ones");
+        (back.state, back.reason) = (NotificationState::Queued, None);
+        self.session.queued = count(&work.injected);
+        self.more = true;
     }
 
     /// The ids of the items that ended as failed or cancelled.
@@ -224,6 +221,20 @@ impl Change {
             .filter(ended)
             .flat_map(|items| &items.notification_ids)
     }
+}
+
+/// The same outcome; it is no attempt for the items that went with a call without an answer, which come last.
+fn unused(work: &Work, mut outcome: ItemChange) -> Vec<ItemChange> {
+    if work.injected.is_empty() {
+        return vec![outcome];
+    }
+    outcome.notification_ids.retain(|id| !work.injected.contains(id));
+    let injected = ItemChange {
+        notification_ids: work.injected.clone(),
+        attempts_more: 0,
+        ..outcome.clone()
+    };
+    vec![outcome, injected]
 }
 
 fn count(notifications: &[String]) -> i32 {

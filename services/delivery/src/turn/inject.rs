@@ -78,7 +78,6 @@ pub fn join(session: &LockedSession, turn: &mut OpenTurn, items: &[Injectable], 
     turn.notification_ids.extend(note.notification_ids.iter().cloned());
     turn.notes.0.push(note.clone());
     for item in items {
-        turn.attempts = turn.attempts.max(item.attempts);
         turn.hops = turn.hops.max(item.hops);
     }
     Join {

@@ -28,6 +28,8 @@ pub enum CallOutcome {
     },
     /// The turn was not resumed.
     Aborted,
+    /// The turn was to end before its call was sent.
+    NotSent,
     /// The call was dropped on request. `confirmed`: the agent has ended, or had not begun.
     Stopped {
         confirmed: bool,
@@ -191,8 +193,8 @@ pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySett
         CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
         CallOutcome::Aborted => Settled::Aborted,
         // The request is gone, so the call is due again.
-        CallOutcome::Stopped { .. } if facts.closed => Settled::Aborted,
-        CallOutcome::Stopped { .. } => not_run(facts, limits),
+        CallOutcome::Stopped { .. } | CallOutcome::NotSent if facts.closed => Settled::Aborted,
+        CallOutcome::Stopped { .. } | CallOutcome::NotSent => not_run(facts, limits),
     }
 }
 
@@ -208,7 +210,9 @@ fn stopped(outcome: &CallOutcome, stop: &Stop, facts: &AttemptFacts, limits: &De
     match outcome {
         CallOutcome::Answered(answer) if answer.calls.is_empty() => answered(answer, facts, limits),
         CallOutcome::Answered(answer) => ended(true, answer.usage),
-        CallOutcome::Failed(_) | CallOutcome::DidNotRun | CallOutcome::Aborted => ended(true, None),
+        CallOutcome::Failed(_) | CallOutcome::DidNotRun | CallOutcome::Aborted | CallOutcome::NotSent => {
+            ended(true, None)
+        }
         CallOutcome::NotKnownYet | CallOutcome::Lost { .. } => ended(false, None),
         CallOutcome::Stopped { confirmed } => ended(*confirmed, None),
     }

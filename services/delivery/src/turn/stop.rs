@@ -44,6 +44,7 @@ pub struct Registered {
     calls: Calls,
     name: SessionName,
     turn: TurnId,
+    fence: Fence,
 }
 
 impl Calls {
@@ -59,6 +60,7 @@ impl Calls {
             calls: self.clone(),
             name: work.name(),
             turn: work.turn.id,
+            fence: work.turn.fence,
         }
     }
 
@@ -84,8 +86,9 @@ impl Calls {
 impl Drop for Registered {
     fn drop(&mut self) {
         let mut held = self.calls.held();
-        // The session's next turn may have begun with the record of this one.
-        if held.get(&self.name).is_some_and(|call| call.turn == self.turn) {
+        // The session's next turn may have begun with the record of this one, or this turn again after a lost lease.
+        let is_own = |call: &Call| (call.turn, call.fence) == (self.turn, self.fence);
+        if held.get(&self.name).is_some_and(is_own) {
             held.remove(&self.name);
         }
     }

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::{Root, TraceContext, outgoing::Origin};
-use domain::{AgentId, NotificationId, SessionPhase, TurnRef, TurnState};
+use domain::{AgentId, NotificationId, SessionPhase, TurnId, TurnRef, TurnState};
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -52,6 +52,8 @@ pub struct Work {
     pub lost_at: Option<OffsetDateTime>,
     /// Whether `turn.started` is published.
     pub heard: Heard,
+    /// A stopped turn that its agent is told of.
+    pub told_of: Option<TurnId>,
     /// Cancelled when the turn is to end: its call is dropped.
     pub stop: CancellationToken,
     /// Since when the session has had its place among the turns in flight, at least.

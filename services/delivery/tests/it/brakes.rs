@@ -287,3 +287,19 @@ async fn a_silent_stop_is_unconfirmed_and_told() {
     );
     running.stop().await;
 }
+
+/// A later version's words in the row: the turn ends, and its outcome is recorded.
+#[tokio::test]
+async fn a_stop_of_a_later_version_ends_its_turn() {
+    let (scene, _gate) = gated("never said").await;
+    scene.enqueue("n-1", "x").await;
+    scene.enqueue("n-2", "y").await;
+    let running = scene.run().await;
+    scene.called(1).await;
+    let asked = "update session set stop_turn_id = active_turn_id, stop_kind = 'of-later', stop_by = 'Ann', stop_then = 'of-later',
+                     stop_at = now()";
+    sqlx::raw_sql(asked).execute(&scene.world.database.owner).await.unwrap();
+    scene.until("n-1", "cancelled").await;
+    scene.session_is("backoff stopped 1 false").await;
+    running.stop().await;
+}

@@ -100,8 +100,14 @@ async fn the_same_call_carries_the_same_note_after_a_crash() {
 
 #[tokio::test]
 async fn a_note_of_a_failed_call_goes_back_to_its_place() {
-    let mut scene = asking(|| Reply::Status(400, String::new(), Vec::new())).await;
-    scene.world.set("delivery.attempts_max", 1);
+    let mut scene = Scene::with(|seen| match (seen.order, seen.input().contains("body of i-1")) {
+        (0, _) => Reply::call("c-1", "task_history", json!({})),
+        (1..=3, true) => Reply::Status(500, String::new(), Vec::new()),
+        _ => Reply::text("ok"),
+    })
+    .await;
+    scene.world.set("delivery.attempts_max", 3);
+    scene.world.set("delivery.retry_delay_ms", 1);
     let running = scene.run().await;
     scene.until_it_asks().await;
     scene.enqueue("n-2", "y").await;
@@ -116,8 +122,8 @@ async fn a_note_of_a_failed_call_goes_back_to_its_place() {
     let attempts = "select attempts::text from notification where id in ('n-1', 'i-1') order by id";
     assert_eq!(
         scene.world.database.texts(attempts).await,
-        ["1", "1"],
-        "the failed call used none of i-1"
+        ["1", "3"],
+        "the failed calls used none of i-1"
     );
     let letters = "select count(*) from dead_letter";
     assert_eq!(scene.world.database.count(letters).await, 1);

@@ -16,7 +16,7 @@ use storage::{
     session::{
         sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
         sessions_park::sessions_unpark,
-        turn_stop::{StopRequest, turn_stop},
+        turn_stop::{StopRequest, stops_continue, turn_stop},
     },
 };
 
@@ -135,6 +135,9 @@ async fn resume(
     once.run(&app, access.party(), async |work| {
         let locked = session_lock(&work.tx, account, session).await?;
         let mut messages = Vec::new();
+        if locked.stop().is_some_and(|stop| stop.then == StopThen::Hold) {
+            stops_continue(&work.tx, &[locked.name()]).await?;
+        }
         if locked.gate == Some(Gate::Stopped) && !locked.facts.closed {
             sessions_unpark(&work.tx, &[locked.name()]).await?;
             let about = store::session_about(&work.tx, account, session).await?;

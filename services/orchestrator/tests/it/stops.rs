@@ -204,3 +204,15 @@ async fn only_a_stop_is_undone() {
     let after = (world.sent().await.len(), world.test.texts(rows).await);
     assert_eq!(after, before, "nothing has changed");
 }
+
+#[tokio::test]
+async fn a_resume_counts_before_the_stopped_turn_has_ended() {
+    let (world, tenant, coder) = working("acme").await;
+    let (session, turn) = seed::busy(&world, &tenant, "PROJ-7", &coder).await;
+    seed::queued(&world, &tenant, session, "n-1").await;
+    world.post(&tenant.member, &stop(&tenant, session), json!({})).await;
+    let answer = world.post(&tenant.member, &resume(&tenant, session), json!({})).await;
+    assert_eq!(answer.status.as_u16(), 200);
+    let requests = world.test.texts(REQUEST).await;
+    assert_eq!(requests, [format!("{turn} stopped a member continue t")]);
+}

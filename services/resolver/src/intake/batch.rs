@@ -252,7 +252,7 @@ pub fn queue<'a>(
                 ..row
             };
             if let Some(sender) = row.sender
-                && (row.queue_mode == QueueMode::Steer || got.session.gate.is_some())
+                && Arrived::may_matter(row.queue_mode, &got.session)
             {
                 let arrived = Arrived {
                     conversation,

@@ -52,6 +52,7 @@ pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusa
         rests: true,
         gate: None,
         active_turn: None,
+        will_hold: false,
     };
     Ok(ResolvedSession {
         session,
@@ -95,6 +96,7 @@ mod tests {
             rests: true,
             gate: None,
             active_turn: None,
+            will_hold: false,
         };
         let reused = resolve(Found::Active(active), fresh).unwrap();
         assert_eq!((reused.session, reused.finding), (active, Finding::Reused));

@@ -11,7 +11,7 @@ use std::{
 
 use contracts::notification::Recipients;
 use domain::{
-    AccountId, Actor, AgentRef, Conversation, QueueLimits, QueueMode, SessionId, SessionScope, TaskId,
+    AccountId, Actor, AgentRef, Conversation, Gate, QueueLimits, QueueMode, SessionId, SessionScope, TaskId,
     session::admission,
 };
 use quick_cache::{Weighter, sync::Cache};
@@ -204,6 +204,7 @@ impl Routed<'_> {
                     rests: known.rests,
                     gate: None,
                     active_turn: None,
+                    will_hold: false,
                 },
                 released: false,
                 finding: Finding::Reused,
@@ -219,8 +220,13 @@ impl Routed<'_> {
 
 /// The routes of a batch that was looked up.
 pub fn learned(decided: &Decided<'_>, work: &[Work<'_>], facts: &BatchFacts) -> Vec<(Address, Route)> {
-    let sessions: HashMap<&Conversation, SessionId> =
-        work.iter().map(|work| (work.conversation, work.session.id)).collect();
+    // Where an item may open a gate, the statement of known routes writes nothing.
+    let goes = |work: &&Work<'_>| !work.session.will_hold && work.session.gate.is_none_or(|gate| gate == Gate::Collect);
+    let sessions: HashMap<&Conversation, SessionId> = work
+        .iter()
+        .filter(goes)
+        .map(|work| (work.conversation, work.session.id))
+        .collect();
     let routes = decided.accepted.iter().filter_map(|(received, accepted)| {
         let (address, _) = Address::of(received)?;
         let scope = facts.account(&address.account)?.session_scope;

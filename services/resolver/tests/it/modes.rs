@@ -223,3 +223,64 @@ async fn a_gate_is_opened_by_a_person_or_a_steer_and_delivery_is_woken_once() {
     }
     scene.check().await;
 }
+
+/// The turn is still to end: what waits behind it would be held then.
+#[tokio::test]
+async fn what_a_person_sends_before_a_stopped_turn_has_ended_lets_the_queue_go_on() {
+    for (mode, sender, then) in [
+        ("followup", "service", "hold"),
+        ("inject", "service", "continue"),
+        ("followup", "user", "continue"),
+        ("collect", "user", "continue"),
+    ] {
+        let scene = scene().await;
+        let mut reader = scene.reader().await;
+        reader.take(&[sent("a", "followup", "user")]).await;
+        scene.turn_begins(Some("proj-7")).await;
+        scene
+            .execute(
+                "update session set stop_turn_id = active_turn_id, stop_kind = 'stopped', stop_by = 'Ann', stop_then = 'hold',
+                     stop_at = now()",
+            )
+            .await;
+        // Its route is known by now.
+        for id in ["b", "c"] {
+            reader.take(&[sent(id, mode, sender)]).await;
+        }
+        assert_eq!(
+            scene.stop().await,
+            [format!("stopped Ann {then} true")],
+            "{mode} {sender}"
+        );
+    }
+}
+
+/// What the stop kept is gone, so nothing else is kept.
+#[tokio::test]
+async fn a_gate_without_a_queue_is_opened_by_any_item() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    reader.take(&[sent("a", "followup", "user")]).await;
+    scene.parked("stopped").await;
+    reader.take(&[sent("b", "followup", "service")]).await;
+    let gate = "select coalesce(gate, 'open') from session";
+    assert_eq!(scene.test.texts(gate).await, ["stopped"]);
+    scene
+        .execute("update notification set state = 'cancelled'; update session set queued = 0")
+        .await;
+    let committed = reader.take(&[sent("c", "followup", "service")]).await;
+    assert_eq!(scene.test.texts(gate).await, ["open"]);
+    assert_eq!(woken(&committed), 1);
+}
+
+/// A word of a later version in a session's row.
+#[tokio::test]
+async fn a_gate_of_a_later_version_is_left_to_that_version() {
+    let scene = scene().await;
+    let mut reader = scene.reader().await;
+    reader.take(&[sent("a", "followup", "user")]).await;
+    scene.parked("of-later").await;
+    reader.take(&[sent("b", "followup", "user")]).await;
+    assert_eq!(scene.queue().await, ["a 1 followup", "b 2 followup"]);
+    assert_eq!(scene.test.texts("select gate from session").await, ["of-later"]);
+}

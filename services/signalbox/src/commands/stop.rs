@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use api::sessions::{Session, Stop, StopState, Stopping};
-use domain::StopThen;
+use domain::{StopThen, TurnId};
 use serde_json::Value;
 
 use super::{notifications_of, resume::command};
@@ -12,12 +12,12 @@ use crate::{cli::StopArgs, client::read_as, print::show, text::one_line};
 pub(crate) async fn run(args: &StopArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.access.client()?;
     let path = ["api", "orgs", &args.account, "sessions", &args.session];
+    // Read first: the stop is for the turn that is in progress now, and no later one.
+    let session: Session = client.get(&path, &[]).await?;
     let stop = Stop {
-        turn_id: args.turn,
+        turn_id: args.turn.or(session.active_turn_id.map(TurnId)),
         then: Some(args.then),
     };
-    // Read first: with `--then continue`, the queue moves on after the stop.
-    let session: Session = client.get(&path, &[]).await?;
     let answer: Value = client.post(&[&path[..], &["stop"]].concat(), &stop).await?;
     show(json, &answer, |answer| {
         Ok(what_follows(args, read_as(answer)?, session.queued))

@@ -1,18 +1,18 @@
 //! What new items do to their sessions besides waiting: a steer asks the turn in progress to stop, and an item may open the
-//! gate of a parked session. Reads nothing: the caller has the sessions' rows under their locks. Without such an item there
+//! gate of a parked session, also if the gate would only close with the end of the turn. Reads nothing: the caller has the sessions' rows under their locks. Without such an item there
 //! is no statement.
 
 use contracts::{
     event::{Event, SessionGated},
     session::SessionStopRequested,
 };
-use domain::{Actor, ActorKind, Arrival, Conversation, QueueMode, StopKind, StopThen, TaskId};
+use domain::{Actor, ActorKind, Arrival, Conversation, Gate, QueueMode, StopKind, StopThen, TaskId};
 
 use super::{
     SessionName,
     sessions_lock::ActiveSession,
     sessions_park::sessions_unpark,
-    turn_stop::{StopRequest, turn_stop},
+    turn_stop::{StopRequest, stops_continue, turn_stop},
 };
 use crate::{Setting, StorageError, Tx, outbox::Owned};
 
@@ -40,12 +40,26 @@ impl Arrived<'_> {
         (self.conversation.account.clone(), self.session.id)
     }
 
-    pub fn opens(&self) -> bool {
-        let arrival = Arrival {
+    fn would_open(&self, gate: Gate) -> bool {
+        gate.is_opened_by(Arrival {
             mode: self.mode,
             from_person: self.sender.kind == ActorKind::User,
-        };
-        self.session.gate.is_some_and(|gate| gate.is_opened_by(arrival))
+            alone: self.session.queued == 0 && self.session.active_turn.is_none(),
+        })
+    }
+
+    pub fn opens(&self) -> bool {
+        self.session.gate.is_some_and(|gate| self.would_open(gate))
+    }
+
+    /// The gate is not closed yet: its turn is still to end.
+    pub fn keeps_open(&self) -> bool {
+        self.session.will_hold && self.would_open(Gate::Stopped)
+    }
+
+    /// Whether an item may do anything besides waiting.
+    pub fn may_matter(mode: QueueMode, session: &ActiveSession) -> bool {
+        mode == QueueMode::Steer || session.gate.is_some() || session.will_hold
     }
 
     pub fn stops(&self) -> bool {
@@ -88,8 +102,14 @@ pub async fn arrivals_apply(tx: &Tx, arrived: &[Arrived<'_>]) -> Result<Effects,
     released.sort_unstable();
     released.dedup();
     sessions_unpark(tx, &released).await?;
-    Ok(Effects {
-        stops: turn_stop(tx, &asked).await?,
-        released,
-    })
+    let stops = turn_stop(tx, &asked).await?;
+    let mut going_on: Vec<SessionName> = arrived
+        .iter()
+        .filter(|item| item.keeps_open())
+        .map(Arrived::name)
+        .collect();
+    going_on.sort_unstable();
+    going_on.dedup();
+    stops_continue(tx, &going_on).await?;
+    Ok(Effects { stops, released })
 }

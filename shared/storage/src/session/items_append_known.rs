@@ -33,8 +33,8 @@ pub type Going<'a> = (NewItem<'a>, i32);
 ///
 /// A session is locked as in [`CONVERSATIONS_LOCK`](super::sessions_lock::CONVERSATIONS_LOCK), in the same order; its row
 /// is that of after the wait. It falls out when it has closed, as it does when its agent is removed, when its queue
-/// would be too long, or when an item may open its gate. What the caller believes is compared with the rows: the agent's slug, the account's scope, the task,
-/// and who is reached in the coordinator's chat (S6). Relies on the primary keys. The positions of the sessions are an
+/// would be too long, or when an item may open its gate. What the caller believes is compared with the rows: the agent's
+/// slug, the account's scope, the task, and who is reached in the coordinator's chat (S6). Relies on the primary keys. The positions of the sessions are an
 /// array, since the planner would compare each item with each session.
 #[macro_export]
 macro_rules! items_append_known {
@@ -45,7 +45,7 @@ macro_rules! items_append_known {
         from moved, unnest($25::text[], $26::uuid[], $27::integer[]) with ordinality as w (account_id, id, items, n)
         join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
         where coalesce(s.closed_at is null, false) and coalesce(s.queued + w.items <= $28, false)
-          and coalesce(s.gate, 'collect') = 'collect'
+          and coalesce(s.gate, 'collect') = 'collect' and s.stop_turn_id is null
         order by w.account_id, w.id for no key update of s
     ), held as (
         select from unnest($29::text[], $30::uuid[], $31::text[], $32::text[], $33::text[])

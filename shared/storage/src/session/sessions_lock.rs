@@ -196,6 +196,8 @@ pub struct ActiveSession {
     pub gate: Option<Gate>,
     #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
+    /// Its turn in progress is to end, and what waits is to be held then.
+    pub will_hold: bool,
 }
 
 #[derive(FromQueryResult)]
@@ -228,7 +230,8 @@ pub const CONVERSATIONS_LOCK: &str = "
               and t.closed_at is null and t.kind = 'system'
             offset 0) as t
     )
-    select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests, s.gate, s.active_turn_id
+    select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests, s.gate, s.active_turn_id,
+           coalesce(s.stop_turn_id = s.active_turn_id and s.stop_then = 'hold', false) as will_hold
     from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
     order by f.account_id, f.id for no key update of s";

@@ -7,7 +7,10 @@ use sea_orm::FromQueryResult;
 use uuid::Uuid;
 
 use super::SessionName;
-use crate::{StorageError, Tx, statement::column};
+use crate::{
+    StorageError, Tx,
+    statement::{column, pairs},
+};
 
 #[derive(Clone, Debug)]
 pub struct StopRequest<'a> {
@@ -73,4 +76,22 @@ pub async fn turn_stop(tx: &Tx, asked: &[StopRequest<'_>]) -> Result<Vec<Session
         }
     };
     Ok(rows.into_iter().map(message).collect())
+}
+
+/// Relies on the primary key.
+pub const STOPS_CONTINUE: &str = "
+    update session s set stop_then = 'continue'
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    where s.account_id = any (array[w.account_id]) and s.id = w.id and s.stop_turn_id is not null";
+
+/// What waits behind turns that are to end goes on after them, whatever was asked before.
+pub async fn stops_continue(tx: &Tx, sessions: &[SessionName]) -> Result<(), StorageError> {
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    let (accounts, ids) = pairs(sessions);
+    let values = [accounts.into(), ids.into()];
+    tx.execute("let queues go on after a stop", STOPS_CONTINUE, values)
+        .await
+        .map(|_| ())
 }

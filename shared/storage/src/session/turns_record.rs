@@ -114,7 +114,7 @@ pub const TURNS_RECORD: &str = concat!(
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
-            interrupted boolean, mismatch text, goes_on boolean, stopped boolean, gate text)
+            interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
                   r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate
@@ -126,7 +126,7 @@ pub const TURNS_RECORD: &str = concat!(
             queued = s.queued + c.queued, interrupted = s.interrupted or c.interrupted,
             mismatch = coalesce(c.mismatch, s.mismatch),
             stop_turn_id = case when c.keeps_turn then s.stop_turn_id end,
-            stopped_turn_id = case when c.stopped then c.id else s.stopped_turn_id end,
+            stopped_turn_id = coalesce(c.stopped, s.stopped_turn_id),
             gate = c.gate, gated_since = case when c.gate is not null then now() end
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
@@ -264,8 +264,8 @@ pub struct SessionChange {
     pub queued: i32,
     pub interrupted: bool,
     pub mismatch: Option<String>,
-    /// The turn was stopped: the next turn's agent is told.
-    pub stopped: bool,
+    /// A turn that was stopped, this one or one before it: the next turn's agent is told.
+    pub stopped: Option<TurnId>,
     /// The items that wait are parked behind it.
     pub gate: Option<Gate>,
     /// The session's next turn begins in this transaction, and writes the session's row: this record leaves it.

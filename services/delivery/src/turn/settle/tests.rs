@@ -282,6 +282,7 @@ fn a_stop_ends_the_turn_unless_its_reply_came_first() {
     check(error(FailureClass::Refused, Sent::No, None), Some(true));
     check(CallOutcome::DidNotRun, Some(true));
     check(CallOutcome::Aborted, Some(true));
+    check(CallOutcome::NotSent, Some(true));
     check(CallOutcome::Stopped { confirmed: true }, Some(true));
     check(CallOutcome::Stopped { confirmed: false }, Some(false));
     check(CallOutcome::NotKnownYet, Some(false));
