@@ -1,13 +1,14 @@
 //! Cases as data: a chapter is a TOML file of cases, a case is a list of steps. This file reads and checks them, and derives what
-//! a case needs of a driver. What a step does is in `run.rs`, what it means for readers in `doc.rs`.
+//! a case needs of a driver. What a step does is in `run.rs`.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde::{Deserialize, Deserializer, de::Error as _};
+use toml::{Table, Value};
 
 use crate::protocol::{
-    Author, AuthorKind, EditOp, Feature, Gate, ItemState, Mode, Op, Running, StopState, Then, Victim,
+    Author, AuthorKind, EditOp, Feature, Gate, Hello, ItemState, Mode, Op, Running, StopState, Then, Victim,
 };
 
 /// The shipped chapters, in the order of the document.
@@ -25,8 +26,11 @@ const FILE_BYTES_MAX: u64 = 1024 * 1024;
 const FILES_MAX: usize = 256;
 const STEPS_MAX: usize = 100;
 /// The author and the session of a step that names none.
-const AUTHOR: &str = "ann";
+pub const AUTHOR: &str = "ann";
 pub const SESSION: &str = "main";
+/// What cases need beside modes, operations and features.
+const TOOL: &str = "a tool";
+const LIMIT: &str = "a limit of the queue";
 /// Services; all other authors are persons.
 const SERVICES: [&str; 2] = ["ci", "cron"];
 
@@ -47,54 +51,54 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// The steps: the key that tells them apart, and their fields.
-macro_rules! steps {
-    ($($word:literal $variant:ident { $($(#[$meta:meta])* $field:ident: $of:ty),* $(,)? })*) => {
+/// A step: the fields of all steps, and those of its verb.
+#[derive(Debug)]
+pub struct Step {
+    pub session: String,
+    pub by: String,
+    /// As it is written: `send a, mode steer`.
+    pub text: String,
+    pub action: Action,
+}
+
+/// The verbs of steps, each a key of its table with the fields beside it.
+macro_rules! actions {
+    ($($verb:literal $variant:ident { $($(#[$meta:meta])* $field:ident: $of:ty),* $(,)? })*) => {
+        const VERBS: &[&str] = &[$($verb),*];
         #[derive(Debug)]
-        pub enum Step { $($variant($variant)),* }
+        pub enum Action { $($variant($variant)),* }
         $(
             #[derive(Debug, Deserialize)]
             #[serde(deny_unknown_fields)]
-            pub struct $variant {
-                $($(#[$meta])* pub $field: $of,)*
-                #[serde(default = "session")]
-                pub session: String,
-            }
+            pub struct $variant { $($(#[$meta])* pub $field: $of),* }
         )*
-        impl Step {
-            fn read(table: toml::Table) -> anyhow::Result<Step> {
-                $(if table.contains_key($word) {
-                    return Ok(Step::$variant(table.try_into().context(concat!("a step `", $word, "`"))?));
-                })*
-                bail!("a step without a verb: {table:?}")
-            }
-            pub fn session(&self) -> &str {
-                match self { $(Step::$variant(step) => &step.session),* }
+        impl Action {
+            fn read(verb: &str, table: Table) -> Result<Action, toml::de::Error> {
+                match verb {
+                    $($verb => table.try_into().map(Action::$variant),)*
+                    _ => Err(toml::de::Error::custom("a step without a verb")),
+                }
             }
         }
     };
 }
 
-steps! {
+actions! {
     // Of the driver.
     "send" Send {
         send: String,
         #[serde(default = "followup")]
         mode: String,
-        #[serde(default = "author")]
-        by: String,
         r#type: Option<String>,
         #[serde(default)]
         expect: Expect,
         code: Option<String>,
     }
-    // Sends items until one is refused, which must be the one after `queue_items_max`, or sooner where `reserve` items are kept for persons.
-    "fill" Fill { fill: String, #[serde(default = "author")] by: String }
+    // Items until one is refused as `queue_full`.
+    "fill" Fill { fill: String }
     "edit" Edit {
         edit: String,
         op: EditOp,
-        #[serde(default = "author")]
-        by: String,
         // The name of a `queue` step's `keep`; else the current revision.
         revision: Option<String>,
         turn: Option<String>,
@@ -109,8 +113,6 @@ steps! {
     }
     "order" Order {
         order: Vec<String>,
-        #[serde(default = "author")]
-        by: String,
         revision: Option<String>,
         #[serde(default)]
         expect: Expect,
@@ -118,20 +120,13 @@ steps! {
     }
     "stop" Stop {
         stop: Then,
-        #[serde(default = "author")]
-        by: String,
         turn: Option<String>,
         #[serde(default = "stopping")]
         state: StopState,
     }
-    "hold" Hold { hold: Running, #[serde(default = "author")] by: String }
-    "resume" Resume { resume: Gate, #[serde(default = "author")] by: String }
-    "queue" Queue {
-        queue: Vec<String>,
-        running: Option<Vec<String>>,
-        gate: Option<String>,
-        keep: Option<String>,
-    }
+    "hold" Hold { hold: Running }
+    "resume" Resume { resume: Gate }
+    "queue" Queue { queue: Vec<String>, running: Option<Vec<String>>, gate: Option<String>, keep: Option<String> }
     "outcome" Outcome { outcome: String, is: ItemState, reason: Option<String> }
     "crash" Crash { crash: Victim }
     // Of the model.
@@ -142,6 +137,59 @@ steps! {
     "hang" Hang { hang: bool }
     "closed" Closed { closed: bool }
     "quiet" Quiet { quiet: u64 }
+}
+
+impl<'de> Deserialize<'de> for Step {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Step, D::Error> {
+        let mut table = Table::deserialize(deserializer)?;
+        let verb = VERBS
+            .iter()
+            .find(|verb| table.contains_key(**verb))
+            .copied()
+            .unwrap_or_default();
+        let text = text_of(verb, &table);
+        let mut common = |field, default: &str| match table.remove(field) {
+            None => Ok(default.to_owned()),
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(D::Error::custom(format!("{field} is a text, and not {other:?}"))),
+        };
+        let (session, by) = (common("session", SESSION)?, common("by", AUTHOR)?);
+        let action = Action::read(verb, table).map_err(|error| D::Error::custom(format!("step `{text}`: {error}")))?;
+        Ok(Step {
+            session,
+            by,
+            text,
+            action,
+        })
+    }
+}
+
+/// A step in one line, its verb first.
+fn text_of(verb: &str, table: &Table) -> String {
+    let part = |(key, value): (&String, &Value)| match value {
+        Value::Boolean(true) => key.clone(),
+        value => format!("{key} {}", value_text(value)),
+    };
+    let (first, rest): (Vec<_>, Vec<_>) = table.iter().partition(|(key, _)| *key == verb);
+    first.into_iter().chain(rest).map(part).collect::<Vec<_>>().join(", ")
+}
+
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) if values.is_empty() => "nothing".to_owned(),
+        Value::Array(values) if values[0].is_table() => {
+            let step = |value: &Value| {
+                let table = value.as_table()?;
+                let verb = VERBS.iter().find(|verb| table.contains_key(**verb))?;
+                Some(text_of(verb, table))
+            };
+            format!("[{}]", values.iter().filter_map(step).collect::<Vec<_>>().join(" → "))
+        }
+        Value::Array(values) => values.iter().map(value_text).collect::<Vec<_>>().join(" "),
+        Value::Integer(number) => number.to_string(),
+        other => format!("{other:?}"),
+    }
 }
 
 /// The answer that a step expects of the driver.
@@ -156,14 +204,6 @@ pub enum Expect {
     No,
     /// Ok or conflict: a race.
     Either,
-}
-
-fn session() -> String {
-    SESSION.to_owned()
-}
-
-fn author() -> String {
-    AUTHOR.to_owned()
 }
 
 fn followup() -> String {
@@ -184,27 +224,23 @@ pub fn author_of(name: &str) -> Author {
     }
 }
 
-impl<'de> Deserialize<'de> for Step {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Step, D::Error> {
-        let table = toml::Table::deserialize(deserializer)?;
-        Step::read(table).map_err(|error| D::Error::custom(format!("{error:#}")))
-    }
-}
+/// What a driver may lack, in words: `mode steer`, `feature restart`.
+pub type Needs = BTreeSet<String>;
 
-/// What a case needs of a driver.
-#[derive(Default, Debug)]
-pub struct Needs {
-    pub modes: BTreeSet<Mode>,
-    pub ops: BTreeSet<Op>,
-    pub features: BTreeSet<Feature>,
-    pub tool: bool,
-    pub queue_items_max: bool,
+/// What a driver offers.
+pub fn offers(hello: &Hello) -> Needs {
+    let modes = hello.modes.iter().map(|mode| format!("mode {mode}"));
+    let ops = hello.ops.iter().map(|op| format!("operation {op}"));
+    let features = hello.features.iter().map(|feature| format!("feature {feature}"));
+    let tool = hello.tool.iter().map(|_| TOOL.to_owned());
+    let limit = hello.queue_items_max.iter().map(|_| LIMIT.to_owned());
+    modes.chain(ops).chain(features).chain(tool).chain(limit).collect()
 }
 
 impl Case {
     pub fn needs(&self) -> Needs {
-        let mut needs = Needs::default();
-        self.steps.iter().for_each(|step| needs.add(step));
+        let mut needs = Needs::new();
+        self.steps.iter().for_each(|step| step.needs(&mut needs));
         needs
     }
 
@@ -216,79 +252,46 @@ impl Case {
     }
 }
 
-impl Needs {
-    fn add(&mut self, step: &Step) {
-        let by = match step {
-            Step::Send(Send { mode, by, .. }) => {
-                // An unknown mode is sent to be refused.
-                self.modes.extend(Mode::parse(mode));
-                Some(by)
+impl Step {
+    fn needs(&self, needs: &mut Needs) {
+        let op = |op: Op| format!("operation {op}");
+        let feature = |feature: Feature| format!("feature {feature}");
+        let (mut revision, mut turn) = (None, None);
+        match &self.action {
+            // An unknown mode is sent to be refused.
+            Action::Send(step) => needs.extend(Mode::parse(&step.mode).map(|mode| format!("mode {mode}"))),
+            Action::Fill(_) => needs.extend([LIMIT.to_owned()]),
+            Action::Edit(step) => {
+                (revision, turn) = (step.revision.as_ref(), step.turn.as_ref());
+                needs.insert(op(step.op.into()));
+                step.ok.iter().chain(&step.conflict).for_each(|step| step.needs(needs));
             }
-            Step::Fill(step) => {
-                self.queue_items_max = true;
-                Some(&step.by)
+            Action::Order(step) => {
+                revision = step.revision.as_ref();
+                needs.insert(op(Op::Order));
             }
-            Step::Edit(step) => {
-                self.ops.insert(step.op.into());
-                self.keeps(step.revision.is_some());
-                self.ops.extend(step.turn.is_some().then_some(Op::Queue));
-                step.ok.iter().chain(&step.conflict).for_each(|step| self.add(step));
-                Some(&step.by)
+            Action::Stop(step) => {
+                turn = step.turn.as_ref();
+                needs.insert(op(Op::Stop));
             }
-            Step::Order(step) => {
-                self.ops.insert(Op::Order);
-                self.keeps(step.revision.is_some());
-                Some(&step.by)
-            }
-            Step::Stop(step) => {
-                self.ops.insert(Op::Stop);
-                self.ops.extend(step.turn.is_some().then_some(Op::Queue));
-                Some(&step.by)
-            }
-            Step::Hold(step) => {
-                self.ops.insert(Op::Hold);
-                Some(&step.by)
-            }
-            Step::Resume(step) => {
-                self.ops.insert(match step.resume {
-                    Gate::Stopped => Op::Resume,
-                    Gate::Pause => Op::Hold,
-                });
-                Some(&step.by)
-            }
-            Step::Queue(_) => {
-                self.ops.insert(Op::Queue);
-                None
-            }
-            Step::Crash(step) => {
-                self.features.insert(match step.crash {
-                    Victim::Service => Feature::Restart,
-                    Victim::Replica => Feature::Replicas,
-                });
-                None
-            }
-            Step::Tool(_) => {
-                self.tool = true;
-                None
-            }
-            Step::Outcome(_)
-            | Step::Call(_)
-            | Step::Reply(_)
-            | Step::Fail(_)
-            | Step::Hang(_)
-            | Step::Closed(_)
-            | Step::Quiet(_) => None,
-        };
-        if by.is_some_and(|by| by != AUTHOR) {
-            self.features.insert(Feature::Authors);
+            Action::Hold(_) => needs.extend([op(Op::Hold)]),
+            Action::Resume(step) if step.resume == Gate::Stopped => needs.extend([op(Op::Resume)]),
+            Action::Resume(_) => needs.extend([op(Op::Hold)]),
+            Action::Queue(_) => needs.extend([op(Op::Queue)]),
+            Action::Crash(step) if step.crash == Victim::Service => needs.extend([feature(Feature::Restart)]),
+            Action::Crash(_) => needs.extend([feature(Feature::Replicas)]),
+            Action::Tool(_) => needs.extend([TOOL.to_owned()]),
+            Action::Outcome(_)
+            | Action::Call(_)
+            | Action::Reply(_)
+            | Action::Fail(_)
+            | Action::Hang(_)
+            | Action::Closed(_)
+            | Action::Quiet(_) => {}
         }
-    }
-
-    fn keeps(&mut self, revision: bool) {
-        if revision {
-            self.features.insert(Feature::Revision);
-            self.ops.insert(Op::Queue);
-        }
+        needs.extend(revision.map(|_| feature(Feature::Revision)));
+        needs.extend(revision.or(turn).map(|_| op(Op::Queue)));
+        needs.extend((self.by != AUTHOR).then(|| feature(Feature::Authors)));
     }
 }
 
@@ -356,14 +359,25 @@ mod tests {
             ]
         "#;
         let chapter = chapter_parse("t", text).unwrap();
-        let needs = chapter.cases[0].needs();
-        assert_eq!(needs.modes.into_iter().collect::<Vec<_>>(), [Mode::Collect]);
-        assert_eq!(needs.ops.into_iter().collect::<Vec<_>>(), [Op::Withdraw]);
+        let needs: Vec<String> = chapter.cases[0].needs().into_iter().collect();
         assert_eq!(
-            needs.features.into_iter().collect::<Vec<_>>(),
-            [Feature::Replicas, Feature::Authors]
+            needs,
+            [
+                "a tool",
+                "feature authors",
+                "feature replicas",
+                "mode collect",
+                "operation withdraw"
+            ]
         );
-        assert!(needs.tool);
+        let texts: Vec<&str> = chapter.cases[0].steps.iter().map(|step| step.text.as_str()).collect();
+        assert_eq!(
+            texts[..2],
+            [
+                "send a, by bob, mode collect",
+                "edit a, expect either, ok [crash replica], op withdraw"
+            ]
+        );
     }
 
     #[test]

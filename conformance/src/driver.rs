@@ -9,7 +9,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::protocol::{Answer, Hello, PROTOCOL, Request, line_of, line_read};
+use crate::protocol::{Answer, Hello, PROTOCOL, Request, Verb, line_of, line_read};
 
 /// A service may have to start with `hello`, and to start again after a crash.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -44,9 +44,15 @@ impl Driver {
             answers,
             hello,
         };
-        let request = Request::Hello {
+        let agent_url = agent_url.to_owned();
+        let verb = Verb::Hello {
             protocol: PROTOCOL,
-            agent_url: agent_url.to_owned(),
+            agent_url,
+        };
+        let request = Request {
+            session: None,
+            by: None,
+            verb,
         };
         driver.hello = match driver.ask(&request).await? {
             Answer::Ok(hello) => serde_json::from_value(hello).context("the answer to hello")?,
@@ -57,8 +63,8 @@ impl Driver {
 
     /// An error means that the driver cannot be used any more: the next line could be the answer to this request.
     pub async fn ask(&mut self, request: &Request) -> anyhow::Result<Answer> {
-        let limit = match request {
-            Request::Hello { .. } | Request::Crash { .. } => START_LIMIT,
+        let limit = match request.verb {
+            Verb::Hello { .. } | Verb::Crash { .. } => START_LIMIT,
             _ => ANSWER_LIMIT,
         };
         let exchange = async {

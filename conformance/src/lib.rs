@@ -2,8 +2,8 @@
 //! to do; a case says what must come of it.
 //!
 //! In reading order: [`case`] (cases as data), [`protocol`] (the lines between program and driver), [`model`] (the model's server),
-//! [`driver`] (the child process), [`run`] (one case, step by step), [`report`] and [`doc`] (output). The driver in this crate:
-//! [`reference`], which is correct and has planted bugs. [`http`] is its client.
+//! [`driver`] (the child process), [`run`] (one case, step by step), [`report`] and [`doc`] (output). Drivers in this crate:
+//! [`reference`], which is correct and has planted bugs, and [`signalbox`]. [`http`] is their client.
 
 pub mod case;
 pub mod doc;
@@ -14,3 +14,4 @@ pub mod protocol;
 pub mod reference;
 pub mod report;
 pub mod run;
+pub mod signalbox;

@@ -7,12 +7,12 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 use anyhow::{Context, ensure};
 use clap::Parser;
 use queue_conformance::{
-    case::{Case, Chapter, chapters_read},
+    case::{Case, Chapter, chapters_read, offers},
     doc,
     driver::Driver,
     model::Model,
-    report::{CaseResult, Report, Verdict, lacks},
-    run::{Failure, Limits, case_run},
+    report::{CaseResult, Report, Verdict},
+    run::{Failure, case_run},
 };
 use tokio::time::Instant;
 
@@ -70,16 +70,17 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
     let mut model = Model::start().await?;
     let mut driver = Driver::start(command, &model.url).await?;
     let name = driver.hello.name.clone();
+    let offers = offers(&driver.hello);
     let mut results = Vec::new();
     let mut is_lost = None;
     for (n, case) in cases.into_iter().enumerate() {
         let began = Instant::now();
-        let (verdict, detail) = match (&is_lost, lacks(&driver.hello, case)) {
+        let (verdict, detail) = match (&is_lost, case.needs().difference(&offers).next()) {
             (_, Some(lacks)) => (Verdict::NotSupported, format!("the driver does not offer {lacks}")),
             (Some(reason), None) => (Verdict::Fail, format!("not run: {reason}")),
             (None, None) => {
                 let prefix = format!("qc{:x}x{n}", std::process::id());
-                match case_run(case, &prefix, Limits { wait }, &mut driver, &mut model).await {
+                match case_run(case, &prefix, wait, &mut driver, &mut model).await {
                     Ok(()) => (Verdict::Pass, String::new()),
                     Err(Failure { error, is_final }) => {
                         is_lost = is_final.then(|| format!("{error:#}"));

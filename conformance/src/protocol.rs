@@ -1,5 +1,5 @@
 //! The lines between the program and a driver: one request, one answer, each a JSON object on a line of its own. `README.md`
-//! explains them for authors of drivers in any language; drivers in Rust use [`serve`].
+//! explains them for authors of drivers in any language; drivers in Rust use [`serve`]. A field without a value is null or absent.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -14,74 +14,67 @@ pub const PROTOCOL: u32 = 1;
 pub const LINE_BYTES_MAX: u64 = 1024 * 1024;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Request {
+    /// All verbs but `hello` and `crash` are about a session.
+    pub session: Option<String>,
+    /// Who does it.
+    pub by: Option<Author>,
+    #[serde(flatten)]
+    pub verb: Verb,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case")]
-pub enum Request {
+pub enum Verb {
     /// The first line. The service must send its model calls to `agent_url`, below which `/v1/responses` and
     /// `/v1/chat/completions` are served.
     Hello { protocol: u32, agent_url: String },
     /// Creates a session. Sessions of one `task` belong to different agents that work on the same task.
-    Session {
-        session: String,
-        task: String,
-        agent: String,
-    },
+    Session { task: String, agent: String },
     /// Answered when the item has its place in the queue. A second request with the same `item` is a repetition.
-    Send {
-        session: String,
-        item: String,
-        by: Author,
-        mode: String,
-        text: String,
-        /// `answer` for the service's own answer to a question of the agent; else absent.
-        #[serde(rename = "type", skip_serializing_if = "Option::is_none", default)]
-        kind: Option<String>,
-    },
-    /// Changes a waiting item. `revision` is the item's, for `promote` the queue's.
-    Edit {
-        session: String,
-        item: String,
-        op: EditOp,
-        by: Author,
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        revision: Option<String>,
-        /// For `steer` and `inject`: only this turn.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        turn: Option<String>,
-        /// For `replace`.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        text: Option<String>,
-    },
+    Send(Send),
+    /// Changes a waiting item.
+    Edit(Edit),
     /// Puts all waiting items in this order.
     Order {
-        session: String,
         items: Vec<String>,
-        by: Author,
-        #[serde(skip_serializing_if = "Option::is_none", default)]
         revision: Option<String>,
     },
-    /// Ends the turn in progress.
-    Stop {
-        session: String,
-        by: Author,
-        then: Then,
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        turn: Option<String>,
-    },
+    /// Ends the turn in progress; with `turn`, only that one.
+    Stop { then: Then, turn: Option<String> },
     /// Pauses the session.
-    Hold {
-        session: String,
-        by: Author,
-        running: Running,
-    },
+    Hold { running: Running },
     /// Opens one gate.
-    Resume { session: String, by: Author, gate: Gate },
+    Resume { gate: Gate },
     /// Reads the queue.
-    Queue { session: String },
+    Queue,
     /// Reads the state of an item.
-    Outcome { session: String, item: String },
+    Outcome { item: String },
     /// Kills without warning, and answers when the rest works again. `path` is what the service had put between `agent_url` and
     /// `/v1` in the call that is in progress: a driver that gives each replica its own path knows which one to kill.
     Crash { what: Victim, path: String },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Send {
+    pub item: String,
+    pub mode: String,
+    pub text: String,
+    /// `answer` for the service's own answer to a question of the agent.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Edit {
+    pub item: String,
+    pub op: EditOp,
+    /// The item's, for `promote` the queue's.
+    pub revision: Option<String>,
+    /// For `steer` and `inject`: only this turn.
+    pub turn: Option<String>,
+    /// For `replace`.
+    pub text: Option<String>,
 }
 
 /// Words of the lines and of the cases: an enum whose variants are spelled as they are written.
@@ -189,25 +182,32 @@ impl Answer {
         Answer::Ok(serde_json::to_value(value).expect("answers have text keys"))
     }
 
+    /// Reads the value of an ok.
+    pub fn try_map<T: Serialize>(self, read: impl FnOnce(Value) -> anyhow::Result<T>) -> anyhow::Result<Answer> {
+        Ok(match self {
+            Answer::Ok(value) => Answer::ok(read(value)?),
+            refused => refused,
+        })
+    }
+
     /// `{"ok":{}}`
     pub fn done() -> Answer {
         Answer::Ok(Value::Object(serde_json::Map::new()))
     }
 
     pub fn refused(code: &str, detail: impl fmt::Display) -> Answer {
-        let detail = detail.to_string();
-        Answer::Refused(Refusal {
-            code: code.to_owned(),
-            detail,
-        })
+        Answer::Refused(Refusal::new(code, detail))
     }
 
     pub fn conflict(code: &str, detail: impl fmt::Display) -> Answer {
-        let detail = detail.to_string();
-        Answer::Conflict(Refusal {
-            code: code.to_owned(),
-            detail,
-        })
+        Answer::Conflict(Refusal::new(code, detail))
+    }
+}
+
+impl Refusal {
+    fn new(code: &str, detail: impl fmt::Display) -> Refusal {
+        let (code, detail) = (code.to_owned(), detail.to_string());
+        Refusal { code, detail }
     }
 }
 
@@ -232,14 +232,12 @@ pub struct Hello {
     #[serde(default)]
     pub differs: BTreeMap<String, String>,
     /// A tool without effects. Without it, cases in which the model asks for a tool are not supported.
-    #[serde(default)]
     pub tool: Option<Tool>,
     /// How many items fit into a queue. Without it, cases that fill a queue are not supported.
-    #[serde(default)]
     pub queue_items_max: Option<usize>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub struct Tool {
     pub name: String,
     #[serde(default)]
@@ -249,11 +247,8 @@ pub struct Tool {
 /// Answer to `queue`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct QueueState {
-    #[serde(default)]
     pub revision: Option<String>,
-    #[serde(default)]
     pub gate: Option<String>,
-    #[serde(default)]
     pub running: Option<RunningTurn>,
     /// The waiting items, in their order.
     pub items: Vec<QueueItem>,
@@ -268,7 +263,6 @@ pub struct RunningTurn {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QueueItem {
     pub item: String,
-    #[serde(default)]
     pub revision: Option<String>,
 }
 

@@ -1,13 +1,8 @@
-//! Results of cases, as a table for people and as JSON for programs. Decides which cases a driver cannot be asked for.
+//! Results of cases, as a table for people and as JSON for programs.
 
 use std::fmt::{self, Write};
 
 use serde::Serialize;
-
-use crate::{
-    case::{Case, Needs},
-    protocol::Hello,
-};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,33 +91,4 @@ impl Report {
         );
         text
     }
-}
-
-/// What the driver lacks for a case; none: it can be run.
-pub fn lacks(hello: &Hello, case: &Case) -> Option<String> {
-    let Needs {
-        modes,
-        ops,
-        features,
-        tool,
-        queue_items_max,
-    } = case.needs();
-    let mode = modes
-        .iter()
-        .find(|mode| !hello.modes.contains(mode))
-        .map(|mode| format!("mode {mode}"));
-    let op = || {
-        ops.iter()
-            .find(|op| !hello.ops.contains(op))
-            .map(|op| format!("operation {op}"))
-    };
-    let feature = || {
-        features
-            .iter()
-            .find(|feature| !hello.features.contains(feature))
-            .map(|feature| format!("feature {feature}"))
-    };
-    let tool = || (tool && hello.tool.is_none()).then(|| "tools".to_owned());
-    let limit = || (queue_items_max && hello.queue_items_max.is_none()).then(|| "a limit of the queue".to_owned());
-    mode.or_else(op).or_else(feature).or_else(tool).or_else(limit)
 }

@@ -9,13 +9,14 @@ use std::{
 
 use anyhow::{Context, bail, ensure};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    case::{self, Case, Expect, Step, author_of},
+    case::{self, Action, Case, Expect, Step, author_of},
     driver::Driver,
     model::{Call, Model, closed_within},
-    protocol::{Answer, EditOp, Outcome, QueueState, Request, Stopping},
+    protocol::{self, Answer, EditOp, Mode, Op, Outcome, QueueState, Request, Stopping, Verb},
 };
 
 /// Interval of asking the driver again.
@@ -28,12 +29,6 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 const FILLER: &str = "This sentence only makes the text long. ";
 const FILLER_REPEATS: usize = 10;
 
-/// How long to wait for a step to come true.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    pub wait: Duration,
-}
-
 /// Why a case did not pass.
 pub struct Failure {
     pub error: anyhow::Error,
@@ -44,19 +39,19 @@ pub struct Failure {
 pub async fn case_run(
     case: &Case,
     prefix: &str,
-    limits: Limits,
+    wait: Duration,
     driver: &mut Driver,
     model: &mut Model,
 ) -> Result<(), Failure> {
     let mut run = Run {
         prefix,
-        limits,
+        wait,
         driver,
         model,
         sessions: BTreeMap::new(),
         versions: HashMap::new(),
         kept: HashMap::new(),
-        outcomes: BTreeMap::new(),
+        outcomes: Vec::new(),
         asked: 0,
         is_lost: false,
     };
@@ -69,7 +64,8 @@ pub async fn case_run(
 struct Run<'a> {
     /// Of all ids of this case: unique for the service.
     prefix: &'a str,
-    limits: Limits,
+    /// How long to wait for a step to come true.
+    wait: Duration,
     driver: &'a mut Driver,
     model: &'a mut Model,
     sessions: BTreeMap<String, Session>,
@@ -77,7 +73,7 @@ struct Run<'a> {
     versions: HashMap<String, u32>,
     kept: HashMap<String, QueueState>,
     /// Outcomes that were seen, by session and item.
-    outcomes: BTreeMap<(String, String), Outcome>,
+    outcomes: Vec<(String, String, Outcome)>,
     /// Tool calls so far.
     asked: u32,
     is_lost: bool,
@@ -96,14 +92,10 @@ impl Run<'_> {
         self.steps_in(&case.steps).await?;
         self.receive_until(Instant::now() + LAST_LOOK).await?;
         self.nothing_pending()?;
-        for ((session, item), seen) in self.outcomes.clone() {
+        for (session, item, seen) in std::mem::take(&mut self.outcomes) {
             let now = self.outcome(&session, &item).await?;
-            ensure!(
-                now == seen,
-                "the outcome of {item} changed from {} to {}",
-                seen.state,
-                now.state
-            );
+            let (from, to) = (seen.state, now.state);
+            ensure!(now == seen, "the outcome of {item} changed from {from} to {to}");
         }
         Ok(())
     }
@@ -112,111 +104,76 @@ impl Run<'_> {
         for (n, step) in (1..).zip(steps) {
             // Boxed: a step may have steps of its own.
             let done = Box::pin(self.step(step)).await;
-            done.with_context(|| format!("step {n} ({})", crate::doc::step_text(step)))?;
+            done.with_context(|| format!("step {n} ({})", step.text))?;
         }
         Ok(())
     }
 
     async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
-        let name = step.session().to_owned();
-        self.session_open(&name).await?;
-        let session = self.session_id(&name);
-        let now = Instant::now();
-        match step {
-            Step::Send(step) => {
-                let answer = self
-                    .send(&name, &step.send, &step.by, &step.mode, step.r#type.clone())
-                    .await?;
-                expect(&answer, step.expect, step.code.as_deref())
+        let (name, by) = (step.session.as_str(), step.by.as_str());
+        if !self.sessions.contains_key(name) {
+            let (task, agent) = (self.prefix.to_owned(), name.to_owned());
+            let created = self.ask_ok::<Value>(name, by, Verb::Session { task, agent }).await;
+            created.context("could not create a session")?;
+            self.sessions.insert(name.to_owned(), Session::default());
+        }
+        match &step.action {
+            Action::Send(step) => {
+                let verb = self.new_item(&step.send, &step.mode, step.r#type.clone());
+                expect(&self.ask(name, by, verb).await?, step.expect, step.code.as_deref())
             }
-            Step::Fill(step) => self.fill(&name, &step.fill, &step.by).await,
-            Step::Edit(step) => {
-                let version = self.versions.get(&step.edit).map_or(1, |version| *version) + 1;
-                let is_new_text = step.op == EditOp::Replace;
-                let request = Request::Edit {
-                    revision: self.revision(&name, step).await?,
-                    turn: step.turn.as_ref().map(|kept| self.turn(kept)).transpose()?,
-                    text: is_new_text.then(|| self.text(&step.edit, version)),
-                    session,
-                    item: self.id(&step.edit),
-                    op: step.op,
-                    by: author_of(&step.by),
+            Action::Fill(step) => self.fill(name, by, &step.fill).await,
+            Action::Edit(step) => self.edit(name, by, step).await,
+            Action::Order(step) => {
+                let queue = self.queue_seen(name, step.revision.as_deref()).await?;
+                let items = step.order.iter().map(|item| self.id(item)).collect();
+                let verb = Verb::Order {
+                    items,
+                    revision: queue.revision,
                 };
-                let answer = self.ask(&request).await?;
-                expect(&answer, step.expect, step.code.as_deref())?;
-                let follow = match answer {
-                    Answer::Ok(_) => {
-                        self.versions.extend(is_new_text.then(|| (step.edit.clone(), version)));
-                        &step.ok
-                    }
-                    Answer::Refused(_) | Answer::Conflict(_) => &step.conflict,
-                };
-                self.steps_in(follow).await
+                expect(&self.ask(name, by, verb).await?, step.expect, step.code.as_deref())
             }
-            Step::Order(step) => {
-                let revision = match &step.revision {
-                    Some(kept) => self.kept(kept)?.revision.clone(),
-                    None => self.queue_if_offered(&name).await?.and_then(|queue| queue.revision),
-                };
-                let request = Request::Order {
-                    session,
-                    items: step.order.iter().map(|item| self.id(item)).collect(),
-                    by: author_of(&step.by),
-                    revision,
-                };
-                expect(&self.ask(&request).await?, step.expect, step.code.as_deref())
-            }
-            Step::Stop(step) => {
-                let request = Request::Stop {
-                    session,
-                    by: author_of(&step.by),
-                    then: step.stop,
-                    turn: step.turn.as_ref().map(|kept| self.turn(kept)).transpose()?,
-                };
-                let stopping: Stopping = self.ask_ok(&request).await?;
+            Action::Stop(step) => {
+                let turn = step.turn.as_ref().map(|kept| self.turn(kept)).transpose()?;
+                let stopping: Stopping = self.ask_ok(name, by, Verb::Stop { then: step.stop, turn }).await?;
                 ensure!(stopping.state == step.state, "the driver says {}", stopping.state);
                 Ok(())
             }
-            Step::Hold(step) => {
-                let (by, running) = (author_of(&step.by), step.hold);
-                self.ask_done(&Request::Hold { session, by, running }).await
-            }
-            Step::Resume(step) => {
-                let (by, gate) = (author_of(&step.by), step.resume);
-                self.ask_done(&Request::Resume { session, by, gate }).await
-            }
-            Step::Queue(step) => self.queue_becomes(&name, step).await,
-            Step::Outcome(step) => {
-                let outcome = self.outcome_await(&session, &step.outcome).await?;
-                ensure!(outcome.state == step.is, "it is {}: {}", outcome.state, outcome.reason);
-                if let Some(reason) = &step.reason {
-                    ensure!(outcome.reason.contains(reason), "the reason is: {}", outcome.reason);
-                }
+            Action::Hold(step) => self.ask_done(name, by, Verb::Hold { running: step.hold }).await,
+            Action::Resume(step) => self.ask_done(name, by, Verb::Resume { gate: step.resume }).await,
+            Action::Queue(step) => self.queue_becomes(name, step).await,
+            Action::Outcome(step) => {
+                let Outcome { state, reason } = self.outcome_await(name, &step.outcome).await?;
+                let fits = state == step.is && step.reason.as_ref().is_none_or(|part| reason.contains(part));
+                ensure!(fits, "it is {state}: {reason}");
                 Ok(())
             }
-            Step::Crash(step) => {
-                let path = self.current(&name).map(|call| call.path.clone()).unwrap_or_default();
-                self.ask_done(&Request::Crash { what: step.crash, path }).await
+            Action::Crash(step) => {
+                let path = self.current(name).map(|call| call.path.clone()).unwrap_or_default();
+                self.ask_done(name, by, Verb::Crash { what: step.crash, path }).await
             }
-            Step::Call(step) => self.call(&name, &step.call).await,
-            Step::Reply(step) => self.current(&name)?.reply(&step.reply),
-            Step::Tool(_) => {
+            Action::Call(step) => self.call(name, &step.call).await,
+            Action::Reply(step) => self.current(name)?.reply(&step.reply),
+            Action::Tool(_) => {
                 let tool = self.driver.hello.tool.clone().context("the driver names no tool")?;
                 self.asked += 1;
                 // Says which session it is of, for a call that brings only its result.
                 let id = format!("{}-call-{}-{name}", self.prefix, self.asked);
-                self.current(&name)?.ask(&id, &tool)
+                self.current(name)?.ask(&id, &tool)
             }
-            Step::Fail(step) => self.current(&name)?.fail(step.fail),
-            Step::Hang(_) => self.current(&name)?.hang(),
-            Step::Closed(_) => {
-                let wait = self.limits.wait;
-                let call = self.current(&name)?;
-                ensure!(closed_within(call, wait).await, "the call is still open after {wait:?}");
+            Action::Fail(step) => self.current(name)?.fail(step.fail),
+            Action::Hang(_) => self.current(name)?.hang(),
+            Action::Closed(_) => {
+                let wait = self.wait;
+                ensure!(
+                    closed_within(self.current(name)?, wait).await,
+                    "the call is still open after {wait:?}"
+                );
                 Ok(())
             }
-            Step::Quiet(step) => {
-                self.receive_until(now + Duration::from_millis(step.quiet)).await?;
+            Action::Quiet(step) => {
+                self.receive_until(Instant::now() + Duration::from_millis(step.quiet))
+                    .await?;
                 self.nothing_pending()
             }
         }
@@ -224,23 +181,18 @@ impl Run<'_> {
 
     // Ids and texts.
 
-    fn id(&self, item: &str) -> String {
-        format!("{}-{item}", self.prefix)
+    fn id(&self, name: &str) -> String {
+        format!("{}-{name}", self.prefix)
     }
 
     fn text(&self, item: &str, version: u32) -> String {
         let filler = FILLER.repeat(FILLER_REPEATS);
-        format!("Item {item}. {filler}{}", self.mark(item, version))
-    }
-
-    fn mark(&self, item: &str, version: u32) -> String {
-        format!("{}-mark-{item}-{version}-end", self.prefix)
+        format!("Item {item}. {filler}{}-mark-{item}-{version}-end", self.prefix)
     }
 
     /// The items whose marks a text holds, in its order, as cases write them: `a`, and `a/2` for its second text.
     fn items_in(&self, text: &str) -> Vec<String> {
         let begin = format!("{}-mark-", self.prefix);
-        let marks = text.split(begin.as_str()).skip(1);
         let item = |rest: &str| {
             let (item, version) = rest.split_once("-end")?.0.split_once('-')?;
             Some(match version {
@@ -248,108 +200,85 @@ impl Run<'_> {
                 version => format!("{item}/{version}"),
             })
         };
-        marks.filter_map(item).collect()
-    }
-
-    fn session_id(&self, name: &str) -> String {
-        format!("{}-{name}", self.prefix)
+        text.split(begin.as_str()).skip(1).filter_map(item).collect()
     }
 
     // The driver.
 
-    async fn ask(&mut self, request: &Request) -> anyhow::Result<Answer> {
-        let answer = self.driver.ask(request).await;
+    async fn ask(&mut self, name: &str, by: &str, verb: Verb) -> anyhow::Result<Answer> {
+        let (session, by) = (Some(self.id(name)), Some(author_of(by)));
+        let answer = self.driver.ask(&Request { session, by, verb }).await;
         self.is_lost |= answer.is_err();
         answer
     }
 
-    async fn ask_ok<T: DeserializeOwned>(&mut self, request: &Request) -> anyhow::Result<T> {
-        match self.ask(request).await? {
+    async fn ask_ok<T: DeserializeOwned>(&mut self, name: &str, by: &str, verb: Verb) -> anyhow::Result<T> {
+        match self.ask(name, by, verb).await? {
             Answer::Ok(value) => Ok(serde_json::from_value(value).context("the driver's answer")?),
             answer => bail!("the driver says {answer}"),
         }
     }
 
-    async fn ask_done(&mut self, request: &Request) -> anyhow::Result<()> {
-        self.ask_ok::<serde_json::Value>(request).await.map(drop)
+    async fn ask_done(&mut self, name: &str, by: &str, verb: Verb) -> anyhow::Result<()> {
+        self.ask_ok::<Value>(name, by, verb).await.map(drop)
     }
 
-    async fn session_open(&mut self, name: &str) -> anyhow::Result<()> {
-        if !self.sessions.contains_key(name) {
-            let request = Request::Session {
-                session: self.session_id(name),
-                task: self.prefix.to_owned(),
-                agent: name.to_owned(),
-            };
-            self.ask_done(&request).await.context("could not create a session")?;
-            self.sessions.insert(name.to_owned(), Session::default());
-        }
-        Ok(())
-    }
-
-    async fn send(
-        &mut self,
-        name: &str,
-        item: &str,
-        by: &str,
-        mode: &str,
-        kind: Option<String>,
-    ) -> anyhow::Result<Answer> {
-        let request = Request::Send {
-            session: self.session_id(name),
+    fn new_item(&self, item: &str, mode: &str, kind: Option<String>) -> Verb {
+        let (mode, text) = (mode.to_owned(), self.text(item, 1));
+        Verb::Send(protocol::Send {
             item: self.id(item),
-            by: author_of(by),
-            mode: mode.to_owned(),
-            text: self.text(item, 1),
+            mode,
+            text,
             kind,
-        };
-        self.ask(&request).await
+        })
     }
 
-    async fn fill(&mut self, name: &str, item: &str, by: &str) -> anyhow::Result<()> {
+    async fn fill(&mut self, name: &str, by: &str, item: &str) -> anyhow::Result<()> {
         let max = self.driver.hello.queue_items_max.context("the driver names no limit")?;
         for n in 1..=max + 1 {
-            let answer = self.send(name, &format!("{item}{n}"), by, "followup", None).await?;
-            match answer {
-                Answer::Ok(_) => {}
-                Answer::Refused(_) | Answer::Conflict(_) => return expect(&answer, Expect::No, Some("queue_full")),
+            let verb = self.new_item(&format!("{item}{n}"), Mode::Followup.word(), None);
+            let answer = self.ask(name, by, verb).await?;
+            if !matches!(answer, Answer::Ok(_)) {
+                return expect(&answer, Expect::No, Some("queue_full"));
             }
         }
         bail!("more than {max} items were accepted")
     }
 
-    async fn queue(&mut self, name: &str) -> anyhow::Result<QueueState> {
-        let session = self.session_id(name);
-        self.ask_ok(&Request::Queue { session }).await
-    }
-
-    /// A driver without `queue` gets edits without revisions.
-    async fn queue_if_offered(&mut self, name: &str) -> anyhow::Result<Option<QueueState>> {
-        match self.driver.hello.ops.contains(&crate::protocol::Op::Queue) {
-            true => self.queue(name).await.map(Some),
-            false => Ok(None),
-        }
-    }
-
-    async fn revision(&mut self, name: &str, step: &case::Edit) -> anyhow::Result<Option<String>> {
-        let queue = match &step.revision {
-            Some(kept) => Some(self.kept(kept)?.clone()),
-            None => self.queue_if_offered(name).await?,
-        };
-        let Some(queue) = queue else {
-            return Ok(None);
-        };
-        Ok(match step.op {
-            EditOp::Promote => queue.revision,
-            EditOp::Replace | EditOp::Withdraw | EditOp::Steer | EditOp::Inject => {
-                let id = self.id(&step.edit);
-                queue
+    async fn edit(&mut self, name: &str, by: &str, step: &case::Edit) -> anyhow::Result<()> {
+        let queue = self.queue_seen(name, step.revision.as_deref()).await?;
+        let version = self.versions.get(&step.edit).map_or(1, |version| *version) + 1;
+        let (item, is_new_text) = (self.id(&step.edit), step.op == EditOp::Replace);
+        let edit = protocol::Edit {
+            revision: match step.op {
+                EditOp::Promote => queue.revision,
+                EditOp::Replace | EditOp::Withdraw | EditOp::Steer | EditOp::Inject => queue
                     .items
                     .into_iter()
-                    .find(|item| item.item == id)
-                    .and_then(|item| item.revision)
-            }
-        })
+                    .find(|waiting| waiting.item == item)
+                    .and_then(|item| item.revision),
+            },
+            turn: step.turn.as_ref().map(|kept| self.turn(kept)).transpose()?,
+            text: is_new_text.then(|| self.text(&step.edit, version)),
+            item,
+            op: step.op,
+        };
+        let answer = self.ask(name, by, Verb::Edit(edit)).await?;
+        expect(&answer, step.expect, step.code.as_deref())?;
+        if !matches!(answer, Answer::Ok(_)) {
+            return self.steps_in(&step.conflict).await;
+        }
+        self.versions.extend(is_new_text.then(|| (step.edit.clone(), version)));
+        self.steps_in(&step.ok).await
+    }
+
+    /// The queue as a step has kept it, or as it is. A driver without `queue` gets edits without revisions.
+    async fn queue_seen(&mut self, name: &str, kept: Option<&str>) -> anyhow::Result<QueueState> {
+        match kept {
+            Some(kept) => self.kept(kept).cloned(),
+            None if self.driver.hello.ops.contains(&Op::Queue) => self.ask_ok(name, case::AUTHOR, Verb::Queue).await,
+            None => Ok(QueueState::default()),
+        }
     }
 
     fn kept(&self, name: &str) -> anyhow::Result<&QueueState> {
@@ -367,18 +296,14 @@ impl Run<'_> {
     async fn queue_becomes(&mut self, name: &str, step: &case::Queue) -> anyhow::Result<()> {
         let ids = |items: &[String]| items.iter().map(|item| self.id(item)).collect::<Vec<_>>();
         let (waiting, running) = (ids(&step.queue), step.running.as_deref().map(ids));
-        let deadline = Instant::now() + self.limits.wait;
+        let deadline = Instant::now() + self.wait;
         loop {
-            let queue = self.queue(name).await?;
+            let queue: QueueState = self.ask_ok(name, case::AUTHOR, Verb::Queue).await?;
             let found: Vec<&str> = queue.items.iter().map(|item| item.item.as_str()).collect();
             let in_turn = queue.running.as_ref().map_or(&[][..], |turn| &turn.items);
-            let fits = found == waiting
-                && running.as_ref().is_none_or(|running| in_turn == running)
-                && step.gate.as_ref().is_none_or(|gate| queue.gate.as_ref() == Some(gate));
-            if fits {
-                if let Some(keep) = &step.keep {
-                    self.kept.insert(keep.clone(), queue);
-                }
+            let has_gate = step.gate.is_none() || queue.gate == step.gate;
+            if found == waiting && has_gate && running.as_ref().is_none_or(|running| in_turn == running) {
+                self.kept.extend(step.keep.clone().map(|keep| (keep, queue)));
                 return Ok(());
             }
             let gate = queue.gate.as_deref().unwrap_or("none");
@@ -390,24 +315,17 @@ impl Run<'_> {
         }
     }
 
-    async fn outcome(&mut self, session: &str, item: &str) -> anyhow::Result<Outcome> {
-        let (session, item) = (session.to_owned(), self.id(item));
-        self.ask_ok(&Request::Outcome { session, item }).await
+    async fn outcome(&mut self, name: &str, item: &str) -> anyhow::Result<Outcome> {
+        let item = self.id(item);
+        self.ask_ok(name, case::AUTHOR, Verb::Outcome { item }).await
     }
 
-    async fn outcome_await(&mut self, session: &str, item: &str) -> anyhow::Result<Outcome> {
-        let deadline = Instant::now() + self.limits.wait;
+    async fn outcome_await(&mut self, name: &str, item: &str) -> anyhow::Result<Outcome> {
+        let deadline = Instant::now() + self.wait;
         loop {
-            let outcome = self.outcome(session, item).await?;
+            let outcome = self.outcome(name, item).await?;
             if outcome.state.is_outcome() {
-                let key = (session.to_owned(), item.to_owned());
-                let first = self.outcomes.entry(key).or_insert_with(|| outcome.clone());
-                ensure!(
-                    *first == outcome,
-                    "the outcome was {} before, now {}",
-                    first.state,
-                    outcome.state
-                );
+                self.outcomes.push((name.to_owned(), item.to_owned(), outcome.clone()));
                 return Ok(outcome);
             }
             ensure!(Instant::now() < deadline, "it has no outcome: {}", outcome.state);
@@ -423,7 +341,7 @@ impl Run<'_> {
     }
 
     async fn call(&mut self, name: &str, expected: &[String]) -> anyhow::Result<()> {
-        let deadline = Instant::now() + self.limits.wait;
+        let deadline = Instant::now() + self.wait;
         loop {
             let session = self.sessions.get_mut(name).expect("the step has opened it");
             if let Some((call, items)) = session.pending.pop_front() {
@@ -432,7 +350,7 @@ impl Run<'_> {
                 return Ok(());
             }
             match timeout_at(deadline, self.model.calls.recv()).await {
-                Err(_) => bail!("no call came within {:?}", self.limits.wait),
+                Err(_) => bail!("no call came within {:?}", self.wait),
                 Ok(call) => self.sort(call.context("the model's server has ended")?).await?,
             }
         }
@@ -455,7 +373,11 @@ impl Run<'_> {
             .find_map(|id| id.strip_prefix(begin.as_str())?.split_once('-'));
         let name = match (asked, items.is_empty()) {
             (Some((_, name)), _) => name.to_owned(),
-            (None, false) => self.session_of(&items[0]),
+            // Items of other sessions have the session's name before a dot: `other.a`.
+            (None, false) => items[0]
+                .split_once('.')
+                .map_or(case::SESSION, |(name, _)| name)
+                .to_owned(),
             // Of an earlier case, which has ended.
             (None, true) => return call.reply("late").or(Ok(())),
         };
@@ -476,12 +398,6 @@ impl Run<'_> {
         }
         session.pending.push_back((call, items));
         Ok(())
-    }
-
-    /// Items of other sessions than `main` have the session's name before a dot: `other.a`.
-    fn session_of(&self, item: &str) -> String {
-        let name = item.split_once('.').map_or(case::SESSION, |(name, _)| name);
-        name.to_owned()
     }
 
     fn nothing_pending(&self) -> anyhow::Result<()> {

@@ -1,17 +1,14 @@
 //! The queue of one session: what each request, each answer of the model and each crash does to it. Pure: time is a parameter,
 //! and calls are made elsewhere (`worker.rs`). It is the meaning of the cases in code, with a place for each planted bug.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::bug::Bug;
 use crate::protocol::{
-    Answer, Author, AuthorKind, EditOp, ItemState, Mode, Outcome, QueueItem, QueueState, Running, RunningTurn,
-    StopState, Stopping, Then,
+    Answer, Author, AuthorKind, Edit, EditOp, Gate, ItemState, Mode, Outcome, QueueItem, QueueState, Running,
+    RunningTurn, Send, StopState, Stopping, Then, Verb,
 };
 
 /// How far before all others the places of steers are.
@@ -24,44 +21,32 @@ const FAILURES_MAX: u32 = 5;
 pub const ITEMS_MAX: usize = 20;
 /// A tenth is kept for persons.
 const ITEMS_MAX_SERVICE: usize = ITEMS_MAX * 9 / 10;
-/// Types of items that the service itself sends.
-const SYSTEM: [&str; 3] = ["answer", "question", "timer"];
+/// The type of items that the service itself sends.
+const SYSTEM: &str = "answer";
 
 #[derive(Debug)]
 struct Item {
     id: String,
     by: Author,
     mode: Mode,
-    kind: Option<String>,
     text: String,
-    revision: u32,
-    arrived: Instant,
+    is_system: bool,
     /// It came to a session at rest, and joins no run.
     is_alone: bool,
+    arrived: Instant,
+    place: i64,
+    revision: u32,
+    state: State,
 }
 
-impl Item {
-    fn is_system(&self) -> bool {
-        self.kind.as_deref().is_some_and(|kind| SYSTEM.contains(&kind))
-    }
-}
-
-/// What an item is sent with.
-pub struct NewItem {
-    pub id: String,
-    pub by: Author,
-    pub mode: String,
-    pub kind: Option<String>,
-    pub text: String,
-}
-
-pub struct Edit<'a> {
-    pub item: &'a str,
-    pub op: EditOp,
-    pub by: &'a Author,
-    pub revision: Option<&'a str>,
-    pub turn: Option<&'a str>,
-    pub text: Option<String>,
+#[derive(PartialEq, Eq, Debug)]
+enum State {
+    Waiting,
+    /// The turn in progress has it from its beginning, or the model has answered a call that brought it.
+    Taken,
+    /// The call in progress brings it, with tool results.
+    Noted,
+    Ended(Outcome),
 }
 
 /// A part of a conversation.
@@ -69,29 +54,23 @@ pub struct Edit<'a> {
 pub enum Part {
     User(String),
     Reply(String),
-    /// The model asked for a tool, and its result.
+    /// The model asked for a tool, and has its result.
     Tool {
         call: String,
         name: String,
     },
 }
 
-type Placed = Vec<(i64, Item)>;
-
 #[derive(Debug)]
 struct Turn {
     id: String,
-    items: Placed,
-    /// Given to the model with tool results: in an answered call, and in the call in progress.
-    notes: Placed,
-    notes_unanswered: Placed,
     said: Vec<Part>,
     stop: Option<Stop>,
     failures: u32,
     retry_at: Option<Instant>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Stop {
     reason: String,
     then: Then,
@@ -115,15 +94,14 @@ pub enum Answered {
 #[derive(Default)]
 pub struct Queue {
     bug: Option<Bug>,
-    waiting: BTreeMap<i64, Item>,
+    /// All that were ever accepted, in the order in which they came.
+    items: Vec<Item>,
     turn: Option<Turn>,
-    outcomes: HashMap<String, Outcome>,
     /// The conversation of the turns that have ended with a reply.
     history: Vec<Part>,
     is_stopped: bool,
     is_paused: bool,
     is_crashed: bool,
-    tail: i64,
     turns: u64,
     edits: u64,
 }
@@ -140,214 +118,208 @@ impl Queue {
         self.bug == Some(bug)
     }
 
+    /// Indices of the waiting items, in their order.
+    fn waiting(&self) -> Vec<usize> {
+        let mut waiting: Vec<usize> = (0..self.items.len())
+            .filter(|at| self.items[*at].state == State::Waiting)
+            .collect();
+        waiting.sort_by_key(|at| self.items[*at].place);
+        waiting
+    }
+
+    fn find(&self, id: &str) -> Option<usize> {
+        self.items.iter().position(|item| item.id == id)
+    }
+
+    fn revision(&self) -> String {
+        format!("{}.{}.{}", self.items.len(), self.turns, self.edits)
+    }
+
     // Requests.
 
-    pub fn send(&mut self, new: NewItem, now: Instant) -> Answer {
+    pub fn answer(&mut self, by: Author, verb: Verb, now: Instant) -> Answer {
+        match verb {
+            Verb::Send(new) => return self.send(by, new, now),
+            Verb::Edit(edit) => return self.edit(&by, edit),
+            Verb::Order { items, revision } => return self.order(&items, revision.as_deref()),
+            Verb::Stop { then, turn } => return self.stop_asked(&by, then, turn.as_deref()),
+            Verb::Queue => return Answer::ok(self.look()),
+            Verb::Outcome { item } => {
+                return match self.find(&item).map(|at| &self.items[at].state) {
+                    None => Answer::refused("not_found", "no such item"),
+                    Some(State::Ended(outcome)) => Answer::ok(outcome),
+                    Some(State::Waiting) => Answer::ok(outcome(ItemState::Queued, "")),
+                    Some(State::Taken | State::Noted) => Answer::ok(outcome(ItemState::Running, "")),
+                };
+            }
+            Verb::Hold { running } => {
+                self.is_paused = true;
+                if running == Running::Stop {
+                    self.stop(format!("paused: by {}", by.name), Then::Continue);
+                }
+            }
+            Verb::Resume { gate: Gate::Stopped } => self.open(),
+            Verb::Resume { gate: Gate::Pause } => self.is_paused = false,
+            Verb::Hello { .. } | Verb::Session { .. } | Verb::Crash { .. } => {
+                return Answer::refused("invalid", "not of a session");
+            }
+        }
+        Answer::done()
+    }
+
+    fn send(&mut self, by: Author, new: Send, now: Instant) -> Answer {
         let Some(mode) = Mode::parse(&new.mode) else {
             return Answer::refused("invalid_field", "queue modes are followup, collect, steer, inject");
         };
-        if self.state(&new.id).is_some() {
-            return Answer::done();
-        }
-        let max = match new.by.kind {
+        let waiting = self.waiting().len();
+        let max = match by.kind {
             AuthorKind::Person => ITEMS_MAX,
             AuthorKind::Service => ITEMS_MAX_SERVICE,
         };
-        if self.waiting.len() >= max {
-            return Answer::refused("queue_full", format!("{max} items wait"));
+        if self.find(&new.item).is_some() {
+            return Answer::done();
         }
-        let is_alone = self.turn.is_none() && self.waiting.is_empty();
-        let NewItem { id, by, kind, text, .. } = new;
-        if mode == Mode::Steer {
-            self.steer(&by);
+        if waiting >= max {
+            return Answer::refused("queue_full", format!("{max} items wait"));
         }
         if by.kind == AuthorKind::Person || mode == Mode::Steer {
             self.open();
         }
-        self.tail += 1;
-        let place = if mode == Mode::Steer {
-            self.tail - STEER
-        } else {
-            self.tail
-        };
-        let item = Item {
-            id,
+        if mode == Mode::Steer {
+            self.steer(&by);
+        }
+        let number = i64::try_from(self.items.len()).expect("far fewer items fit into memory");
+        self.items.push(Item {
+            id: new.item,
             by,
             mode,
-            kind,
-            text,
-            revision: 1,
+            text: new.text,
+            is_system: new.kind.is_some_and(|kind| kind == SYSTEM),
+            is_alone: self.turn.is_none() && waiting == 0,
             arrived: now,
-            is_alone,
-        };
-        self.waiting.insert(place, item);
+            place: if mode == Mode::Steer { number - STEER } else { number },
+            revision: 1,
+            state: State::Waiting,
+        });
         Answer::done()
     }
 
-    pub fn edit(&mut self, edit: Edit<'_>) -> Answer {
-        let Some(&place) = self
-            .waiting
-            .iter()
-            .find(|(_, item)| item.id == edit.item)
-            .map(|(place, _)| place)
-        else {
-            return self.not_waiting(&edit);
-        };
-        let item = &self.waiting[&place];
-        let is_content = matches!(edit.op, EditOp::Replace | EditOp::Withdraw);
-        if item.is_system() && edit.op != EditOp::Promote {
-            return Answer::refused("immutable_item", "an item of the service itself");
-        }
-        if is_content && item.by != *edit.by {
-            return Answer::refused("not_author", format!("its author is {}", item.by.name));
-        }
-        let current = match edit.op {
-            EditOp::Promote => self.revision(),
-            EditOp::Replace | EditOp::Withdraw | EditOp::Steer | EditOp::Inject => item.revision.to_string(),
-        };
-        if edit.revision.is_some_and(|revision| revision != current) && !self.has(Bug::RevisionIgnored) {
-            let code = if edit.op == EditOp::Promote {
-                "queue_changed"
-            } else {
-                "item_changed"
-            };
-            return Answer::conflict(code, format!("the revision is {current}"));
-        }
-        let running = self.turn.as_ref().map(|turn| turn.id.as_str());
-        if edit.turn.is_some() && edit.turn != running && !self.has(Bug::StopHitsSuccessor) {
-            return Answer::conflict("stale_turn", "another turn is in progress, or none");
-        }
-        if edit.op == EditOp::Inject && running.is_none() {
-            return Answer::conflict("no_turn", "no turn is in progress");
-        }
-        self.edits += 1;
-        self.apply(edit, place);
-        Answer::done()
-    }
-
-    fn not_waiting(&mut self, edit: &Edit<'_>) -> Answer {
-        match self.state(edit.item) {
-            None => Answer::refused("not_found", "no such item"),
-            Some(Outcome { state, .. }) if state.is_outcome() => Answer::conflict("already_ended", state),
-            Some(_) if edit.op == EditOp::Withdraw && self.has(Bug::WithdrawAfterClaim) => {
-                self.end(edit.item, ItemState::Cancelled, "withdrawn");
-                Answer::done()
-            }
-            // A repeated inject of an item that the model has got, or will get with the call in progress.
-            Some(_) if edit.op == EditOp::Inject && self.is_note(edit.item) => Answer::done(),
-            Some(_) => Answer::conflict("already_started", "its turn is in progress"),
-        }
-    }
-
-    fn is_note(&self, id: &str) -> bool {
-        let notes = self
-            .turn
-            .iter()
-            .flat_map(|turn| turn.notes.iter().chain(&turn.notes_unanswered));
-        notes.into_iter().any(|(_, item)| item.id == id)
-    }
-
-    fn apply(&mut self, edit: Edit<'_>, place: i64) {
-        let mut item = self.waiting.remove(&place).expect("its place was just found");
-        item.revision += 1;
-        match edit.op {
-            EditOp::Replace => {
-                item.text = edit.text.unwrap_or_default();
-                self.waiting.insert(place, item);
-            }
-            EditOp::Withdraw => {
-                let reason = format!("withdrawn: by {}", edit.by.name);
-                self.end(&item.id, ItemState::Cancelled, &reason);
-            }
-            EditOp::Promote => {
-                self.waiting.insert(place, item);
-                let (mut steers, mut others): (Vec<i64>, Vec<i64>) = self.waiting.keys().partition(|place| **place < 0);
-                others.retain(|other| *other != place);
-                steers.retain(|other| *other != place);
-                let order: Vec<i64> = steers.into_iter().chain([place]).chain(others).collect();
-                self.rearrange(&order);
-                self.open();
-            }
-            EditOp::Steer => {
-                item.mode = Mode::Steer;
-                let place = if place < 0 { place } else { place - STEER };
-                self.waiting.insert(place, item);
-                self.steer(edit.by);
-                self.open();
-            }
-            EditOp::Inject => {
-                item.mode = Mode::Inject;
-                self.waiting.insert(place, item);
-                self.open();
-            }
-        }
-    }
-
-    pub fn order(&mut self, items: &[String], revision: Option<&str>) -> Answer {
-        if revision.is_some_and(|revision| revision != self.revision()) && !self.has(Bug::RevisionIgnored) {
-            return Answer::conflict("queue_changed", format!("the revision is {}", self.revision()));
-        }
-        let place_of = |id: &String| {
-            self.waiting
-                .iter()
-                .find(|(_, item)| item.id == *id)
-                .map(|(place, _)| *place)
-        };
-        let places: Option<Vec<i64>> = items.iter().map(place_of).collect();
-        let mut sorted = places.clone().unwrap_or_default();
-        sorted.sort_unstable();
-        match places {
-            Some(places) if self.waiting.keys().eq(&sorted) => {
+    fn order(&mut self, items: &[String], revision: Option<&str>) -> Answer {
+        let order: Option<Vec<usize>> = items.iter().map(|id| self.find(id)).collect();
+        let mut sorted = order.clone().unwrap_or_default();
+        sorted.sort_by_key(|at| self.items[*at].place);
+        let is_old = revision.is_some_and(|revision| revision != self.revision()) && !self.has(Bug::RevisionIgnored);
+        match order {
+            Some(order) if sorted == self.waiting() && !is_old => {
                 self.edits += 1;
-                self.rearrange(&places);
+                self.rearrange(&order);
                 Answer::done()
             }
-            _ => Answer::conflict("queue_changed", "not the items that wait"),
+            Some(_) | None => Answer::conflict("queue_changed", format!("the revision is {}", self.revision())),
         }
     }
 
-    /// Gives the waiting items, named by their places, the same places in this order.
-    fn rearrange(&mut self, order: &[i64]) {
-        let items: Vec<Item> = order.iter().filter_map(|place| self.waiting.remove(place)).collect();
-        let mut places = order.to_vec();
-        places.sort_unstable();
-        self.waiting = places.into_iter().zip(items).collect();
-    }
-
-    pub fn stop(&mut self, by: &Author, then: Then, turn: Option<&str>) -> Answer {
+    fn stop_asked(&mut self, by: &Author, then: Then, turn: Option<&str>) -> Answer {
         let named = turn.filter(|_| !self.has(Bug::StopHitsSuccessor));
-        let state = match &mut self.turn {
+        let state = match &self.turn {
             None => StopState::Nothing,
             Some(running) if named.is_some_and(|turn| turn != running.id) => StopState::Over,
-            Some(running) => {
-                let reason = format!("stopped: by {}", by.name);
-                running.stop = Some(Stop { reason, then });
+            Some(_) => {
+                self.stop(format!("stopped: by {}", by.name), then);
                 StopState::Stopping
             }
         };
         Answer::ok(Stopping { state })
     }
 
-    pub fn hold(&mut self, by: &Author, running: Running) -> Answer {
-        self.is_paused = true;
-        if let (Some(turn), Running::Stop) = (&mut self.turn, running) {
-            let reason = format!("paused: by {}", by.name);
-            turn.stop = Some(Stop {
-                reason,
-                then: Then::Continue,
-            });
+    fn edit(&mut self, by: &Author, edit: Edit) -> Answer {
+        let Some(at) = self.find(&edit.item) else {
+            return Answer::refused("not_found", "no such item");
+        };
+        match self.edit_check(at, by, &edit) {
+            Ok(()) => self.apply(at, by, edit),
+            Err(answer) => return answer,
         }
         Answer::done()
     }
 
-    pub fn pause_end(&mut self) -> Answer {
-        self.is_paused = false;
-        Answer::done()
+    /// All that is in this struct counts as stored.
+    pub fn crash(&mut self) {
+        self.is_crashed = true;
     }
 
-    pub fn resume(&mut self) -> Answer {
-        self.open();
-        Answer::done()
+    fn edit_check(&self, at: usize, by: &Author, edit: &Edit) -> Result<(), Answer> {
+        let op = edit.op;
+        let revision = edit.revision.as_ref().filter(|_| !self.has(Bug::RevisionIgnored));
+        let turn = edit.turn.as_ref().filter(|_| !self.has(Bug::StopHitsSuccessor));
+        let item = &self.items[at];
+        match &item.state {
+            State::Waiting => {}
+            State::Ended(outcome) => return Err(Answer::conflict("already_ended", outcome.state)),
+            State::Taken | State::Noted if op == EditOp::Withdraw && self.has(Bug::WithdrawAfterClaim) => {}
+            State::Taken | State::Noted => return Err(Answer::conflict("already_started", "its turn is in progress")),
+        }
+        if item.is_system && op != EditOp::Promote {
+            return Err(Answer::refused("immutable_item", "an item of the service itself"));
+        }
+        if matches!(op, EditOp::Replace | EditOp::Withdraw) && item.by != *by {
+            return Err(Answer::refused("not_author", format!("its author is {}", item.by.name)));
+        }
+        let (current, code) = match op {
+            EditOp::Promote => (self.revision(), "queue_changed"),
+            EditOp::Replace | EditOp::Withdraw | EditOp::Steer | EditOp::Inject => {
+                (item.revision.to_string(), "item_changed")
+            }
+        };
+        if revision.is_some_and(|revision| *revision != current) {
+            return Err(Answer::conflict(code, format!("the revision is {current}")));
+        }
+        let running = self.turn.as_ref().map(|turn| &turn.id);
+        if turn.is_some() && turn != running {
+            return Err(Answer::conflict("stale_turn", "another turn is in progress, or none"));
+        }
+        if op == EditOp::Inject && running.is_none() {
+            return Err(Answer::conflict("no_turn", "no turn is in progress"));
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, at: usize, by: &Author, edit: Edit) {
+        self.edits += 1;
+        let item = &mut self.items[at];
+        item.revision += 1;
+        match edit.op {
+            EditOp::Replace => item.text = edit.text.unwrap_or_default(),
+            EditOp::Withdraw => item.state = ended(ItemState::Cancelled, &format!("withdrawn: by {}", by.name)),
+            EditOp::Promote => {
+                let (steers, others): (Vec<usize>, Vec<usize>) = self
+                    .waiting()
+                    .into_iter()
+                    .filter(|other| *other != at)
+                    .partition(|other| self.items[*other].place < 0);
+                self.rearrange(&[steers, vec![at], others].concat());
+                self.open();
+            }
+            EditOp::Steer => {
+                item.mode = Mode::Steer;
+                item.place -= if item.place < 0 { 0 } else { STEER };
+                self.steer(by);
+                self.open();
+            }
+            EditOp::Inject => {
+                item.mode = Mode::Inject;
+                self.open();
+            }
+        }
+    }
+
+    /// Gives these items the places that they have, in this order.
+    fn rearrange(&mut self, order: &[usize]) {
+        let mut places: Vec<i64> = order.iter().map(|at| self.items[*at].place).collect();
+        places.sort_unstable();
+        for (at, place) in order.iter().zip(places) {
+            self.items[*at].place = place;
+        }
     }
 
     /// Opens the gate `stopped`, also that of a stop which is not carried out yet.
@@ -360,154 +332,125 @@ impl Queue {
 
     fn steer(&mut self, by: &Author) {
         if self.has(Bug::SteerDropsQueue) {
-            for item in std::mem::take(&mut self.waiting).into_values() {
-                self.end(&item.id, ItemState::Cancelled, "steered");
+            for at in self.waiting() {
+                self.items[at].state = ended(ItemState::Cancelled, "steered");
             }
         }
-        if self.has(Bug::SteerWaits) {
-            return;
-        }
-        if let Some(turn) = &mut self.turn {
-            let reason = format!("steered: by {}", by.name);
-            turn.stop = Some(Stop {
-                reason,
-                then: Then::Continue,
-            });
+        if !self.has(Bug::SteerWaits) {
+            self.stop(format!("steered: by {}", by.name), Then::Continue);
         }
     }
 
-    pub fn look(&self) -> QueueState {
+    fn stop(&mut self, reason: String, then: Then) {
+        if let Some(turn) = &mut self.turn {
+            turn.stop = Some(Stop { reason, then });
+        }
+    }
+
+    fn look(&self) -> QueueState {
         let gate = match (self.is_paused, self.is_stopped) {
             (true, _) => Some("pause"),
             (false, true) => Some("stopped"),
             (false, false) => None,
         };
-        let ids = |turn: &Turn| {
-            turn.items
-                .iter()
-                .chain(&turn.notes)
-                .chain(&turn.notes_unanswered)
-                .map(|(_, item)| item.id.clone())
-                .collect()
+        let item = |at: &usize| {
+            let Item { id, revision, .. } = &self.items[*at];
+            QueueItem {
+                item: id.clone(),
+                revision: Some(revision.to_string()),
+            }
         };
-        let item = |item: &Item| QueueItem {
-            item: item.id.clone(),
-            revision: Some(item.revision.to_string()),
-        };
+        let in_turn = self
+            .items
+            .iter()
+            .filter(|item| matches!(item.state, State::Taken | State::Noted));
+        let items = in_turn.map(|item| item.id.clone()).collect();
         QueueState {
             revision: Some(self.revision()),
             gate: gate.map(str::to_owned),
             running: self.turn.as_ref().map(|turn| RunningTurn {
                 turn: turn.id.clone(),
-                items: ids(turn),
+                items,
             }),
-            items: self.waiting.values().map(item).collect(),
+            items: self.waiting().iter().map(item).collect(),
         }
-    }
-
-    fn revision(&self) -> String {
-        format!("{}.{}.{}", self.tail, self.turns, self.edits)
-    }
-
-    pub fn state(&self, id: &str) -> Option<Outcome> {
-        let without = |state| Outcome {
-            state,
-            reason: String::new(),
-        };
-        let in_turn = |turn: &Turn| {
-            let mut items = turn.items.iter().chain(&turn.notes).chain(&turn.notes_unanswered);
-            items.any(|(_, item)| item.id == id)
-        };
-        let outcome = self.outcomes.get(id).cloned();
-        let waits = || {
-            self.waiting
-                .values()
-                .any(|item| item.id == id)
-                .then(|| without(ItemState::Queued))
-        };
-        let runs = || {
-            self.turn
-                .as_ref()
-                .is_some_and(in_turn)
-                .then(|| without(ItemState::Running))
-        };
-        outcome.or_else(waits).or_else(runs)
     }
 
     // Turns.
 
-    /// Decides what comes next. The caller makes no call at this moment.
+    /// Decides what comes next. No call is in progress at this moment.
     pub fn next(&mut self, now: Instant) -> Next {
-        if std::mem::take(&mut self.is_crashed) {
-            self.recover();
+        if std::mem::take(&mut self.is_crashed)
+            && self.has(Bug::NoteLostAtCrash)
+            && let Some(turn) = &mut self.turn
+            && self.items.iter().any(|item| item.state == State::Noted)
+        {
+            turn.said.pop();
         }
         self.turn_stop();
-        if let Some(turn) = &self.turn {
-            return match turn.retry_at {
-                Some(at) if at > now => Next::Rest(Some(at)),
-                Some(_) | None => Next::Call(self.history.iter().chain(&turn.said).cloned().collect()),
-            };
-        }
-        let is_paused = self.is_paused && !self.has(Bug::PauseNotRead);
-        let run = self.run();
-        if is_paused || self.is_stopped || run.is_empty() {
-            return Next::Rest(None);
-        }
-        match self.due(&run) {
-            Some(at) if at > now => Next::Rest(Some(at)),
-            Some(_) | None => {
-                self.turn_begin(&run);
-                self.next(now)
+        if self.turn.is_none() {
+            let is_paused = self.is_paused && !self.has(Bug::PauseNotRead);
+            let run = self.run();
+            if is_paused || self.is_stopped || run.is_empty() {
+                return Next::Rest(None);
             }
+            if let Some(at) = self.due(&run).filter(|at| *at > now) {
+                return Next::Rest(Some(at));
+            }
+            self.turns += 1;
+            self.turn = Some(Turn {
+                id: format!("turn-{}", self.turns),
+                said: vec![self.take(&run, || State::Taken)],
+                stop: None,
+                failures: 0,
+                retry_at: None,
+            });
+        }
+        let turn = self.turn.as_ref().expect("one was there, or was just made");
+        match turn.retry_at {
+            Some(at) if at > now => Next::Rest(Some(at)),
+            Some(_) | None => Next::Call(self.history.iter().chain(&turn.said).cloned().collect()),
         }
     }
 
-    /// The places of the items that are one turn, from the head.
-    fn run(&self) -> Vec<i64> {
-        let mut waiting = self.waiting.iter();
-        let Some((first, head)) = waiting.next() else {
-            return Vec::new();
+    /// Changes the state of items that go to the model, and gives their texts.
+    fn take(&mut self, items: &[usize], state: impl Fn() -> State) -> Part {
+        let mut text = String::new();
+        for at in items {
+            let item = &mut self.items[*at];
+            item.state = state();
+            text += &item.text;
+            text += "\n";
+        }
+        Part::User(text)
+    }
+
+    /// The items that are one turn, from the head.
+    fn run(&self) -> Vec<usize> {
+        let waiting = self.waiting();
+        let Some(head) = waiting.first().map(|at| &self.items[*at]) else {
+            return waiting;
         };
         let is_merged = match head.mode {
             Mode::Collect => !self.has(Bug::CollectNeverMerges),
             Mode::Steer => true,
             Mode::Followup | Mode::Inject => false,
         };
-        let is_system = |item: &Item| item.is_system() && !self.has(Bug::AnswersMerged);
-        if !is_merged || head.is_alone || is_system(head) {
-            return vec![*first];
-        }
-        let joins = |item: &Item| {
+        let may_join = |item: &Item| !item.is_alone && (!item.is_system || self.has(Bug::AnswersMerged));
+        let joins = |at: &usize| {
+            let item = &self.items[*at];
             let by_same = item.by == head.by || self.has(Bug::AuthorsMerged);
-            item.mode == head.mode && by_same && !item.is_alone && !is_system(item)
+            is_merged && may_join(head) && may_join(item) && item.mode == head.mode && by_same
         };
-        let rest = waiting.take_while(|(_, item)| joins(item)).map(|(place, _)| *place);
-        std::iter::once(*first).chain(rest).take(RUN_ITEMS_MAX).collect()
+        let rest = waiting[1..].iter().copied().take_while(joins);
+        waiting[..1].iter().copied().chain(rest).take(RUN_ITEMS_MAX).collect()
     }
 
     /// When a run may start; none: at once.
-    fn due(&self, run: &[i64]) -> Option<Instant> {
-        let (first, newest) = (&self.waiting[run.first()?], &self.waiting[run.last()?]);
-        let waits = first.mode == Mode::Collect && !first.is_alone && !first.is_system();
+    fn due(&self, run: &[usize]) -> Option<Instant> {
+        let (first, newest) = (&self.items[*run.first()?], &self.items[*run.last()?]);
+        let waits = first.mode == Mode::Collect && !first.is_alone && !first.is_system;
         waits.then(|| (newest.arrived + DEBOUNCE).min(first.arrived + DEBOUNCE_MAX))
-    }
-
-    fn turn_begin(&mut self, run: &[i64]) {
-        let items: Placed = run
-            .iter()
-            .filter_map(|place| self.waiting.remove_entry(place))
-            .collect();
-        self.turns += 1;
-        self.turn = Some(Turn {
-            id: format!("turn-{}", self.turns),
-            said: vec![Part::User(texts(&items))],
-            items,
-            notes: Vec::new(),
-            notes_unanswered: Vec::new(),
-            stop: None,
-            failures: 0,
-            retry_at: None,
-        });
     }
 
     pub fn answered(&mut self, answer: Answered, now: Instant) {
@@ -517,66 +460,35 @@ impl Queue {
         match answer {
             // A reply that came before the stop was carried out counts.
             Answered::Reply(text) => {
-                turn.notes.append(&mut turn.notes_unanswered);
-                for (_, item) in turn.items.iter().chain(&turn.notes) {
-                    self.end(&item.id, ItemState::Delivered, "");
-                }
-                self.history.extend(turn.said);
+                self.end_taken(ItemState::Delivered, "", |_| true);
+                self.history.append(&mut turn.said);
                 self.history.push(Part::Reply(text));
+                return;
             }
             Answered::Tool { call, name } => {
-                turn.notes.append(&mut turn.notes_unanswered);
-                turn.said.push(Part::Tool { call, name });
-                if turn.stop.is_none() {
-                    turn.notes_unanswered = self.notes_take();
-                    if !turn.notes_unanswered.is_empty() {
-                        turn.said.push(Part::User(texts(&turn.notes_unanswered)));
-                    }
+                for item in self.items.iter_mut().filter(|item| item.state == State::Noted) {
+                    item.state = State::Taken;
                 }
-                (turn.failures, turn.retry_at) = (0, None);
-                self.turn = Some(turn);
+                turn.said.push(Part::Tool { call, name });
+                let mut notes = self.waiting();
+                notes.retain(|at| self.items[*at].mode == Mode::Inject && turn.stop.is_none());
+                if !notes.is_empty() {
+                    let twice = self.has(Bug::NoteTwice);
+                    turn.said
+                        .push(self.take(&notes, || if twice { State::Waiting } else { State::Noted }));
+                }
+                turn.retry_at = None;
             }
             Answered::Failed => {
                 turn.failures += 1;
                 turn.retry_at = Some(now + RETRY_DELAY);
-                if turn.failures < FAILURES_MAX {
-                    self.turn = Some(turn);
+                if turn.failures >= FAILURES_MAX {
+                    self.end_taken(ItemState::Failed, "the model failed", |state| *state == State::Taken);
                     return;
                 }
-                for (_, item) in turn.items.iter().chain(&turn.notes) {
-                    self.end(&item.id, ItemState::Failed, "the model failed");
-                }
-                self.waiting.extend(turn.notes_unanswered);
             }
         }
-    }
-
-    fn notes_take(&mut self) -> Placed {
-        let is_note = |item: &Item| item.mode == Mode::Inject;
-        let places: Vec<i64> = self
-            .waiting
-            .iter()
-            .filter(|(_, item)| is_note(item))
-            .map(|(place, _)| *place)
-            .collect();
-        if self.has(Bug::NoteTwice) {
-            let again = |place: &i64| {
-                let item = &self.waiting[place];
-                let copy = Item {
-                    id: item.id.clone(),
-                    by: item.by.clone(),
-                    kind: None,
-                    text: item.text.clone(),
-                    ..*item
-                };
-                (*place, copy)
-            };
-            return places.iter().map(again).collect();
-        }
-        places
-            .iter()
-            .filter_map(|place| self.waiting.remove_entry(place))
-            .collect()
+        self.turn = Some(turn);
     }
 
     /// Whether the call in progress is to be dropped.
@@ -584,46 +496,38 @@ impl Queue {
         self.is_crashed || self.turn.as_ref().is_some_and(|turn| turn.stop.is_some())
     }
 
-    /// The process dies. All that is in this struct counts as stored.
-    pub fn crash(&mut self) {
-        self.is_crashed = true;
-    }
-
-    /// The process starts again.
-    fn recover(&mut self) {
-        if self.has(Bug::NoteLostAtCrash)
-            && let Some(turn) = &mut self.turn
-            && !turn.notes_unanswered.is_empty()
-        {
-            turn.said.pop();
-        }
-    }
-
-    /// Ends the turn in progress, if that was requested.
+    /// Ends the turn in progress, if that was requested. What the model has not answered goes back to its place.
     fn turn_stop(&mut self) {
-        let Some(turn) = self.turn.take() else {
-            return;
-        };
-        let Some(stop) = turn.stop else {
-            self.turn = Some(turn);
-            return;
-        };
-        for (_, item) in turn.items.iter().chain(&turn.notes) {
-            self.end(&item.id, ItemState::Cancelled, &stop.reason);
+        if let Some(Turn { stop: Some(stop), .. }) = self.turn.take_if(|turn| turn.stop.is_some()) {
+            self.end_taken(ItemState::Cancelled, &stop.reason, |state| *state == State::Taken);
+            let holds = stop.then == Then::Hold && !self.has(Bug::StopRestarts);
+            self.is_stopped |= holds && !self.waiting().is_empty();
         }
-        // What the model has not answered goes back to its place.
-        self.waiting.extend(turn.notes_unanswered);
-        let holds = stop.then == Then::Hold && !self.has(Bug::StopRestarts);
-        self.is_stopped |= holds && !self.waiting.is_empty();
     }
 
-    fn end(&mut self, id: &str, state: ItemState, reason: &str) {
-        let reason = reason.to_owned();
-        self.outcomes.insert(id.to_owned(), Outcome { state, reason });
+    /// Ends the items of the turn that `ends` chooses; the others wait again.
+    fn end_taken(&mut self, state: ItemState, reason: &str, ends: impl Fn(&State) -> bool) {
+        for item in self
+            .items
+            .iter_mut()
+            .filter(|item| matches!(item.state, State::Taken | State::Noted))
+        {
+            item.state = if ends(&item.state) {
+                ended(state, reason)
+            } else {
+                State::Waiting
+            };
+        }
     }
 }
 
-fn texts(items: &Placed) -> String {
-    let texts: Vec<&str> = items.iter().map(|(_, item)| item.text.as_str()).collect();
-    texts.join("\n")
+fn outcome(state: ItemState, reason: &str) -> Outcome {
+    Outcome {
+        state,
+        reason: reason.to_owned(),
+    }
+}
+
+fn ended(state: ItemState, reason: &str) -> State {
+    State::Ended(outcome(state, reason))
 }
