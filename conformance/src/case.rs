@@ -7,9 +7,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::{Table, Value};
 
-use crate::protocol::{
-    Author, AuthorKind, EditOp, Feature, Gate, Hello, ItemState, Mode, Op, Running, StopState, Then, Victim,
-};
+use crate::protocol::{Author, AuthorKind, EditOp, Gate, Hello, ItemState, Mode, Running, StopState, Then, Victim};
 
 /// The shipped chapters, in the order of the document.
 const SHIPPED: [(&str, &str); 8] = [
@@ -51,15 +49,33 @@ pub struct Case {
     pub steps: Vec<Step>,
 }
 
-/// A step: the fields of all steps, and those of its verb.
+/// A step: its verb with the fields beside it, and the fields that many verbs have.
 #[derive(Debug)]
 pub struct Step {
-    pub session: String,
-    pub by: String,
     /// As it is written: `send a, mode steer`.
     pub text: String,
     pub action: Action,
+    pub common: Common,
 }
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Common {
+    #[serde(default = "session")]
+    pub session: String,
+    #[serde(default = "author")]
+    pub by: String,
+    /// The name of a `queue` step's `keep`; if absent, the current revision.
+    pub revision: Option<String>,
+    /// The turn that was running then.
+    pub turn: Option<String>,
+    /// The answer of the driver.
+    #[serde(default)]
+    pub expect: Expect,
+    pub code: Option<String>,
+}
+
+const COMMON: [&str; 6] = ["session", "by", "revision", "turn", "expect", "code"];
 
 /// The verbs of steps, each a key of its table with the fields beside it.
 macro_rules! actions {
@@ -85,45 +101,13 @@ macro_rules! actions {
 
 actions! {
     // Of the driver.
-    "send" Send {
-        send: String,
-        #[serde(default = "followup")]
-        mode: String,
-        r#type: Option<String>,
-        #[serde(default)]
-        expect: Expect,
-        code: Option<String>,
-    }
+    "send" Send { send: String, #[serde(default = "followup")] mode: String, r#type: Option<String> }
     // Items until one is refused as `queue_full`.
     "fill" Fill { fill: String }
-    "edit" Edit {
-        edit: String,
-        op: EditOp,
-        // The name of a `queue` step's `keep`; else the current revision.
-        revision: Option<String>,
-        turn: Option<String>,
-        #[serde(default)]
-        expect: Expect,
-        code: Option<String>,
-        // With `expect = "either"`: what follows each answer.
-        #[serde(default)]
-        ok: Vec<Step>,
-        #[serde(default)]
-        conflict: Vec<Step>,
-    }
-    "order" Order {
-        order: Vec<String>,
-        revision: Option<String>,
-        #[serde(default)]
-        expect: Expect,
-        code: Option<String>,
-    }
-    "stop" Stop {
-        stop: Then,
-        turn: Option<String>,
-        #[serde(default = "stopping")]
-        state: StopState,
-    }
+    // With `expect = "either"`, steps may follow each answer.
+    "edit" Edit { edit: String, op: EditOp, #[serde(default)] ok: Vec<Step>, #[serde(default)] conflict: Vec<Step> }
+    "order" Order { order: Vec<String> }
+    "stop" Stop { stop: Then, #[serde(default = "stopping")] state: StopState }
     "hold" Hold { hold: Running }
     "resume" Resume { resume: Gate }
     "queue" Queue { queue: Vec<String>, running: Option<Vec<String>>, gate: Option<String>, keep: Option<String> }
@@ -141,54 +125,42 @@ actions! {
 
 impl<'de> Deserialize<'de> for Step {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Step, D::Error> {
-        let mut table = Table::deserialize(deserializer)?;
-        let verb = VERBS
-            .iter()
-            .find(|verb| table.contains_key(**verb))
-            .copied()
-            .unwrap_or_default();
-        let text = text_of(verb, &table);
-        let mut common = |field, default: &str| match table.remove(field) {
-            None => Ok(default.to_owned()),
-            Some(Value::String(text)) => Ok(text),
-            Some(other) => Err(D::Error::custom(format!("{field} is a text, and not {other:?}"))),
-        };
-        let (session, by) = (common("session", SESSION)?, common("by", AUTHOR)?);
-        let action = Action::read(verb, table).map_err(|error| D::Error::custom(format!("step `{text}`: {error}")))?;
-        Ok(Step {
-            session,
-            by,
-            text,
-            action,
-        })
+        let table = Table::deserialize(deserializer)?;
+        let (verb, text) = (verb_of(&table), text_of(&table));
+        let (common, own): (Table, Table) = table.into_iter().partition(|(key, _)| COMMON.contains(&key.as_str()));
+        let read = || Ok((Action::read(verb, own)?, common.try_into()?));
+        let read = read().map_err(|error: toml::de::Error| D::Error::custom(format!("step `{text}`: {error}")));
+        let (action, common) = read?;
+        Ok(Step { text, action, common })
     }
 }
 
+/// Empty for a step without a verb.
+fn verb_of(table: &Table) -> &'static str {
+    let verb = VERBS.iter().find(|verb| table.contains_key(**verb));
+    verb.copied().unwrap_or_default()
+}
+
 /// A step in one line, its verb first.
-fn text_of(verb: &str, table: &Table) -> String {
+fn text_of(table: &Table) -> String {
+    let verb = verb_of(table);
     let part = |(key, value): (&String, &Value)| match value {
         Value::Boolean(true) => key.clone(),
         value => format!("{key} {}", value_text(value)),
     };
     let (first, rest): (Vec<_>, Vec<_>) = table.iter().partition(|(key, _)| *key == verb);
-    first.into_iter().chain(rest).map(part).collect::<Vec<_>>().join(", ")
+    let parts: Vec<String> = first.into_iter().chain(rest).map(part).collect();
+    parts.join(", ")
 }
 
 fn value_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
-        Value::Array(values) if values.is_empty() => "nothing".to_owned(),
-        Value::Array(values) if values[0].is_table() => {
-            let step = |value: &Value| {
-                let table = value.as_table()?;
-                let verb = VERBS.iter().find(|verb| table.contains_key(**verb))?;
-                Some(text_of(verb, table))
-            };
-            format!("[{}]", values.iter().filter_map(step).collect::<Vec<_>>().join(" → "))
-        }
-        Value::Array(values) => values.iter().map(value_text).collect::<Vec<_>>().join(" "),
         Value::Integer(number) => number.to_string(),
-        other => format!("{other:?}"),
+        Value::Table(step) => format!("({})", text_of(step)),
+        Value::Array(values) if values.is_empty() => "nothing".to_owned(),
+        Value::Array(values) => values.iter().map(value_text).collect::<Vec<_>>().join(" "),
+        Value::Boolean(_) | Value::Float(_) | Value::Datetime(_) => format!("{value:?}"),
     }
 }
 
@@ -206,6 +178,14 @@ pub enum Expect {
     Either,
 }
 
+fn session() -> String {
+    SESSION.to_owned()
+}
+
+fn author() -> String {
+    AUTHOR.to_owned()
+}
+
 fn followup() -> String {
     Mode::Followup.word().to_owned()
 }
@@ -215,13 +195,14 @@ fn stopping() -> StopState {
 }
 
 pub fn author_of(name: &str) -> Author {
-    Author {
-        kind: match SERVICES.contains(&name) {
-            true => AuthorKind::Service,
-            false => AuthorKind::Person,
-        },
-        name: name.to_owned(),
-    }
+    let is_service = SERVICES.contains(&name);
+    let kind = if is_service {
+        AuthorKind::Service
+    } else {
+        AuthorKind::Person
+    };
+    let name = name.to_owned();
+    Author { kind, name }
 }
 
 /// What a driver may lack, in words: `mode steer`, `feature restart`.
@@ -254,44 +235,36 @@ impl Case {
 
 impl Step {
     fn needs(&self, needs: &mut Needs) {
-        let op = |op: Op| format!("operation {op}");
-        let feature = |feature: Feature| format!("feature {feature}");
-        let (mut revision, mut turn) = (None, None);
-        match &self.action {
+        let word = |word: &str| Some(word.to_owned());
+        let own = match &self.action {
             // An unknown mode is sent to be refused.
-            Action::Send(step) => needs.extend(Mode::parse(&step.mode).map(|mode| format!("mode {mode}"))),
-            Action::Fill(_) => needs.extend([LIMIT.to_owned()]),
+            Action::Send(step) => Mode::parse(&step.mode).map(|mode| format!("mode {mode}")),
             Action::Edit(step) => {
-                (revision, turn) = (step.revision.as_ref(), step.turn.as_ref());
-                needs.insert(op(step.op.into()));
                 step.ok.iter().chain(&step.conflict).for_each(|step| step.needs(needs));
+                Some(format!("operation {}", step.op))
             }
-            Action::Order(step) => {
-                revision = step.revision.as_ref();
-                needs.insert(op(Op::Order));
-            }
-            Action::Stop(step) => {
-                turn = step.turn.as_ref();
-                needs.insert(op(Op::Stop));
-            }
-            Action::Hold(_) => needs.extend([op(Op::Hold)]),
-            Action::Resume(step) if step.resume == Gate::Stopped => needs.extend([op(Op::Resume)]),
-            Action::Resume(_) => needs.extend([op(Op::Hold)]),
-            Action::Queue(_) => needs.extend([op(Op::Queue)]),
-            Action::Crash(step) if step.crash == Victim::Service => needs.extend([feature(Feature::Restart)]),
-            Action::Crash(_) => needs.extend([feature(Feature::Replicas)]),
-            Action::Tool(_) => needs.extend([TOOL.to_owned()]),
-            Action::Outcome(_)
-            | Action::Call(_)
-            | Action::Reply(_)
-            | Action::Fail(_)
-            | Action::Hang(_)
-            | Action::Closed(_)
-            | Action::Quiet(_) => {}
-        }
-        needs.extend(revision.map(|_| feature(Feature::Revision)));
-        needs.extend(revision.or(turn).map(|_| op(Op::Queue)));
-        needs.extend((self.by != AUTHOR).then(|| feature(Feature::Authors)));
+            Action::Crash(step) => word(match step.crash {
+                Victim::Service => "feature restart",
+                Victim::Replica => "feature replicas",
+            }),
+            Action::Resume(step) => word(match step.resume {
+                Gate::Stopped => "operation resume",
+                Gate::Pause => "operation hold",
+            }),
+            Action::Order(_) => word("operation order"),
+            Action::Stop(_) => word("operation stop"),
+            Action::Hold(_) => word("operation hold"),
+            Action::Queue(_) => word("operation queue"),
+            Action::Tool(_) => word(TOOL),
+            Action::Fill(_) => word(LIMIT),
+            Action::Outcome(_) | Action::Call(_) | Action::Reply(_) | Action::Fail(_) => None,
+            Action::Hang(_) | Action::Closed(_) | Action::Quiet(_) => None,
+        };
+        needs.extend(own);
+        let Common { by, revision, turn, .. } = &self.common;
+        needs.extend(revision.as_ref().and(word("feature revision")));
+        needs.extend(revision.as_ref().or(turn.as_ref()).and(word("operation queue")));
+        needs.extend(word("feature authors").filter(|_| by != AUTHOR));
     }
 }
 
@@ -306,11 +279,9 @@ fn chapter_parse(name: &str, text: &str) -> anyhow::Result<Chapter> {
 
 /// The chapters of a folder, by file name, or the shipped ones.
 pub fn chapters_read(folder: Option<&Path>) -> anyhow::Result<Vec<Chapter>> {
+    let shipped = SHIPPED.iter().map(|(name, text)| chapter_parse(name, text));
     let chapters: Vec<Chapter> = match folder {
-        None => SHIPPED
-            .iter()
-            .map(|(name, text)| chapter_parse(name, text))
-            .collect::<anyhow::Result<_>>()?,
+        None => shipped.collect::<anyhow::Result<_>>()?,
         Some(folder) => folder_read(folder).with_context(|| format!("cases in {}", folder.display()))?,
     };
     let mut names = BTreeSet::new();
@@ -326,11 +297,8 @@ fn folder_read(folder: &Path) -> anyhow::Result<Vec<Chapter>> {
         let path = entry?.path();
         if path.extension().is_some_and(|ending| ending == "toml") {
             ensure!(paths.len() < FILES_MAX, "more than {FILES_MAX} files");
-            ensure!(
-                path.metadata()?.len() <= FILE_BYTES_MAX,
-                "{} is too large",
-                path.display()
-            );
+            let bytes = path.metadata()?.len();
+            ensure!(bytes <= FILE_BYTES_MAX, "{} is too large", path.display());
             paths.push(path);
         }
     }
@@ -360,24 +328,10 @@ mod tests {
         "#;
         let chapter = chapter_parse("t", text).unwrap();
         let needs: Vec<String> = chapter.cases[0].needs().into_iter().collect();
-        assert_eq!(
-            needs,
-            [
-                "a tool",
-                "feature authors",
-                "feature replicas",
-                "mode collect",
-                "operation withdraw"
-            ]
-        );
-        let texts: Vec<&str> = chapter.cases[0].steps.iter().map(|step| step.text.as_str()).collect();
-        assert_eq!(
-            texts[..2],
-            [
-                "send a, by bob, mode collect",
-                "edit a, expect either, ok [crash replica], op withdraw"
-            ]
-        );
+        let expected = "a tool, feature authors, feature replicas, mode collect, operation withdraw";
+        assert_eq!(needs.join(", "), expected);
+        let text = &chapter.cases[0].steps[1].text;
+        assert_eq!(text, "edit a, expect either, ok (crash replica), op withdraw");
     }
 
     #[test]
@@ -391,15 +345,5 @@ mod tests {
         check("{ send = 'a', mod = 'collect' }", "unknown field `mod`");
         check("{ edit = 'a', op = 'paint' }", "unknown variant `paint`");
         check("", "1 to 100 steps");
-    }
-
-    #[test]
-    fn the_shipped_cases_can_be_read() {
-        assert!(
-            chapters_read(None)
-                .unwrap()
-                .iter()
-                .all(|chapter| !chapter.cases.is_empty())
-        );
     }
 }

@@ -14,7 +14,7 @@ Generated from `conformance/cases/` by `queue-conformance --doc docs/queue-modes
 text of b. A `call` is a request of the service to the model: `call b c` means that the model gets exactly these new items, in this
 order, in one call; `call nothing`, that it gets tool results only. After it, the model answers (`reply`), asks for a tool (`tool`),
 fails (`fail`), or begins an answer that does not go on (`hang`). `closed` means that the service closes the call; `quiet 200`, that no
-call comes for 200 ms.
+call comes for 200 ms. `hold` and `resume pause` begin and end a pause; `resume stopped` goes on after a stop. `queue` lists what waits.
 ";
 
 pub fn document(chapters: &[Chapter]) -> String {

@@ -2,7 +2,12 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its output is its result")]
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use anyhow::{Context, ensure};
 use clap::Parser;
@@ -71,45 +76,45 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
     let mut driver = Driver::start(command, &model.url).await?;
     let name = driver.hello.name.clone();
     let offers = offers(&driver.hello);
+    // Ids of another run may still be known to the service.
+    let run = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_millis();
     let mut results = Vec::new();
-    let mut is_lost = None;
+    let mut lost = None;
     for (n, case) in cases.into_iter().enumerate() {
         let began = Instant::now();
-        let (verdict, detail) = match (&is_lost, case.needs().difference(&offers).next()) {
+        let (verdict, detail) = match (&lost, case.needs().difference(&offers).next()) {
             (_, Some(lacks)) => (Verdict::NotSupported, format!("the driver does not offer {lacks}")),
             (Some(reason), None) => (Verdict::Fail, format!("not run: {reason}")),
-            (None, None) => {
-                let prefix = format!("qc{:x}x{n}", std::process::id());
-                match case_run(case, &prefix, wait, &mut driver, &mut model).await {
-                    Ok(()) => (Verdict::Pass, String::new()),
-                    Err(Failure { error, is_final }) => {
-                        is_lost = is_final.then(|| format!("{error:#}"));
-                        failed(&driver, case, &error)
-                    }
+            (None, None) => match case_run(case, &format!("qc{run:x}x{n}"), wait, &mut driver, &mut model).await {
+                Ok(()) => (Verdict::Pass, String::new()),
+                Err(Failure { error, is_final }) => {
+                    lost = is_final.then(|| format!("{error:#}"));
+                    failed(&driver, case, &error)
                 }
-            }
+            },
         };
-        let result = CaseResult {
-            name: case.name.clone(),
+        let (name, elapsed_ms) = (case.name.clone(), began.elapsed().as_millis());
+        if !arguments.json {
+            eprintln!("{verdict:13} {name}");
+        }
+        results.push(CaseResult {
+            name,
             verdict,
             detail,
-            elapsed_ms: began.elapsed().as_millis(),
-        };
-        if !arguments.json {
-            eprintln!("{:13} {}", result.verdict, result.name);
-        }
-        results.push(result);
+            elapsed_ms,
+        });
     }
     // A driver that is out of step is killed with the program.
-    if is_lost.is_none() {
+    if lost.is_none() {
         driver.end().await?;
     }
     let report = Report::new(&name, results);
     if arguments.json {
-        println!(
-            "{}",
-            serde_json::to_string_pretty(&report).context("could not write the report")?
-        );
+        let text = serde_json::to_string_pretty(&report).context("could not write the report")?;
+        println!("{text}");
     } else {
         print!("{}", report.table());
     }

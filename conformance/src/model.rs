@@ -94,17 +94,15 @@ async fn receive(State(calls): State<mpsc::Sender<Call>>, uri: Uri, body: Bytes)
         return StatusCode::SERVICE_UNAVAILABLE.into_response();
     }
     // The server drops this future when the client closes the connection; the sender sees that.
-    answer
-        .await
-        .unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
+    let answer = answer.await;
+    answer.unwrap_or_else(|_| StatusCode::SERVICE_UNAVAILABLE.into_response())
 }
 
 impl Call {
     fn read(path: &str, body: &[u8], held: oneshot::Sender<Response>) -> anyhow::Result<Call> {
         let forms = [("/v1/responses", Form::Responses), ("/v1/chat/completions", Form::Chat)];
-        let found = forms
-            .iter()
-            .find_map(|(end, form)| Some((path.strip_suffix(end)?, *form)));
+        let found = forms.map(|(end, form)| Some((path.strip_suffix(end)?, form)));
+        let found = found.into_iter().flatten().next();
         let (path, form) = found.context("only /v1/responses and /v1/chat/completions are served")?;
         let body: Value = serde_json::from_slice(body).context("the body is not JSON")?;
         let (text, results) = match (form, &body["input"], &body["messages"]) {
@@ -131,21 +129,13 @@ impl Call {
         }
     }
 
-    /// Whether the service still waits for the answer.
-    pub fn is_open(&self) -> bool {
-        match &self.held {
-            Held::Waiting(tx) => !tx.is_closed(),
-            Held::Hanging(tx) => !tx.is_closed(),
-            Held::Answered => false,
-        }
+    pub fn is_answered(&self) -> bool {
+        matches!(self.held, Held::Answered)
     }
 
     fn answer(&mut self, response: Response) -> anyhow::Result<()> {
         match std::mem::replace(&mut self.held, Held::Answered) {
-            Held::Waiting(tx) => match tx.send(response) {
-                Ok(()) => Ok(()),
-                Err(_) => bail!("the service had closed the call"),
-            },
+            Held::Waiting(tx) => tx.send(response).ok().context("the service had closed the call"),
             Held::Hanging(_) | Held::Answered => bail!("the call has an answer already"),
         }
     }
@@ -246,17 +236,9 @@ fn news(items: &[Value]) -> (String, Vec<String>) {
     let (mut text, mut results) = (String::new(), Vec::new());
     for item in &items[from..] {
         if item["role"] == "user" {
-            text += "\n";
-            match &item["content"] {
-                Value::String(content) => text += content,
-                content => text.extend(
-                    content
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .filter_map(|part| part["text"].as_str()),
-                ),
-            }
+            let content = &item["content"];
+            let parts = content.as_array().into_iter().flatten().map(|part| &part["text"]);
+            text.extend(std::iter::once(content).chain(parts).filter_map(Value::as_str));
         }
         let result = item["tool_call_id"].as_str().or(item["call_id"].as_str());
         results.extend(result.map(str::to_owned));
@@ -280,23 +262,15 @@ mod tests {
             assert_eq!(found, text, "{items}");
             assert_eq!(ids, results, "{items}");
         };
-        check(
-            json!([{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]),
-            "\na",
-            &[],
-        );
-        check(
-            json!([{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "c"},
-                {"type": "function_call_output", "call_id": "c", "output": "no"},
-                {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "b"}]}]),
-            "\nb",
-            &["c"],
-        );
-        check(
-            json!([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": []}, {"role": "tool", "tool_call_id": "c", "content": "x"}]),
-            "",
-            &["c"],
-        );
+        let plain = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]);
+        check(plain, "a", &[]);
+        let responses = json!([{"role": "user", "content": "a"}, {"type": "function_call", "call_id": "c"},
+            {"type": "function_call_output", "call_id": "c", "output": "no"},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "b"}]}]);
+        check(responses, "b", &["c"]);
+        let chat = json!([{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": []},
+            {"role": "tool", "tool_call_id": "c", "content": "x"}]);
+        check(chat, "", &["c"]);
     }
 
     #[test]
@@ -304,10 +278,11 @@ mod tests {
         let read = |path: &str, body: &str| Call::read(path, body.as_bytes(), oneshot::channel().0);
         assert_eq!(read("/r1/v1/responses", r#"{"input":"hello"}"#).unwrap().path, "/r1");
         assert_eq!(read("/v1/chat/completions", r#"{"messages":[]}"#).unwrap().text, "");
+        let messages = r#"{"messages":[]}"#;
         for (path, body) in [
             ("/v1/models", "{}"),
             ("/v1/responses", "{"),
-            ("/v1/responses", r#"{"messages":[]}"#),
+            ("/v1/responses", messages),
         ] {
             assert!(read(path, body).is_err(), "{path} {body}");
         }

@@ -100,6 +100,8 @@ macro_rules! words {
     )* };
 }
 
+pub(crate) use words;
+
 words! {
     /// How a busy session takes an item.
     Mode { Followup = "followup", Collect = "collect", Steer = "steer", Inject = "inject" }
@@ -130,18 +132,6 @@ words! {
     }
     StopState { Stopping = "stopping", Nothing = "nothing", Over = "over" }
     AuthorKind { Person = "person", Service = "service" }
-}
-
-impl From<EditOp> for Op {
-    fn from(op: EditOp) -> Op {
-        match op {
-            EditOp::Replace => Op::Replace,
-            EditOp::Withdraw => Op::Withdraw,
-            EditOp::Promote => Op::Promote,
-            EditOp::Steer => Op::Steer,
-            EditOp::Inject => Op::Inject,
-        }
-    }
 }
 
 impl ItemState {
@@ -188,6 +178,13 @@ impl Answer {
             Answer::Ok(value) => Answer::ok(read(value)?),
             refused => refused,
         })
+    }
+
+    pub fn refusal(&self) -> Option<&Refusal> {
+        match self {
+            Answer::Ok(_) => None,
+            Answer::Refused(refusal) | Answer::Conflict(refusal) => Some(refusal),
+        }
     }
 
     /// `{"ok":{}}`

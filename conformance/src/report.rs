@@ -2,26 +2,17 @@
 
 use std::fmt::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    Pass,
-    Fail,
-    /// It failed as the driver had declared.
-    Differs,
-    NotSupported,
-}
+use crate::protocol::words;
 
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Verdict::Pass => "pass",
-            Verdict::Fail => "fail",
-            Verdict::Differs => "differs",
-            Verdict::NotSupported => "not supported",
-        })
+words! {
+    Verdict {
+        Pass = "pass",
+        Fail = "fail",
+        /// It failed as the driver had declared.
+        Differs = "differs",
+        NotSupported = "not supported",
     }
 }
 

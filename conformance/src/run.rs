@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    case::{self, Action, Case, Expect, Step, author_of},
+    case::{self, Action, Case, Common, Expect, Step, author_of},
     driver::Driver,
     model::{Call, Model, closed_within},
     protocol::{self, Answer, EditOp, Mode, Op, Outcome, QueueState, Request, Stopping, Verb},
@@ -110,72 +110,84 @@ impl Run<'_> {
     }
 
     async fn step(&mut self, step: &Step) -> anyhow::Result<()> {
-        let (name, by) = (step.session.as_str(), step.by.as_str());
+        let (name, by) = (step.common.session.as_str(), step.common.by.as_str());
         if !self.sessions.contains_key(name) {
             let (task, agent) = (self.prefix.to_owned(), name.to_owned());
             let created = self.ask_ok::<Value>(name, by, Verb::Session { task, agent }).await;
             created.context("could not create a session")?;
             self.sessions.insert(name.to_owned(), Session::default());
         }
-        match &step.action {
-            Action::Send(step) => {
-                let verb = self.new_item(&step.send, &step.mode, step.r#type.clone());
-                expect(&self.ask(name, by, verb).await?, step.expect, step.code.as_deref())
-            }
-            Action::Fill(step) => self.fill(name, by, &step.fill).await,
-            Action::Edit(step) => self.edit(name, by, step).await,
-            Action::Order(step) => {
-                let queue = self.queue_seen(name, step.revision.as_deref()).await?;
-                let items = step.order.iter().map(|item| self.id(item)).collect();
-                let verb = Verb::Order {
+        let verb = match &step.action {
+            Action::Send(new) => self.new_item(&new.send, &new.mode, new.r#type.clone()),
+            Action::Edit(edit) => self.edit(step, edit).await?,
+            Action::Order(order) => {
+                let queue = self.queue_seen(&step.common).await?;
+                let items = order.order.iter().map(|item| self.id(item)).collect();
+                Verb::Order {
                     items,
                     revision: queue.revision,
-                };
-                expect(&self.ask(name, by, verb).await?, step.expect, step.code.as_deref())
+                }
             }
-            Action::Stop(step) => {
-                let turn = step.turn.as_ref().map(|kept| self.turn(kept)).transpose()?;
-                let stopping: Stopping = self.ask_ok(name, by, Verb::Stop { then: step.stop, turn }).await?;
-                ensure!(stopping.state == step.state, "the driver says {}", stopping.state);
-                Ok(())
-            }
-            Action::Hold(step) => self.ask_done(name, by, Verb::Hold { running: step.hold }).await,
-            Action::Resume(step) => self.ask_done(name, by, Verb::Resume { gate: step.resume }).await,
-            Action::Queue(step) => self.queue_becomes(name, step).await,
-            Action::Outcome(step) => {
-                let Outcome { state, reason } = self.outcome_await(name, &step.outcome).await?;
-                let fits = state == step.is && step.reason.as_ref().is_none_or(|part| reason.contains(part));
-                ensure!(fits, "it is {state}: {reason}");
-                Ok(())
-            }
-            Action::Crash(step) => {
+            Action::Stop(stop) => Verb::Stop {
+                then: stop.stop,
+                turn: self.turn(&step.common)?,
+            },
+            Action::Hold(hold) => Verb::Hold { running: hold.hold },
+            Action::Resume(resume) => Verb::Resume { gate: resume.resume },
+            Action::Crash(crash) => {
                 let path = self.current(name).map(|call| call.path.clone()).unwrap_or_default();
-                self.ask_done(name, by, Verb::Crash { what: step.crash, path }).await
+                Verb::Crash {
+                    what: crash.crash,
+                    path,
+                }
             }
-            Action::Call(step) => self.call(name, &step.call).await,
-            Action::Reply(step) => self.current(name)?.reply(&step.reply),
+            Action::Fill(fill) => return self.fill(name, by, &fill.fill).await,
+            Action::Queue(queue) => return self.queue_becomes(name, queue).await,
+            Action::Outcome(expected) => {
+                let Outcome { state, reason } = self.outcome_await(name, &expected.outcome).await?;
+                let fits = state == expected.is && expected.reason.as_ref().is_none_or(|part| reason.contains(part));
+                ensure!(fits, "it is {state}: {reason}");
+                return Ok(());
+            }
+            Action::Call(call) => return self.call(name, &call.call).await,
+            Action::Reply(reply) => return self.current(name)?.reply(&reply.reply),
             Action::Tool(_) => {
                 let tool = self.driver.hello.tool.clone().context("the driver names no tool")?;
                 self.asked += 1;
                 // Says which session it is of, for a call that brings only its result.
                 let id = format!("{}-call-{}-{name}", self.prefix, self.asked);
-                self.current(name)?.ask(&id, &tool)
+                return self.current(name)?.ask(&id, &tool);
             }
-            Action::Fail(step) => self.current(name)?.fail(step.fail),
-            Action::Hang(_) => self.current(name)?.hang(),
+            Action::Fail(fail) => return self.current(name)?.fail(fail.fail),
+            Action::Hang(_) => return self.current(name)?.hang(),
             Action::Closed(_) => {
                 let wait = self.wait;
                 ensure!(
                     closed_within(self.current(name)?, wait).await,
                     "the call is still open after {wait:?}"
                 );
+                return Ok(());
+            }
+            Action::Quiet(quiet) => {
+                self.receive_until(Instant::now() + Duration::from_millis(quiet.quiet))
+                    .await?;
+                return self.nothing_pending();
+            }
+        };
+        let answer = self.ask(name, by, verb).await?;
+        expect(&answer, step.common.expect, step.common.code.as_deref())?;
+        match (&step.action, answer) {
+            (Action::Stop(stop), Answer::Ok(answer)) => {
+                let Stopping { state } = serde_json::from_value(answer).context("the driver's answer")?;
+                ensure!(state == stop.state, "the driver says {state}");
                 Ok(())
             }
-            Action::Quiet(step) => {
-                self.receive_until(Instant::now() + Duration::from_millis(step.quiet))
-                    .await?;
-                self.nothing_pending()
+            (Action::Edit(edit), Answer::Ok(_)) => {
+                *self.versions.entry(edit.edit.clone()).or_insert(1) += u32::from(edit.op == EditOp::Replace);
+                self.steps_in(&edit.ok).await
             }
+            (Action::Edit(edit), Answer::Refused(_) | Answer::Conflict(_)) => self.steps_in(&edit.conflict).await,
+            _ => Ok(()),
         }
     }
 
@@ -219,10 +231,6 @@ impl Run<'_> {
         }
     }
 
-    async fn ask_done(&mut self, name: &str, by: &str, verb: Verb) -> anyhow::Result<()> {
-        self.ask_ok::<Value>(name, by, verb).await.map(drop)
-    }
-
     fn new_item(&self, item: &str, mode: &str, kind: Option<String>) -> Verb {
         let (mode, text) = (mode.to_owned(), self.text(item, 1));
         Verb::Send(protocol::Send {
@@ -245,38 +253,32 @@ impl Run<'_> {
         bail!("more than {max} items were accepted")
     }
 
-    async fn edit(&mut self, name: &str, by: &str, step: &case::Edit) -> anyhow::Result<()> {
-        let queue = self.queue_seen(name, step.revision.as_deref()).await?;
-        let version = self.versions.get(&step.edit).map_or(1, |version| *version) + 1;
-        let (item, is_new_text) = (self.id(&step.edit), step.op == EditOp::Replace);
-        let edit = protocol::Edit {
-            revision: match step.op {
+    async fn edit(&mut self, step: &Step, edit: &case::Edit) -> anyhow::Result<Verb> {
+        let queue = self.queue_seen(&step.common).await?;
+        let version = self.versions.get(&edit.edit).map_or(1, |version| *version);
+        let item = self.id(&edit.edit);
+        let of_item = queue.items.iter().find(|waiting| waiting.item == item);
+        Ok(Verb::Edit(protocol::Edit {
+            revision: match edit.op {
                 EditOp::Promote => queue.revision,
-                EditOp::Replace | EditOp::Withdraw | EditOp::Steer | EditOp::Inject => queue
-                    .items
-                    .into_iter()
-                    .find(|waiting| waiting.item == item)
-                    .and_then(|item| item.revision),
+                EditOp::Replace | EditOp::Withdraw | EditOp::Steer | EditOp::Inject => {
+                    of_item.and_then(|item| item.revision.clone())
+                }
             },
-            turn: step.turn.as_ref().map(|kept| self.turn(kept)).transpose()?,
-            text: is_new_text.then(|| self.text(&step.edit, version)),
+            turn: self.turn(&step.common)?,
+            text: (edit.op == EditOp::Replace).then(|| self.text(&edit.edit, version + 1)),
             item,
-            op: step.op,
-        };
-        let answer = self.ask(name, by, Verb::Edit(edit)).await?;
-        expect(&answer, step.expect, step.code.as_deref())?;
-        if !matches!(answer, Answer::Ok(_)) {
-            return self.steps_in(&step.conflict).await;
-        }
-        self.versions.extend(is_new_text.then(|| (step.edit.clone(), version)));
-        self.steps_in(&step.ok).await
+            op: edit.op,
+        }))
     }
 
     /// The queue as a step has kept it, or as it is. A driver without `queue` gets edits without revisions.
-    async fn queue_seen(&mut self, name: &str, kept: Option<&str>) -> anyhow::Result<QueueState> {
-        match kept {
+    async fn queue_seen(&mut self, common: &Common) -> anyhow::Result<QueueState> {
+        match &common.revision {
             Some(kept) => self.kept(kept).cloned(),
-            None if self.driver.hello.ops.contains(&Op::Queue) => self.ask_ok(name, case::AUTHOR, Verb::Queue).await,
+            None if self.driver.hello.ops.contains(&Op::Queue) => {
+                self.ask_ok(&common.session, case::AUTHOR, Verb::Queue).await
+            }
             None => Ok(QueueState::default()),
         }
     }
@@ -285,12 +287,18 @@ impl Run<'_> {
         self.kept.get(name).with_context(|| format!("no step keeps {name}"))
     }
 
-    fn turn(&self, kept: &str) -> anyhow::Result<String> {
+    /// The turn that a step names.
+    fn turn(&self, common: &Common) -> anyhow::Result<Option<String>> {
+        let Some(kept) = &common.turn else {
+            return Ok(None);
+        };
         let running = self.kept(kept)?.running.as_ref();
-        Ok(running
-            .with_context(|| format!("no turn was running in {kept}"))?
-            .turn
-            .clone())
+        Ok(Some(
+            running
+                .with_context(|| format!("no turn was running in {kept}"))?
+                .turn
+                .clone(),
+        ))
     }
 
     async fn queue_becomes(&mut self, name: &str, step: &case::Queue) -> anyhow::Result<()> {
@@ -387,9 +395,7 @@ impl Run<'_> {
             .back_mut()
             .map(|(call, _)| call)
             .or(session.current.as_mut());
-        if let Some(before) = before
-            && before.is_open()
-        {
+        if let Some(before) = before.filter(|call| !call.is_answered()) {
             let closed = closed_within(before, CLOSE_GRACE).await;
             ensure!(
                 closed,
@@ -433,10 +439,9 @@ fn expect(answer: &Answer, expected: Expect, code: Option<&str>) -> anyhow::Resu
         | (Answer::Conflict(_), Expect::Ok | Expect::Refused) => false,
     };
     let fits = fits
-        && match answer {
-            Answer::Refused(refusal) | Answer::Conflict(refusal) => code.is_none_or(|code| refusal.code == code),
-            Answer::Ok(_) => true,
-        };
+        && answer
+            .refusal()
+            .is_none_or(|refusal| code.is_none_or(|code| refusal.code == code));
     ensure!(fits, "the driver says {answer}");
     Ok(())
 }

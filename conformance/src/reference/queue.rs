@@ -84,13 +84,6 @@ pub enum Next {
     Rest(Option<Instant>),
 }
 
-/// What the model answered.
-pub enum Answered {
-    Reply(String),
-    Tool { call: String, name: String },
-    Failed,
-}
-
 #[derive(Default)]
 pub struct Queue {
     bug: Option<Bug>,
@@ -120,11 +113,16 @@ impl Queue {
 
     /// Indices of the waiting items, in their order.
     fn waiting(&self) -> Vec<usize> {
-        let mut waiting: Vec<usize> = (0..self.items.len())
-            .filter(|at| self.items[*at].state == State::Waiting)
-            .collect();
+        let all = 0..self.items.len();
+        let mut waiting: Vec<usize> = all.filter(|at| self.items[*at].state == State::Waiting).collect();
         waiting.sort_by_key(|at| self.items[*at].place);
         waiting
+    }
+
+    /// The items of the turn in progress.
+    fn in_turn(&mut self) -> impl Iterator<Item = &mut Item> {
+        let items = self.items.iter_mut();
+        items.filter(|item| matches!(item.state, State::Taken | State::Noted))
     }
 
     fn find(&self, id: &str) -> Option<usize> {
@@ -292,12 +290,11 @@ impl Queue {
             EditOp::Replace => item.text = edit.text.unwrap_or_default(),
             EditOp::Withdraw => item.state = ended(ItemState::Cancelled, &format!("withdrawn: by {}", by.name)),
             EditOp::Promote => {
-                let (steers, others): (Vec<usize>, Vec<usize>) = self
-                    .waiting()
-                    .into_iter()
-                    .filter(|other| *other != at)
-                    .partition(|other| self.items[*other].place < 0);
-                self.rearrange(&[steers, vec![at], others].concat());
+                let mut others = self.waiting();
+                others.retain(|other| *other != at);
+                let steers = others.partition_point(|other| self.items[*other].place < 0);
+                others.insert(steers, at);
+                self.rearrange(&others);
                 self.open();
             }
             EditOp::Steer => {
@@ -347,32 +344,24 @@ impl Queue {
         }
     }
 
-    fn look(&self) -> QueueState {
+    fn look(&mut self) -> QueueState {
         let gate = match (self.is_paused, self.is_stopped) {
             (true, _) => Some("pause"),
             (false, true) => Some("stopped"),
             (false, false) => None,
         };
-        let item = |at: &usize| {
-            let Item { id, revision, .. } = &self.items[*at];
-            QueueItem {
-                item: id.clone(),
-                revision: Some(revision.to_string()),
-            }
-        };
-        let in_turn = self
-            .items
-            .iter()
-            .filter(|item| matches!(item.state, State::Taken | State::Noted));
-        let items = in_turn.map(|item| item.id.clone()).collect();
+        let in_turn = self.in_turn().map(|item| item.id.clone()).collect();
+        let turn = self.turn.as_ref().map(|turn| turn.id.clone());
+        let waiting = self.waiting().into_iter().map(|at| &self.items[at]);
+        let item = |item: &Item| (item.id.clone(), Some(item.revision.to_string()));
         QueueState {
             revision: Some(self.revision()),
             gate: gate.map(str::to_owned),
-            running: self.turn.as_ref().map(|turn| RunningTurn {
-                turn: turn.id.clone(),
-                items,
-            }),
-            items: self.waiting().iter().map(item).collect(),
+            running: turn.map(|turn| RunningTurn { turn, items: in_turn }),
+            items: waiting
+                .map(item)
+                .map(|(item, revision)| QueueItem { item, revision })
+                .collect(),
         }
     }
 
@@ -453,33 +442,34 @@ impl Queue {
         waits.then(|| (newest.arrived + DEBOUNCE).min(first.arrived + DEBOUNCE_MAX))
     }
 
-    pub fn answered(&mut self, answer: Answered, now: Instant) {
+    /// `answer`: a reply or a tool; none: the call failed.
+    pub fn answered(&mut self, answer: Option<Part>, now: Instant) {
         let Some(mut turn) = self.turn.take() else {
             return;
         };
         match answer {
             // A reply that came before the stop was carried out counts.
-            Answered::Reply(text) => {
+            Some(reply @ (Part::Reply(_) | Part::User(_))) => {
                 self.end_taken(ItemState::Delivered, "", |_| true);
                 self.history.append(&mut turn.said);
-                self.history.push(Part::Reply(text));
+                self.history.push(reply);
                 return;
             }
-            Answered::Tool { call, name } => {
+            Some(tool @ Part::Tool { .. }) => {
                 for item in self.items.iter_mut().filter(|item| item.state == State::Noted) {
                     item.state = State::Taken;
                 }
-                turn.said.push(Part::Tool { call, name });
+                turn.said.push(tool);
                 let mut notes = self.waiting();
                 notes.retain(|at| self.items[*at].mode == Mode::Inject && turn.stop.is_none());
                 if !notes.is_empty() {
                     let twice = self.has(Bug::NoteTwice);
-                    turn.said
-                        .push(self.take(&notes, || if twice { State::Waiting } else { State::Noted }));
+                    let note = self.take(&notes, || if twice { State::Waiting } else { State::Noted });
+                    turn.said.push(note);
                 }
                 turn.retry_at = None;
             }
-            Answered::Failed => {
+            None => {
                 turn.failures += 1;
                 turn.retry_at = Some(now + RETRY_DELAY);
                 if turn.failures >= FAILURES_MAX {
@@ -507,25 +497,16 @@ impl Queue {
 
     /// Ends the items of the turn that `ends` chooses; the others wait again.
     fn end_taken(&mut self, state: ItemState, reason: &str, ends: impl Fn(&State) -> bool) {
-        for item in self
-            .items
-            .iter_mut()
-            .filter(|item| matches!(item.state, State::Taken | State::Noted))
-        {
-            item.state = if ends(&item.state) {
-                ended(state, reason)
-            } else {
-                State::Waiting
-            };
+        for item in self.in_turn() {
+            let is_end = ends(&item.state);
+            item.state = if is_end { ended(state, reason) } else { State::Waiting };
         }
     }
 }
 
 fn outcome(state: ItemState, reason: &str) -> Outcome {
-    Outcome {
-        state,
-        reason: reason.to_owned(),
-    }
+    let reason = reason.to_owned();
+    Outcome { state, reason }
 }
 
 fn ended(state: ItemState, reason: &str) -> State {

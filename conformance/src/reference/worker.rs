@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::queue::{Answered, Next, Part, Queue};
+use super::queue::{Next, Part, Queue};
 use crate::http;
 
 const CALL_LIMIT: Duration = Duration::from_secs(600);
@@ -85,7 +85,7 @@ impl Session {
     }
 }
 
-async fn call(form: Form, agent_url: &str, parts: &[Part]) -> Answered {
+async fn call(form: Form, agent_url: &str, parts: &[Part]) -> Option<Part> {
     let (path, field) = match form {
         Form::Responses => ("responses", "input"),
         Form::Chat => ("chat/completions", "messages"),
@@ -95,7 +95,7 @@ async fn call(form: Form, agent_url: &str, parts: &[Part]) -> Answered {
     let url = format!("{agent_url}/v1/{path}");
     match http::send(Method::POST, &url, None, Some(&body), CALL_LIMIT).await {
         Ok((200, answer)) => read(form, &answer),
-        Ok(_) | Err(_) => Answered::Failed,
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -115,7 +115,7 @@ fn part_items(form: Form, part: &Part) -> Vec<Value> {
     }
 }
 
-fn read(form: Form, answer: &Value) -> Answered {
+fn read(form: Form, answer: &Value) -> Option<Part> {
     let (text, call, name) = match form {
         Form::Responses => {
             let item = &answer["output"][0];
@@ -127,12 +127,11 @@ fn read(form: Form, answer: &Value) -> Answered {
             (&message["content"], &call["id"], &call["function"]["name"])
         }
     };
-    match (text.as_str(), call.as_str(), name.as_str()) {
-        (Some(text), _, _) => Answered::Reply(text.to_owned()),
-        (None, Some(call), Some(name)) => Answered::Tool {
-            call: call.to_owned(),
-            name: name.to_owned(),
-        },
-        (None, _, _) => Answered::Failed,
+    match text.as_str() {
+        Some(text) => Some(Part::Reply(text.to_owned())),
+        None => Some(Part::Tool {
+            call: call.as_str()?.to_owned(),
+            name: name.as_str()?.to_owned(),
+        }),
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use anyhow::{Context, ensure};
 use hyper::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use self::process::{Endpoints, QUEUE_ITEMS_MAX, Replicas};
@@ -109,10 +109,7 @@ impl Signalbox {
             }
             Verb::Crash { what, path } => {
                 let replicas = self.replicas.as_mut().context("hello comes first")?;
-                match what {
-                    Victim::Service => replicas.crash_all().await?,
-                    Victim::Replica => replicas.crash_one(&path).await?,
-                }
+                replicas.crash((what == Victim::Replica).then_some(&path)).await?;
                 Ok(Answer::done())
             }
             Verb::Outcome { item } => self.notification(&item).await?.try_map(|found| outcome_of(&found)),
@@ -207,18 +204,16 @@ impl Signalbox {
         let mut features = vec![Feature::Authors, Feature::Restart];
         features.extend((self.count > 1).then_some(Feature::Replicas));
         features.extend(OPS.contains(&(Op::Queue, true)).then_some(Feature::Revision));
+        let differs = DIFFERS.map(|(case, why)| (case.to_owned(), why.to_owned()));
         Hello {
             name: format!("signalbox, {} replica(s)", self.count),
-            modes: MODES.iter().filter(|(_, on)| *on).map(|(mode, _)| *mode).collect(),
-            ops: OPS.iter().filter(|(_, on)| *on).map(|(op, _)| *op).collect(),
+            modes: switched_on(&MODES),
+            ops: switched_on(&OPS),
             features,
-            differs: DIFFERS
-                .iter()
-                .map(|(case, why)| ((*case).to_owned(), (*why).to_owned()))
-                .collect(),
+            differs: differs.into(),
             tool: Some(Tool {
                 name: "task_history".to_owned(),
-                arguments: Map::new(),
+                ..Tool::default()
             }),
             queue_items_max: Some(QUEUE_ITEMS_MAX),
         }
@@ -325,6 +320,11 @@ impl Signalbox {
             _ => Answer::refused(code, detail),
         })
     }
+}
+
+fn switched_on<T: Copy>(table: &[(T, bool)]) -> Vec<T> {
+    let on = table.iter().filter(|(_, is_on)| *is_on);
+    on.map(|(one, _)| *one).collect()
 }
 
 fn queue_of(queue: &Value) -> anyhow::Result<QueueState> {

@@ -137,27 +137,21 @@ impl Replicas {
         Ok(Process { endpoints, child })
     }
 
-    /// Kills all of them and starts them again.
-    pub(super) async fn crash_all(&mut self) -> anyhow::Result<()> {
-        for replica in &mut self.running {
-            replica.child.kill().await.context("could not kill a replica")?;
+    /// Kills the replica with this path, or all of them, and starts them again.
+    pub(super) async fn crash(&mut self, path: Option<&str>) -> anyhow::Result<()> {
+        let is_hit = |n: &usize| path.is_none_or(|path| path.trim_matches('/') == n.to_string());
+        let hit: Vec<usize> = (0..self.running.len()).filter(is_hit).collect();
+        ensure!(!hit.is_empty(), "no replica has the path {path:?}");
+        for n in &hit {
+            self.running[*n]
+                .child
+                .kill()
+                .await
+                .context("could not kill a replica")?;
         }
-        for n in 0..self.running.len() {
+        for n in hit {
             self.running[n] = self.replica(n).await?;
         }
-        Ok(())
-    }
-
-    /// Kills the one with this path, and starts it again.
-    pub(super) async fn crash_one(&mut self, path: &str) -> anyhow::Result<()> {
-        let n = path
-            .trim_matches('/')
-            .parse::<usize>()
-            .ok()
-            .filter(|n| *n < self.running.len());
-        let n = n.with_context(|| format!("no replica has the path {path:?}"))?;
-        self.running[n].child.kill().await.context("could not kill a replica")?;
-        self.running[n] = self.replica(n).await?;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ fn conformance(driver: &str, arguments: &[&str]) -> Output {
         .args(["--json", "--driver", driver])
         .args(arguments)
         .output()
-        .unwrap()
+        .expect("the program was built")
 }
 
 fn report(output: &Output) -> Value {
@@ -28,9 +28,14 @@ fn passes_all(form: &str) {
     let output = conformance(&format!("{REFERENCE} --form {form}"), &[]);
     let report = report(&output);
     let passed = |case: &&Value| case["verdict"] != "pass";
-    let others: Vec<&Value> = report["cases"].as_array().unwrap().iter().filter(passed).collect();
+    let others: Vec<&Value> = report["cases"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(passed)
+        .collect();
     assert!(others.is_empty(), "{others:#?}");
-    assert!(output.status.success());
+    assert!(report["pass"].as_u64() > Some(70) && output.status.success());
 }
 
 #[test]
