@@ -36,7 +36,7 @@ const MODES: [(Mode, bool); 4] = [
     (Mode::Followup, true),
     (Mode::Collect, true),
     (Mode::Steer, true),
-    (Mode::Inject, false),
+    (Mode::Inject, true),
 ];
 /// Cases that fail on purpose, and why.
 const DIFFERS: [(&str, &str); 0] = [];
