@@ -2,14 +2,14 @@
 
 use std::{process::Stdio, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use tokio::{
     io::{AsyncWriteExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
     time::timeout,
 };
 
-use crate::protocol::{Answer, Hello, PROTOCOL, Request, Verb, line_of, line_read};
+use crate::protocol::{Answer, Hello, Request, Verb, line_of, line_read};
 
 /// A service may have to start with `hello`, and to start again after a crash.
 const START_LIMIT: Duration = Duration::from_secs(180);
@@ -44,16 +44,7 @@ impl Driver {
             answers,
             hello,
         };
-        let agent_url = agent_url.to_owned();
-        let verb = Verb::Hello {
-            protocol: PROTOCOL,
-            agent_url,
-        };
-        let request = Request {
-            session: None,
-            by: None,
-            verb,
-        };
+        let request = Request::hello(agent_url);
         driver.hello = match driver.ask(&request).await? {
             Answer::Ok(hello) => serde_json::from_value(hello).context("the answer to hello")?,
             answer => bail!("the driver does not start: {answer}"),
@@ -69,34 +60,24 @@ impl Driver {
         };
         let exchange = async {
             let line = line_of(request);
-            self.requests
-                .write_all(line.as_bytes())
-                .await
-                .context("could not write to the driver")?;
+            let written = self.requests.write_all(line.as_bytes()).await;
+            written.context("could not write to the driver")?;
             let answer = line_read(&mut self.answers).await?;
             answer.context("the driver has ended")
         };
         let answer = timeout(limit, exchange).await;
-        answer
-            .with_context(|| format!("the driver did not answer within {limit:?}"))
-            .flatten()
+        answer.with_context(|| format!("the driver did not answer within {limit:?}"))?
     }
 
     /// Closes the driver's input and waits for its end.
     pub async fn end(self) -> anyhow::Result<()> {
         let Driver {
-            mut child,
-            requests,
-            answers,
-            ..
+            mut child, requests, ..
         } = self;
         drop(requests);
         let ended = timeout(END_LIMIT, child.wait()).await;
-        drop(answers);
         let status = ended.context("the driver did not end with its input")??;
-        if !status.success() {
-            bail!("the driver ended with {status}");
-        }
+        ensure!(status.success(), "the driver ended with {status}");
         Ok(())
     }
 }

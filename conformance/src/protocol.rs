@@ -23,6 +23,15 @@ pub struct Request {
     pub verb: Verb,
 }
 
+impl Request {
+    pub fn hello(agent_url: &str) -> Request {
+        let (protocol, agent_url) = (PROTOCOL, agent_url.to_owned());
+        let verb = Verb::Hello { protocol, agent_url };
+        let (session, by) = (None, None);
+        Request { session, by, verb }
+    }
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "snake_case")]
 pub enum Verb {
@@ -284,12 +293,9 @@ pub async fn line_read<T: DeserializeOwned>(reader: &mut (impl AsyncBufRead + Un
     if read.context("could not read a line")? == 0 {
         return Ok(None);
     }
-    ensure!(
-        line.ends_with(b"\n"),
-        "a line is cut off, or longer than {LINE_BYTES_MAX} bytes"
-    );
-    let text = String::from_utf8_lossy(&line);
-    let excerpt = || text.chars().take(200).collect::<String>();
+    let is_whole = line.ends_with(b"\n");
+    ensure!(is_whole, "a line is cut off, or longer than {LINE_BYTES_MAX} bytes");
+    let excerpt = || String::from_utf8_lossy(&line[..line.len().min(200)]).into_owned();
     let parsed = serde_json::from_slice(&line).with_context(|| format!("not a line of the protocol: {}", excerpt()))?;
     Ok(Some(parsed))
 }
@@ -303,11 +309,8 @@ pub async fn serve(mut answer: impl AsyncFnMut(Request) -> anyhow::Result<Answer
     let (mut requests, mut answers) = (BufReader::new(stdin()), stdout());
     while let Some(request) = line_read(&mut requests).await? {
         let line = line_of(&answer(request).await?);
-        answers
-            .write_all(line.as_bytes())
-            .await
-            .context("could not write an answer")?;
-        answers.flush().await.context("could not write an answer")?;
+        answers.write_all(line.as_bytes()).await?;
+        answers.flush().await?;
     }
     Ok(())
 }

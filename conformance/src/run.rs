@@ -28,6 +28,9 @@ const LAST_LOOK: Duration = Duration::from_millis(50);
 /// An item's mark stands behind so much text that a service which quotes the beginning of an earlier item does not quote its mark.
 const FILLER: &str = "This sentence only makes the text long. ";
 const FILLER_REPEATS: usize = 10;
+/// The beginning of marks and of ids of tool calls, behind the case's prefix.
+const MARK: &str = "mark-";
+const TOOL_CALL: &str = "call-";
 
 /// Why a case did not pass.
 pub struct Failure {
@@ -155,7 +158,7 @@ impl Run<'_> {
                 let tool = self.driver.hello.tool.clone().context("the driver names no tool")?;
                 self.asked += 1;
                 // Says which session it is of, for a call that brings only its result.
-                let id = format!("{}-call-{}-{name}", self.prefix, self.asked);
+                let id = format!("{}{}-{name}", self.id(TOOL_CALL), self.asked);
                 return self.current(name)?.ask(&id, &tool);
             }
             Action::Fail(fail) => return self.current(name)?.fail(fail.fail),
@@ -199,12 +202,12 @@ impl Run<'_> {
 
     fn text(&self, item: &str, version: u32) -> String {
         let filler = FILLER.repeat(FILLER_REPEATS);
-        format!("Item {item}. {filler}{}-mark-{item}-{version}-end", self.prefix)
+        format!("Item {item}. {filler}{}{item}-{version}-end", self.id(MARK))
     }
 
     /// The items whose marks a text holds, in its order, as cases write them: `a`, and `a/2` for its second text.
     fn items_in(&self, text: &str) -> Vec<String> {
-        let begin = format!("{}-mark-", self.prefix);
+        let begin = self.id(MARK);
         let item = |rest: &str| {
             let (item, version) = rest.split_once("-end")?.0.split_once('-')?;
             Some(match version {
@@ -212,7 +215,7 @@ impl Run<'_> {
                 version => format!("{item}/{version}"),
             })
         };
-        text.split(begin.as_str()).skip(1).filter_map(item).collect()
+        text.split(&begin).skip(1).filter_map(item).collect()
     }
 
     // The driver.
@@ -232,13 +235,8 @@ impl Run<'_> {
     }
 
     fn new_item(&self, item: &str, mode: &str, kind: Option<String>) -> Verb {
-        let (mode, text) = (mode.to_owned(), self.text(item, 1));
-        Verb::Send(protocol::Send {
-            item: self.id(item),
-            mode,
-            text,
-            kind,
-        })
+        let (text, item, mode) = (self.text(item, 1), self.id(item), mode.to_owned());
+        Verb::Send(protocol::Send { item, mode, text, kind })
     }
 
     async fn fill(&mut self, name: &str, by: &str, item: &str) -> anyhow::Result<()> {
@@ -289,16 +287,11 @@ impl Run<'_> {
 
     /// The turn that a step names.
     fn turn(&self, common: &Common) -> anyhow::Result<Option<String>> {
-        let Some(kept) = &common.turn else {
-            return Ok(None);
+        let turn = |kept: &String| {
+            let running = self.kept(kept)?.running.clone();
+            Ok(running.with_context(|| format!("no turn was running in {kept}"))?.turn)
         };
-        let running = self.kept(kept)?.running.as_ref();
-        Ok(Some(
-            running
-                .with_context(|| format!("no turn was running in {kept}"))?
-                .turn
-                .clone(),
-        ))
+        common.turn.as_ref().map(turn).transpose()
     }
 
     async fn queue_becomes(&mut self, name: &str, step: &case::Queue) -> anyhow::Result<()> {
@@ -315,10 +308,8 @@ impl Run<'_> {
                 return Ok(());
             }
             let gate = queue.gate.as_deref().unwrap_or("none");
-            ensure!(
-                Instant::now() < deadline,
-                "waiting: {found:?}, running: {in_turn:?}, gate: {gate}"
-            );
+            let in_time = Instant::now() < deadline;
+            ensure!(in_time, "waiting: {found:?}, running: {in_turn:?}, gate: {gate}");
             sleep(ASK_EVERY).await;
         }
     }
@@ -374,32 +365,28 @@ impl Run<'_> {
     /// Puts a call to its session: the one of its items, or of the tool call whose result it brings.
     async fn sort(&mut self, mut call: Call) -> anyhow::Result<()> {
         let items = self.items_in(&call.text);
-        let begin = format!("{}-call-", self.prefix);
+        let begin = self.id(TOOL_CALL);
         let asked = call
             .results
             .iter()
-            .find_map(|id| id.strip_prefix(begin.as_str())?.split_once('-'));
-        let name = match (asked, items.is_empty()) {
-            (Some((_, name)), _) => name.to_owned(),
+            .find_map(|id| id.strip_prefix(&begin)?.split_once('-'));
+        let is_early = call.text.contains(MARK) || call.results.iter().any(|id| id.contains(TOOL_CALL));
+        let name = match (asked, items.first()) {
+            (Some((_, name)), _) => name,
             // Items of other sessions have the session's name before a dot: `other.a`.
-            (None, false) => items[0]
-                .split_once('.')
-                .map_or(case::SESSION, |(name, _)| name)
-                .to_owned(),
+            (None, Some(item)) => item.split_once('.').map_or(case::SESSION, |(name, _)| name),
             // Of an earlier case, which has ended.
-            (None, true) => return call.reply("late").or(Ok(())),
+            (None, None) if is_early => return call.reply("late").or(Ok(())),
+            (None, None) => bail!("a call came that has neither an item nor a tool result"),
         };
-        let session = self.sessions.get_mut(&name).context("a call of an unknown session")?;
-        let before = session
-            .pending
-            .back_mut()
-            .map(|(call, _)| call)
-            .or(session.current.as_mut());
+        let session = self.sessions.get_mut(name).context("a call of an unknown session")?;
+        let pending = session.pending.back_mut().map(|(call, _)| call);
+        let before = pending.or(session.current.as_mut());
         if let Some(before) = before.filter(|call| !call.is_answered()) {
-            let closed = closed_within(before, CLOSE_GRACE).await;
+            let is_closed = closed_within(before, CLOSE_GRACE).await;
             ensure!(
-                closed,
-                "a second call, with {items:?}, while another call of the session is in progress"
+                is_closed,
+                "a call with {items:?} came while another one of the session was in progress"
             );
         }
         session.pending.push_back((call, items));
@@ -416,11 +403,8 @@ impl Run<'_> {
     /// Answers what the case leaves open, so that the service goes on.
     fn release(&mut self) {
         for session in std::mem::take(&mut self.sessions).into_values() {
-            let open = session
-                .current
-                .into_iter()
-                .chain(session.pending.into_iter().map(|(call, _)| call));
-            for mut call in open {
+            let pending = session.pending.into_iter().map(|(call, _)| call);
+            for mut call in session.current.into_iter().chain(pending) {
                 // A call that was closed, or that hangs, is dropped.
                 let _ = call.reply("the case is over");
             }
@@ -438,10 +422,8 @@ fn expect(answer: &Answer, expected: Expect, code: Option<&str>) -> anyhow::Resu
         | (Answer::Refused(_), Expect::Ok | Expect::Conflict | Expect::Either)
         | (Answer::Conflict(_), Expect::Ok | Expect::Refused) => false,
     };
-    let fits = fits
-        && answer
-            .refusal()
-            .is_none_or(|refusal| code.is_none_or(|code| refusal.code == code));
-    ensure!(fits, "the driver says {answer}");
+    let refusal = answer.refusal();
+    let has_code = refusal.is_none_or(|refusal| code.is_none_or(|code| refusal.code == code));
+    ensure!(fits && has_code, "the driver says {answer}");
     Ok(())
 }

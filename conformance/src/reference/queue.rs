@@ -54,11 +54,8 @@ enum State {
 pub enum Part {
     User(String),
     Reply(String),
-    /// The model asked for a tool, and has its result.
-    Tool {
-        call: String,
-        name: String,
-    },
+    /// Id and name of a tool call of the model, whose result is there.
+    Tool(String, String),
 }
 
 #[derive(Debug)]
@@ -101,10 +98,8 @@ pub struct Queue {
 
 impl Queue {
     pub fn new(bug: Option<Bug>) -> Queue {
-        Queue {
-            bug,
-            ..Queue::default()
-        }
+        let empty = Queue::default();
+        Queue { bug, ..empty }
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -455,7 +450,7 @@ impl Queue {
                 self.history.push(reply);
                 return;
             }
-            Some(tool @ Part::Tool { .. }) => {
+            Some(tool @ Part::Tool(..)) => {
                 for item in self.items.iter_mut().filter(|item| item.state == State::Noted) {
                     item.state = State::Taken;
                 }

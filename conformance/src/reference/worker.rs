@@ -103,11 +103,11 @@ fn part_items(form: Form, part: &Part) -> Vec<Value> {
     match (part, form) {
         (Part::User(text), _) => vec![json!({"role": "user", "content": text})],
         (Part::Reply(text), _) => vec![json!({"role": "assistant", "content": text})],
-        (Part::Tool { call, name }, Form::Responses) => vec![
+        (Part::Tool(call, name), Form::Responses) => vec![
             json!({"type": "function_call", "call_id": call, "name": name, "arguments": "{}"}),
             json!({"type": "function_call_output", "call_id": call, "output": "done"}),
         ],
-        (Part::Tool { call, name }, Form::Chat) => vec![
+        (Part::Tool(call, name), Form::Chat) => vec![
             json!({"role": "assistant", "content": null, "tool_calls": [
                 {"id": call, "type": "function", "function": {"name": name, "arguments": "{}"}}]}),
             json!({"role": "tool", "tool_call_id": call, "content": "done"}),
@@ -129,9 +129,6 @@ fn read(form: Form, answer: &Value) -> Option<Part> {
     };
     match text.as_str() {
         Some(text) => Some(Part::Reply(text.to_owned())),
-        None => Some(Part::Tool {
-            call: call.as_str()?.to_owned(),
-            name: name.as_str()?.to_owned(),
-        }),
+        None => Some(Part::Tool(call.as_str()?.to_owned(), name.as_str()?.to_owned())),
     }
 }

@@ -56,7 +56,6 @@ pub struct Signalbox {
     keys: BTreeMap<String, String>,
 }
 
-#[derive(Default)]
 struct Session {
     task: String,
     agent: String,
@@ -68,12 +67,13 @@ struct Session {
 
 impl Signalbox {
     pub fn new(program: PathBuf, count: usize) -> Signalbox {
+        let (replicas, sessions, keys) = Default::default();
         Signalbox {
             program,
             count,
-            replicas: None,
-            sessions: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            replicas,
+            sessions,
+            keys,
         }
     }
 
@@ -97,14 +97,8 @@ impl Signalbox {
             Verb::Session { task, agent } => {
                 self.create("tasks", json!({"id": task, "title": task})).await?;
                 self.create("agents", json!({"slug": agent, "name": agent})).await?;
-                self.sessions.insert(
-                    name,
-                    Session {
-                        task,
-                        agent,
-                        ..Session::default()
-                    },
-                );
+                let (id, hold) = (None, None);
+                self.sessions.insert(name, Session { task, agent, id, hold });
                 Ok(Answer::done())
             }
             Verb::Crash { what, path } => {
@@ -222,14 +216,13 @@ impl Signalbox {
     // Sessions and items.
 
     fn session(&mut self, name: &str) -> anyhow::Result<&mut Session> {
-        self.sessions
-            .get_mut(name)
-            .with_context(|| format!("no session {name}"))
+        let session = self.sessions.get_mut(name);
+        session.with_context(|| format!("no session {name}"))
     }
 
     async fn notification(&mut self, item: &str) -> anyhow::Result<Answer> {
-        self.send(Method::GET, &format!("notifications/{item}"), None, None)
-            .await
+        let path = format!("notifications/{item}");
+        self.send(Method::GET, &path, None, None).await
     }
 
     /// Waits until a published item has its place, or was refused.
@@ -273,8 +266,8 @@ impl Signalbox {
             Some(by) => Some(self.key(by).await?),
             None => None,
         };
-        self.exchange(method, &format!("orgs/{ACCOUNT}/{path}"), key.as_deref(), body)
-            .await
+        let path = format!("orgs/{ACCOUNT}/{path}");
+        self.exchange(method, &path, key.as_deref(), body).await
     }
 
     /// The author's key, made when it is first needed.
@@ -287,11 +280,10 @@ impl Signalbox {
             AuthorKind::Service => "service",
         };
         let body = json!({"name": by.name, "role": role});
-        let made = self
-            .exchange(Method::POST, &format!("orgs/{ACCOUNT}/keys"), None, Some(body))
-            .await?;
-        let Answer::Ok(made) = made else {
-            anyhow::bail!("the key of {}: {made}", by.name);
+        let path = format!("orgs/{ACCOUNT}/keys");
+        let made = match self.exchange(Method::POST, &path, None, Some(body)).await? {
+            Answer::Ok(made) => made,
+            refused => anyhow::bail!("the key of {}: {refused}", by.name),
         };
         let key = made["key"].as_str().context("a key without its secret")?.to_owned();
         self.keys.insert(by.name.clone(), key.clone());

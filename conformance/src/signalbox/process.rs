@@ -74,8 +74,7 @@ impl Replicas {
             replicas.keeper = Some(keeper);
         }
         for n in 0..count {
-            let replica = replicas.replica(n).await?;
-            replicas.running.push(replica);
+            replicas.running.push(replicas.replica(n).await?);
         }
         Ok(replicas)
     }
@@ -93,23 +92,15 @@ impl Replicas {
         let mut command = Command::new(&self.program);
         // A path of its own, so that `crash` can name the replica that has a call.
         let agent_url = format!("{}/{n}/v1/responses", self.agent_url);
-        command
-            .envs(SETTINGS)
-            .env("SIGNALBOX__PROVIDERS__DEFAULT__URL", agent_url);
-        if let Some(keeper) = &self.keeper {
-            let endpoints = &keeper.endpoints;
-            let nats_url = endpoints
-                .nats_operator_url
-                .as_ref()
-                .context("the keeper has no NATS of its own")?;
-            let (server, _) = endpoints
-                .database_url
-                .rsplit_once('/')
-                .context("the URL of a database")?;
-            command
-                .env("SIGNALBOX__NATS__ROOT", OWN)
-                .env("NATS_URL", nats_url)
-                .env("DATABASE_URL", format!("{server}/{OWN}"));
+        command.envs(SETTINGS);
+        command.env("SIGNALBOX__PROVIDERS__DEFAULT__URL", agent_url);
+        if let Some(Process { endpoints, .. }) = &self.keeper {
+            let nats_url = endpoints.nats_operator_url.as_ref();
+            let database = endpoints.database_url.rsplit_once('/');
+            let (server, _) = database.context("the URL of a database")?;
+            command.env("SIGNALBOX__NATS__ROOT", OWN);
+            command.env("NATS_URL", nats_url.context("the keeper has no NATS of its own")?);
+            command.env("DATABASE_URL", format!("{server}/{OWN}"));
         }
         self.process(&n.to_string(), command).await
     }
@@ -126,13 +117,10 @@ impl Replicas {
         if path.exists() {
             fs::remove_file(&path).context("could not remove endpoints.json")?;
         }
-        command
-            .args(["up", "--http", "127.0.0.1:0", "--data-dir"])
-            .arg(&data_dir);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).kill_on_drop(true);
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("could not start {}", self.program.display()))?;
+        command.args(["up", "--http", "127.0.0.1:0", "--data-dir"]);
+        command.arg(&data_dir).stdin(Stdio::null()).stdout(Stdio::null());
+        let child = command.kill_on_drop(true).spawn();
+        let mut child = child.with_context(|| format!("could not start {}", self.program.display()))?;
         let endpoints = endpoints_await(&path, &mut child).await?;
         Ok(Process { endpoints, child })
     }
@@ -143,11 +131,8 @@ impl Replicas {
         let hit: Vec<usize> = (0..self.running.len()).filter(is_hit).collect();
         ensure!(!hit.is_empty(), "no replica has the path {path:?}");
         for n in &hit {
-            self.running[*n]
-                .child
-                .kill()
-                .await
-                .context("could not kill a replica")?;
+            let killed = self.running[*n].child.kill().await;
+            killed.context("could not kill a replica")?;
         }
         for n in hit {
             self.running[n] = self.replica(n).await?;
