@@ -108,9 +108,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         });
     }
     // A driver that is out of step is killed with the program.
-    if lost.is_none() {
-        driver.end().await?;
-    }
+    let ended = match lost {
+        None => driver.end().await,
+        Some(_) => Ok(()),
+    };
     let report = Report::new(&name, results);
     if arguments.json {
         let text = serde_json::to_string_pretty(&report).context("could not write the report")?;
@@ -118,7 +119,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
     } else {
         print!("{}", report.table());
     }
-    Ok(report.fail == 0)
+    ended?;
+    Ok(!report.has_failed())
 }
 
 fn failed(driver: &Driver, case: &Case, error: &anyhow::Error) -> (Verdict, String) {

@@ -1,6 +1,6 @@
 //! Results of cases, as a table for people and as JSON for programs.
 
-use std::fmt::{self, Write};
+use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
@@ -28,58 +28,38 @@ pub struct CaseResult {
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub driver: String,
-    pub pass: usize,
-    pub fail: usize,
-    pub differs: usize,
-    pub not_supported: usize,
+    pub counts: BTreeMap<Verdict, usize>,
     pub cases: Vec<CaseResult>,
 }
 
 impl Report {
     pub fn new(driver: &str, cases: Vec<CaseResult>) -> Report {
         let count = |verdict| cases.iter().filter(|case| case.verdict == verdict).count();
-        Report {
-            driver: driver.to_owned(),
-            pass: count(Verdict::Pass),
-            fail: count(Verdict::Fail),
-            differs: count(Verdict::Differs),
-            not_supported: count(Verdict::NotSupported),
-            cases,
-        }
+        let counts = Verdict::ALL.iter().map(|verdict| (*verdict, count(*verdict))).collect();
+        let driver = driver.to_owned();
+        Report { driver, counts, cases }
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.counts[&Verdict::Fail] > 0
     }
 
     pub fn table(&self) -> String {
-        let width = self
-            .cases
-            .iter()
-            .map(|case| case.name.len())
-            .max()
-            .unwrap_or_default()
-            .max(4);
+        let widths = self.cases.iter().map(|case| case.name.len());
+        let width = widths.max().unwrap_or_default();
         let mut text = format!("{:width$}  {:13}  {:>7}  WHY\n", "CASE", "RESULT", "MS");
-        for case in &self.cases {
-            let CaseResult {
-                name,
-                verdict,
-                elapsed_ms,
-                detail,
-            } = case;
+        for CaseResult {
+            name,
+            verdict,
+            elapsed_ms,
+            detail,
+        } in &self.cases
+        {
             let line = format!("{name:width$}  {verdict:13}  {elapsed_ms:>7}  {detail}");
             text += line.trim_end();
             text += "\n";
         }
-        let Report {
-            driver,
-            pass,
-            fail,
-            differs,
-            not_supported,
-            ..
-        } = self;
-        let _ = writeln!(
-            text,
-            "{driver}: {pass} pass, {fail} fail, {differs} differ, {not_supported} not supported"
-        );
-        text
+        let counts = self.counts.iter().map(|(verdict, count)| format!("{count} {verdict}"));
+        text + &format!("{}: {}\n", self.driver, counts.collect::<Vec<_>>().join(", "))
     }
 }
