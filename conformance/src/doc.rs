@@ -22,15 +22,8 @@ pub fn document(chapters: &[Chapter]) -> String {
     for Chapter { title, about, cases } in chapters {
         let _ = writeln!(text, "\n## {title}\n{}", about.trim());
         for case in cases {
-            let title = case.name.replace("_s_", "'s ").replace('_', " ");
             let steps: Vec<&str> = case.steps.iter().map(|step| step.text.as_str()).collect();
-            let _ = writeln!(
-                text,
-                "\n### {}{}\n{}\n",
-                title[..1].to_uppercase(),
-                &title[1..],
-                case.about.trim()
-            );
+            let _ = writeln!(text, "\n### `{}`\n{}\n", case.name, case.about.trim());
             let _ = writeln!(text, "> {}", steps.join(" → "));
         }
     }
