@@ -1,7 +1,7 @@
 //! The model's server: receives the service's calls in the two common forms, `/v1/responses` and `/v1/chat/completions`, and holds
 //! each until the case decides. Any path may stand before `/v1`. What a call contains is read here; which call was due is not known here.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use anyhow::{Context, bail};
 use axum::{
@@ -11,13 +11,13 @@ use axum::{
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use futures::stream;
 use serde_json::{Value, json};
 use tokio::{
     net::TcpListener,
     sync::{mpsc, oneshot},
     task::JoinHandle,
 };
-use tokio_stream::{StreamExt, wrappers::ReceiverStream};
 
 use crate::protocol::Tool;
 
@@ -176,7 +176,8 @@ impl Call {
         let begin = if self.is_stream { ": hanging\n\n" } else { " " };
         tx.try_send(Bytes::from_static(begin.as_bytes()))
             .context("a new channel is empty")?;
-        let body = Body::from_stream(ReceiverStream::new(rx).map(Ok::<_, std::convert::Infallible>));
+        let rest = async |mut rx: mpsc::Receiver<Bytes>| Some((Ok::<_, Infallible>(rx.recv().await?), rx));
+        let body = Body::from_stream(stream::unfold(rx, rest));
         self.answer(([(header::CONTENT_TYPE, self.content_type())], body).into_response())?;
         self.held = Held::Hanging(tx);
         Ok(())
