@@ -48,6 +48,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "tool-gateway",
         ],
     ),
+    ("queue-conformance", &[]),
     ("bench", &["contracts", "devstack", "messaging", "runtime", "storage"]),
     (
         "system-tests",
