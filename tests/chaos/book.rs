@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use time::OffsetDateTime;
 
-use crate::records::{Answer, ApiAnswer, Fired, Offer, Offered, Sample, Try};
+use crate::records::{Aim, Answer, ApiAnswer, Fired, Offer, Offered, Sample, Try};
 
 /// Bytes kept of each API answer: enough to find another account's texts.
 const ANSWERS_MAX: usize = 20_000;
@@ -13,6 +13,7 @@ const ANSWERS_MAX: usize = 20_000;
 #[derive(Default)]
 pub(crate) struct Book {
     offers: Mutex<Vec<Offer>>,
+    aims: Mutex<Vec<Aim>>,
     fired: Mutex<Vec<Fired>>,
     answers: Mutex<Vec<ApiAnswer>>,
     samples: Mutex<Vec<Sample>>,
@@ -34,6 +35,14 @@ impl Book {
 
     pub(crate) fn tried(&self, number: usize, tried: Try) {
         lock(&self.offers)[number].tries.push(tried);
+    }
+
+    pub(crate) fn aimed(&self, aim: Aim) {
+        lock(&self.aims).push(aim);
+    }
+
+    pub(crate) fn aims(&self) -> Vec<Aim> {
+        lock(&self.aims).clone()
     }
 
     pub(crate) fn fired(&self, kind: &str, target: impl Into<String>, from: OffsetDateTime) {

@@ -413,6 +413,7 @@ impl Campaign {
             database_url: self.system.database_url.clone(),
             accounts: self.clients.tenants.clone(),
             offers: self.book.offers(),
+            aims: self.book.aims(),
             calls: self.stub.calls(),
             faults: self.book.faults(),
             samples: self.book.samples(),

@@ -17,7 +17,7 @@ use crate::{
     dice::Dice,
     plan::{ACCOUNTS, AGENTS, ASSIGNED, TASKS, account_id, canary},
     provider::word,
-    records::{Agent, Answer, ApiAnswer, Offered, Tenant, Try, Via, Work},
+    records::{Agent, Aim, Answer, ApiAnswer, Author, Offered, Tenant, Try, Via, Work},
     system::{OPERATOR_TOKEN, System},
 };
 
@@ -31,6 +31,8 @@ const HEADER_BYTES: usize = 2_000;
 /// Doubled with every attempt: immediate retries would overload a service that has just started.
 const AGAIN_AFTER: Duration = Duration::from_millis(250);
 const AGAIN_DOUBLED_MAX: usize = 4;
+/// Looks for a turn to stop, or for the end of one.
+const AIMS_MAX: usize = 8;
 
 pub(crate) struct Clients {
     pub(crate) tenants: Vec<Tenant>,
@@ -38,10 +40,14 @@ pub(crate) struct Clients {
     keys: Vec<String>,
     /// A `service` key of each account, which publishes for a person.
     publishing: Vec<String>,
+    /// A `gateway` key of each account, with which agents call tools themselves.
+    gateways: Vec<String>,
     jetstream: jetstream::Context,
     http: reqwest::Client,
     /// Addresses of the orchestrators.
     urls: Vec<String>,
+    /// Address of a tool-gateway.
+    tools_url: String,
     /// Time limit of an offer.
     pub(crate) over: CancellationToken,
 }
@@ -54,40 +60,38 @@ impl Clients {
             .of_role(storage::Role::Orchestrator)
             .map(|service| service.url())
             .collect();
+        let mut gateways = system.of_role(storage::Role::ToolGateway).map(|service| service.url());
         let mut clients = Clients {
             tenants: Vec::new(),
             keys: Vec::new(),
             publishing: Vec::new(),
+            gateways: Vec::new(),
             jetstream: jetstream::new(publisher(&system.nats_url).await?),
             http,
             urls,
+            tools_url: gateways.next().context("a tool-gateway")?,
             over: CancellationToken::new(),
         };
         for account in 0..ACCOUNTS {
-            let (tenant, key, publishing) = clients.account(account, canary(seed, account)).await?;
+            let (tenant, [key, publishing, gateway]) = clients.account(account, canary(seed, account)).await?;
             clients.tenants.push(tenant);
             clients.keys.push(key);
             clients.publishing.push(publishing);
+            clients.gateways.push(gateway);
         }
         Ok(clients)
     }
 
-    async fn account(&self, account: usize, canary: String) -> anyhow::Result<(Tenant, String, String)> {
+    async fn account(&self, account: usize, canary: String) -> anyhow::Result<(Tenant, [String; 3])> {
         let id = account_id(account);
         self.made("/api/accounts", json!({"id": id, "name": format!("{id} {canary}")}))
             .await?;
-        let key = self
-            .made(
-                &format!("/api/orgs/{id}/keys"),
-                json!({"name": "chaos", "role": "admin"}),
-            )
-            .await?;
-        let publishing = self
-            .made(
-                &format!("/api/orgs/{id}/keys"),
-                json!({"name": "chaos publisher", "role": "service"}),
-            )
-            .await?;
+        let mut keys: [String; 3] = Default::default();
+        for (key, role) in keys.iter_mut().zip(["admin", "service", "gateway"]) {
+            let body = json!({"name": format!("chaos {role}"), "role": role});
+            let made = self.made(&format!("/api/orgs/{id}/keys"), body).await?;
+            made["key"].as_str().context("a key is shown once")?.clone_into(key);
+        }
         let mut agents = Vec::new();
         for slug in AGENTS {
             let body = json!({"slug": slug, "name": slug, "role": format!("Works for {canary}.")});
@@ -108,9 +112,7 @@ impl Clients {
             agents,
             tasks: TASKS.map(str::to_owned).to_vec(),
         };
-        let shown =
-            |key: &Value| Ok::<_, anyhow::Error>(key["key"].as_str().context("a key is shown once")?.to_owned());
-        Ok((tenant, shown(&key)?, shown(&publishing)?))
+        Ok((tenant, keys))
     }
 
     /// Creates an object once, however often it is repeated: a busy machine may not answer in time.
@@ -148,9 +150,16 @@ impl Clients {
 
     /// Keys that only their owner may see.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = (String, String)> {
-        let keys = self.keys.iter().enumerate();
-        keys.chain(self.publishing.iter().enumerate())
-            .map(|(account, key)| (format!("key of {}", account_id(account)), key.clone()))
+        let all = [
+            ("admin", &self.keys),
+            ("service", &self.publishing),
+            ("gateway", &self.gateways),
+        ];
+        all.into_iter().flat_map(|(role, keys)| {
+            let named =
+                move |(account, key): (usize, &String)| (format!("{role} key of {}", account_id(account)), key.clone());
+            keys.iter().enumerate().map(named)
+        })
     }
 
     /// Sends an offer until there is an answer; records every attempt. Gives the offer's number.
@@ -162,18 +171,130 @@ impl Clients {
 
     /// Repeats a recorded offer until there is an answer.
     pub(crate) async fn pursue(&self, book: &Book, number: usize, account: usize, via: Via) {
-        let Some(message) = self.message(book, number, account, via) else {
-            return;
+        let message = match book.find(number).what {
+            Offered::Stop { .. } | Offered::Resume { .. } => self.aim(book, number, account).await,
+            _ => self.message(book, number, account, via),
         };
+        let Some(message) = message else { return };
         for place in 0.. {
             let answer = self.attempt(book, number, &message, place).await;
             if !matches!(answer, Answer::Unknown { .. }) {
+                break;
+            }
+            if self.is_over_after(place).await {
                 return;
             }
-            tokio::select! {
-                () = self.over.cancelled() => return,
-                () = sleep(AGAIN_AFTER * (1 << place.min(AGAIN_DOUBLED_MAX))) => {}
+        }
+        self.write_late(book, number, account).await;
+    }
+
+    /// Waits before the next attempt; whether the campaign has ended.
+    async fn is_over_after(&self, place: usize) -> bool {
+        tokio::select! {
+            () = self.over.cancelled() => true,
+            () = sleep(AGAIN_AFTER * (1 << place.min(AGAIN_DOUBLED_MAX))) => false,
+        }
+    }
+
+    /// The request of a stop or a resumption, for the session that its client sees. None: there is no session, which answers the
+    /// offer.
+    async fn aim(&self, book: &Book, number: usize, account: usize) -> Option<Message> {
+        let (task, agent, stop) = match book.find(number).what {
+            Offered::Stop {
+                task,
+                agent,
+                then,
+                named,
+                after_ms,
+            } => (task, agent, Some((then, named, after_ms))),
+            Offered::Resume { task, agent } => (task, agent, None),
+            _ => return None,
+        };
+        let sessions = format!("/api/orgs/{}/sessions", account_id(account));
+        let path = format!("{sessions}?task={task}&agent={agent}&active=true");
+        let sent_at = OffsetDateTime::now_utc();
+        let mut seen = Value::Null;
+        for place in 0.. {
+            let (answer, body) = self
+                .asked(book, number + place, account, (Method::GET, &path), None)
+                .await;
+            if !matches!(answer, Answer::Unknown { .. }) {
+                seen = body["items"][0].clone();
+                // A turn is likely to begin soon.
+                if stop.is_none() || seen["active_turn_id"].is_string() || place >= AIMS_MAX {
+                    break;
+                }
             }
+            if self.is_over_after(0).await {
+                return None;
+            }
+        }
+        let Some(session) = seen["id"].as_str() else {
+            let (via, ended_at, answer) = (Via::Http, OffsetDateTime::now_utc(), Answer::Accepted);
+            book.tried(
+                number,
+                Try {
+                    via,
+                    sent_at,
+                    ended_at,
+                    answer,
+                },
+            );
+            return None;
+        };
+        let (verb, mut body) = ("resume", json!({}));
+        let (verb, turn) = match stop {
+            None => (verb, None),
+            Some((then, named, after_ms)) => {
+                body["then"] = json!(then);
+                let turn = seen["active_turn_id"].as_str().filter(|_| named);
+                if let Some(turn) = turn {
+                    body["turn_id"] = json!(turn);
+                }
+                sleep(Duration::from_millis(after_ms)).await;
+                ("stop", turn)
+            }
+        };
+        book.aimed(Aim {
+            offer: number,
+            session_id: session.to_owned(),
+            turn_id: turn.map(str::to_owned),
+        });
+        Some(Message::Request {
+            account,
+            method: Method::POST,
+            path: format!("{sessions}/{session}/{verb}"),
+            body: Bytes::from(body.to_string()),
+            key: format!("offer-{number}"),
+        })
+    }
+
+    /// After a stop: its agent, which may still run, writes when its turn has ended. That is refused until its next turn. Nobody
+    /// waits for the answer: the checker finds what was written.
+    async fn write_late(&self, book: &Book, number: usize, account: usize) {
+        let Offered::Stop { task, .. } = book.find(number).what else {
+            return;
+        };
+        let Some(aim) = book.aims().into_iter().find(|aim| aim.offer == number) else {
+            return;
+        };
+        let path = format!("/api/orgs/{}/sessions/{}", account_id(account), aim.session_id);
+        for _ in 0..AIMS_MAX {
+            let (_, session) = self.asked(book, number, account, (Method::GET, &path), None).await;
+            if session["id"].is_string() && session["stopping"] == false {
+                let body =
+                    json!({"task_id": task, "body": format!("effect late-{number}; {}", self.tenants[account].canary)});
+                let writing = self
+                    .http
+                    .post(format!("{}/agent/task-message", self.tools_url))
+                    .bearer_auth(&self.gateways[account])
+                    .header("x-openclaw-session-key", session["key"].as_str().unwrap_or_default())
+                    .header("idempotency-key", format!("late-{number}"))
+                    .json(&body);
+                let _ = writing.send().await;
+                return;
+            }
+            sleep(AGAIN_AFTER).await;
         }
     }
 
@@ -234,6 +355,18 @@ impl Clients {
         (method, path): (Method, &str),
         body: Option<(&Bytes, &str)>,
     ) -> Answer {
+        self.asked(book, place, account, (method, path), body).await.0
+    }
+
+    /// The same; with the answer's body.
+    async fn asked(
+        &self,
+        book: &Book,
+        place: usize,
+        account: usize,
+        (method, path): (Method, &str),
+        body: Option<(&Bytes, &str)>,
+    ) -> (Answer, Value) {
         let url = format!("{}{path}", self.urls[place % self.urls.len()]);
         let key = body.filter(|_| method == Method::POST).map(|(_, key)| key.to_owned());
         let bearer = if method == Method::POST && path.ends_with("/notifications") {
@@ -254,7 +387,7 @@ impl Clients {
         };
         match answered.await {
             Ok((status, body)) => {
-                let answer = read(status, &body);
+                let answer = (read(status, &body), serde_json::from_str(&body).unwrap_or_default());
                 book.answered(ApiAnswer {
                     account: Some(account_id(account)),
                     path: path.to_owned(),
@@ -264,7 +397,7 @@ impl Clients {
                 });
                 answer
             }
-            Err(error) => Answer::Unknown { why: error.to_string() },
+            Err(error) => (Answer::Unknown { why: error.to_string() }, Value::Null),
         }
     }
 
@@ -312,9 +445,16 @@ impl Clients {
                 task,
                 agents,
                 work,
+                mode,
+                author,
             } => {
-                let mut payload = json!({"id": notification, "body": words(canary, &work),
-                    "sender": {"kind": "user", "id": "u-1", "name": "A person"}});
+                let (kind, name) = match author {
+                    Author::Ann => ("user", "ann"),
+                    Author::Bob => ("user", "bob"),
+                    Author::Ci => ("service", "ci"),
+                };
+                let mut payload = json!({"id": notification, "body": words(canary, &work), "queue_mode": mode,
+                    "sender": {"kind": kind, "id": name, "name": name}});
                 match agents.as_slice() {
                     [one] => payload["agent"] = json!(one),
                     several => payload["agents"] = json!(several),
@@ -359,8 +499,8 @@ impl Clients {
                     key,
                 }
             }
-            // The fault creates this request itself.
-            Offered::Poison { .. } => return None,
+            // The fault creates this request itself, and the client aims a brake first.
+            Offered::Poison { .. } | Offered::Stop { .. } | Offered::Resume { .. } => return None,
         })
     }
 }

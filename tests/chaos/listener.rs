@@ -1,5 +1,5 @@
 //! Subscribes to every message on the bus as the operator, and records secrets in headers and payloads, and which events of turns
-//! there were. Stores no message, and misses messages that are published while it is disconnected: the stream of events has them,
+//! and of parked sessions there were. Stores no message, and misses messages that are published while it is disconnected: the stream of events has them,
 //! unless it was wiped.
 
 use std::{
@@ -40,9 +40,7 @@ impl Listener {
                 let found = secrets.iter().filter(|(_, secret)| text.contains(*secret));
                 let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
                 notes.messages += 1;
-                notes
-                    .turns
-                    .extend(event_of_turn(&message.subject, message.headers.as_ref()));
+                note(&mut notes, &message.subject, message.headers.as_ref(), &message.payload);
                 notes
                     .secrets
                     .extend(found.map(|(name, _)| (name.clone(), message.subject.to_string())));
@@ -51,26 +49,27 @@ impl Listener {
         Ok(Listener { heard, worker })
     }
 
-    /// Adds the events of turns that the broker has.
+    /// Adds the events that the broker has.
     pub(crate) async fn read_stream(&self, nats_url: &str) -> anyhow::Result<()> {
         let jetstream = async_nats::jetstream::new(publisher(nats_url).await?);
         let stream = jetstream.get_stream(Stream::Event.name(&Root::default())).await?;
-        let config = OrderedConfig {
-            filter_subject: "signalbox.event.*.*.turn.*".to_owned(),
-            headers_only: true,
-            ..OrderedConfig::default()
-        };
-        let consumer = stream.create_consumer(config).await?;
-        let left = usize::try_from(consumer.cached_info().num_pending)?;
-        let mut messages = consumer.messages().await?.take(left);
-        while let Some(message) = timeout(READ_LIMIT, messages.next())
-            .await
-            .context("could not read the stream of events")?
-        {
-            let message = message?;
-            let event = event_of_turn(&message.subject, message.headers.as_ref());
-            let mut notes = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
-            notes.turns.extend(event);
+        for (events, headers_only) in [("turn.*", true), ("session.parked", false)] {
+            let config = OrderedConfig {
+                filter_subject: format!("signalbox.event.*.*.{events}"),
+                headers_only,
+                ..OrderedConfig::default()
+            };
+            let consumer = stream.create_consumer(config).await?;
+            let left = usize::try_from(consumer.cached_info().num_pending)?;
+            let mut messages = consumer.messages().await?.take(left);
+            while let Some(message) = timeout(READ_LIMIT, messages.next())
+                .await
+                .context("could not read the stream of events")?
+            {
+                let message = message?;
+                let mut notes = self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+                note(&mut notes, &message.subject, message.headers.as_ref(), &message.payload);
+            }
         }
         Ok(())
     }
@@ -80,10 +79,21 @@ impl Listener {
     }
 }
 
-fn event_of_turn(subject: &str, headers: Option<&HeaderMap>) -> Option<String> {
-    let is_event = subject.starts_with("signalbox.event.") && subject.contains(".turn.");
-    let id = is_event.then(|| headers?.get(header::MESSAGE_ID))??;
-    Some(id.to_string())
+fn note(notes: &mut Heard, subject: &str, headers: Option<&HeaderMap>, payload: &[u8]) {
+    let event = subject.strip_prefix("signalbox.event.").unwrap_or_default();
+    let Some(id) = headers.and_then(|headers| headers.get(header::MESSAGE_ID)) else {
+        return;
+    };
+    if event.contains(".turn.") {
+        notes.turns.insert(id.to_string());
+    }
+    if let Some(turn) = id.as_str().strip_prefix("session.parked:") {
+        let gated: serde_json::Value = serde_json::from_slice(payload).unwrap_or_default();
+        let queued = gated["data"]["queued"]
+            .as_u64()
+            .and_then(|queued| usize::try_from(queued).ok());
+        notes.parked.insert(turn.to_owned(), queued.unwrap_or_default());
+    }
 }
 
 impl Drop for Listener {

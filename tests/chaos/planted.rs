@@ -108,6 +108,11 @@ const HUNTS: &[Hunt] = &[
     hunt("late_posted", "repeat", at_once("I9 what is said too late")),
     hunt("done_keeps_session", "repeat", at_once("I9 ")),
     hunt("newest_first", "burst", at_once("I8 turns run in the order")),
+    hunt("authors_merged", "repeat", at_once("I24 a run")),
+    hunt("successor_stopped", "repeat", meanwhile("I19 a turn is stopped only")),
+    hunt("written_late", "repeat", meanwhile("I19 the agent of a stopped")),
+    hunt("gate_unread", "repeat", meanwhile("I20 nothing starts")),
+    hunt("queue_steered_away", "repeat", at_once("I25 ")),
     hunt("key_ignored", "key_reused", at_once("I17 ")),
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];

@@ -1,7 +1,7 @@
 //! Waits until the system is idle: every fault is healed, and every queue becomes empty within a limit. A queue that does not is
-//! stuck: a finding, described here while its rows exist.
+//! stuck: a finding, described here while its rows exist. Sessions that the campaign stopped are resumed first.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::Context;
 use async_nats::jetstream;
@@ -9,8 +9,13 @@ use contracts::Root;
 use messaging::{Durable, Stream, topology::PARTITIONS};
 use sqlx::{PgPool, Row};
 use tokio::time::{Instant, sleep};
+use uuid::Uuid;
 
-use crate::{campaign::Campaign, clients::publisher};
+use crate::{
+    campaign::Campaign,
+    clients::publisher,
+    records::{Offered, Via},
+};
 
 /// Without progress for this long, the remaining work is stuck, unless the machine was too slow. Longer than any wait of the
 /// system: the longest is a call without an answer.
@@ -33,8 +38,9 @@ const QUEUES: &[(&str, &str)] = &[
     (
         "sessions with something to do",
         "select account_id || ' ' || key || ' ' || phase || ' queued ' || queued || ' fence ' || fence
-             || coalesce(' wakes ' || wake_at::text, '') || case when closed_at is null then '' else ' closed' end
-         from session where phase <> 'idle' or queued > 0 limit 10",
+             || coalesce(' wakes ' || wake_at::text, '') || coalesce(' gate ' || gate, '') || case when closed_at is null then '' else ' closed' end
+         from session where queued > 0 or (phase <> 'idle' and not (phase = 'backoff' and closed_at is not null and active_turn_id is null))
+         limit 10",
     ),
     (
         "turns without an end",
@@ -52,8 +58,10 @@ const QUEUES: &[(&str, &str)] = &[
 pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::Result<Vec<String>> {
     let begun = Instant::now();
     let jetstream = jetstream::new(publisher(&campaign.system.nats_url).await?);
+    let mut resumed = BTreeSet::new();
     let (mut calm, mut least, mut moved_at, mut said_at) = (0, i64::MAX, begun, begun);
     loop {
+        resume_stopped(campaign, &mut resumed).await?;
         let waiting = waiting(campaign, &jetstream).await?;
         calm = if waiting.is_empty() { calm + 1 } else { 0 };
         if calm >= CALM_LOOKS {
@@ -78,6 +86,32 @@ pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::
         }
         sleep(LOOK_EVERY).await;
     }
+}
+
+/// Goes on with the sessions that the campaign itself stopped, once for each stop: a gate that stays closed, or that nobody closed,
+/// is stuck.
+async fn resume_stopped(campaign: &Campaign, resumed: &mut BTreeSet<(Uuid, i64)>) -> anyhow::Result<()> {
+    const STOPPED: &str = "select s.account_id, s.id, s.turn_count, k.display_id, g.slug from session s
+        join task k on k.account_id = s.account_id and k.id = s.task_id
+        join agent g on g.account_id = s.account_id and g.id = s.agent_id
+        where s.gate = 'stopped' and s.closed_at is null";
+    let aims = campaign.book.aims();
+    for row in sqlx::query(STOPPED).fetch_all(&campaign.system.observer).await? {
+        let (account, session): (String, Uuid) = (row.get(0), row.get(1));
+        let is_ours = aims.iter().any(|aim| aim.session_id == session.to_string());
+        if is_ours && resumed.insert((session, row.get(2))) {
+            let accounts = &campaign.clients.tenants;
+            let account = accounts.iter().position(|tenant| tenant.id == account);
+            let what = Offered::Resume {
+                task: row.get(3),
+                agent: row.get(4),
+            };
+            campaign
+                .offer(account.expect("an account of the campaign"), Via::Http, what)
+                .await;
+        }
+    }
+    Ok(())
 }
 
 async fn left(observer: &PgPool) -> anyhow::Result<i64> {

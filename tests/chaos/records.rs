@@ -8,6 +8,7 @@ use std::{
     path::PathBuf,
 };
 
+use domain::{QueueMode, StopThen};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -24,6 +25,9 @@ pub(crate) struct Records {
     pub(crate) accounts: Vec<Tenant>,
     /// In the order in which they were first made.
     pub(crate) offers: Vec<Offer>,
+    /// What the brakes among the offers were aimed at.
+    #[serde(default)]
+    pub(crate) aims: Vec<Aim>,
     /// In the order in which the provider saw them.
     pub(crate) calls: Vec<ProviderCall>,
     pub(crate) faults: Vec<Fired>,
@@ -47,6 +51,9 @@ pub(crate) struct Heard {
     pub(crate) secrets: Vec<(String, String)>,
     /// Ids of the events of turns.
     pub(crate) turns: BTreeSet<String>,
+    /// Account and turn that was stopped → number of items that were parked behind it.
+    #[serde(default)]
+    pub(crate) parked: BTreeMap<String, usize>,
 }
 
 /// An account and its private texts.
@@ -86,6 +93,8 @@ pub(crate) enum Offered {
         /// Slugs. One: the notification has `id`. Several: one each, ids `{id}:{agent_id}`, and the work is `Reply`.
         agents: Vec<String>,
         work: Work,
+        mode: QueueMode,
+        author: Author,
     },
     /// The same message again: no change.
     Repeat { of: usize },
@@ -101,6 +110,33 @@ pub(crate) enum Offered {
     Message { task: String, work: Work },
     /// PATCH of a task.
     Status { task: String, status: String },
+    /// Stops the turn in progress of an agent's session, so long after its client saw the turn. `named`: only that turn.
+    Stop {
+        task: String,
+        agent: String,
+        then: StopThen,
+        named: bool,
+        after_ms: u64,
+    },
+    /// Goes on with what waits behind a stop.
+    Resume { task: String, agent: String },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Author {
+    Ann,
+    Bob,
+    /// A service.
+    Ci,
+}
+
+/// The session that a stop or a resumption was sent to, and the turn that it named.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Aim {
+    pub(crate) offer: usize,
+    pub(crate) session_id: String,
+    pub(crate) turn_id: Option<String>,
 }
 
 /// The agent's action in the turn of this notification. It stands in the notification's body, in words for the stub: `work=<kind>
@@ -133,6 +169,8 @@ pub(crate) enum WorkKind {
     Finish,
     /// `no_reply`, then a text that must not be posted.
     Silent,
+    /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
+    Slow,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -39,7 +39,10 @@ pub(crate) struct Report {
     offers: BTreeMap<&'static str, usize>,
     /// State → how many notifications ended in it.
     notifications: BTreeMap<String, usize>,
+    /// State → turns; for stopped ones, what stopped them.
     turns: BTreeMap<String, usize>,
+    /// What agents wrote after their turns had been stopped.
+    late_writes: BTreeMap<String, usize>,
     provider_calls: BTreeMap<&'static str, usize>,
     api_answers_checked: usize,
     /// Service → the maximum memory of one of its processes.
@@ -78,7 +81,10 @@ impl Report {
         violations: &[Violation],
     ) -> anyhow::Result<Report> {
         const NOTIFICATIONS: &str = "select state, count(*) from notification group by 1";
-        const TURNS: &str = "select state, count(*) from turn group by 1";
+        const TURNS: &str =
+            "select case when error_class in ('stopped', 'steered') then error_class else state end, count(*)
+            from turn group by 1";
+        const LATE: &str = "select state, count(*) from tool_call where ordinal = 0 group by 1";
         let observer = &campaign.system.observer;
         let counts = async |sql: &'static str| -> anyhow::Result<BTreeMap<String, usize>> {
             let rows = sqlx::query(sql).fetch_all(observer).await?;
@@ -100,6 +106,7 @@ impl Report {
             offers: offers(outcome),
             notifications: counts(NOTIFICATIONS).await?,
             turns: counts(TURNS).await?,
+            late_writes: counts(LATE).await?,
             provider_calls: calls(outcome),
             api_answers_checked: outcome.records.answers.len(),
             memory_peak_mib: peaks(outcome, |sample| sample.memory_kib / 1024),
@@ -289,6 +296,7 @@ impl Display for Report {
         writeln!(f, "offers          {}", list(&self.offers))?;
         writeln!(f, "notifications   {}", list(&self.notifications))?;
         writeln!(f, "turns           {}", list(&self.turns))?;
+        writeln!(f, "late writes     {}", list(&self.late_writes))?;
         writeln!(f, "provider calls  {}", list(&self.provider_calls))?;
         writeln!(
             f,

@@ -8,6 +8,7 @@ use std::sync::{
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};
+use storage::Role;
 use testkit::{Reply, Seen, eventually};
 use tokio::sync::Semaphore;
 
@@ -181,5 +182,36 @@ async fn a_parked_session_is_resumed_over_the_api() {
         .call(reqwest::Method::POST, url, &member, &[], Some(json!({})))
         .await;
     assert_eq!(status, StatusCode::FORBIDDEN, "a service resumes nothing");
+    house.close().await;
+}
+
+/// The only crash point that no notification reaches by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stop_outlives_the_holder_that_dropped_the_call() {
+    let (mut house, _gate) = gated(&[]).await;
+    house.send("n-1", "followup", "ann").await;
+    house.called(1).await;
+    house.send("n-2", "followup", "ci").await;
+    house.queued(1).await;
+    house.running(Role::Delivery).crash_at("delivery.stop_dropped", 1);
+    let answer = house.stop(json!({})).await;
+    house.running(Role::Delivery).crashed().await;
+    assert_eq!(house.notification("acme", "n-1").await["state"], "running");
+    house.kill(Role::Delivery);
+    house.up().await;
+    house.until("acme", "n-1", "cancelled").await;
+    assert!(house.reason("n-1").await.as_str().unwrap().starts_with("stopped: by "));
+    let turn = format!("/api/orgs/acme/turns/{}", answer["turn_id"].as_str().unwrap());
+    assert_eq!(house.get(&turn).await["state"], "aborted");
+    let session = house.session().await;
+    assert_eq!((&session["gate"], &session["queued"]), (&json!("stopped"), &json!(1)));
+    assert_eq!(house.called(1).await.len(), 1, "the call is not made again");
+    let id = session["id"].as_str().unwrap();
+    house
+        .post(&format!("/api/orgs/acme/sessions/{id}/resume"), json!({}))
+        .await;
+    house.until("acme", "n-2", "delivered").await;
+    assert_eq!(house.world.database.count("select count(*) from dead_letter").await, 0);
+    assert!(house.provider.overlaps().is_empty());
     house.close().await;
 }

@@ -32,6 +32,14 @@ fn what_must_not_happen() {
     ]);
 }
 
+/// Bugs of brakes and runs.
+#[test]
+fn what_must_not_be_braked() {
+    are_found(&["authors_merged", "successor_stopped", "gate_unread", "written_late"]);
+    // Its sessions soon start nothing more, which hides the others.
+    are_found(&["queue_steered_away"]);
+}
+
 /// Bugs that repeat, leave open, reorder, or log a secret.
 #[test]
 fn what_must_not_be_seen() {

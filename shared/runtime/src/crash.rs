@@ -28,6 +28,7 @@ pub const CRASH_POINTS: &[&str] = &[
     "delivery.claim_committed",
     "delivery.turn_taken",
     "delivery.turn_answered",
+    "delivery.stop_dropped",
     "delivery.outcome_written",
     "delivery.outcome_committed",
     "tool_gateway.request_read",

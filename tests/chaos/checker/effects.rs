@@ -30,7 +30,7 @@ pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     }
     // The call's record and its effect are one transaction.
     let posts = evidence.rows.calls.iter();
-    let posts = posts.filter(|call| call.name == "task_message" && call.state == "finished" && call.turn_id.is_some());
+    let posts = posts.filter(|call| call.name == "task_message" && call.state == "finished");
     let mut by_turn: BTreeMap<(&str, &str), i64> = BTreeMap::new();
     for call in posts {
         *by_turn

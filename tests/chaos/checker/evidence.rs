@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::Context;
+use domain::QueueMode;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use sqlx::{Connection, Executor, PgConnection, Row};
@@ -19,6 +20,32 @@ pub(super) struct NotificationRow {
     pub(super) body: String,
     pub(super) state: String,
     pub(super) reason: Option<String>,
+    pub(super) task_id: Option<String>,
+    /// The turn that took it last.
+    pub(super) turn_id: Option<String>,
+    pub(super) queue_mode: QueueMode,
+    /// With mode `collect`: it met a busy session.
+    pub(super) joins: bool,
+    pub(super) sender_kind: String,
+    pub(super) sender_id: String,
+    #[serde(with = "rfc3339")]
+    pub(super) created_at: OffsetDateTime,
+}
+
+impl NotificationRow {
+    pub(super) fn is_steer(&self) -> bool {
+        self.queue_mode == QueueMode::Steer
+    }
+
+    /// How many items its session had when it was accepted.
+    pub(super) fn number(&self) -> Option<i64> {
+        let position = self.position?;
+        Some(if position < 0 {
+            position - QueueMode::Steer.position(0)
+        } else {
+            position
+        })
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -37,6 +64,7 @@ pub(super) struct SessionRow {
     pub(super) phase: String,
     pub(super) queued: i32,
     pub(super) lease_owner: Option<String>,
+    pub(super) gate: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -54,8 +82,12 @@ pub(super) struct TurnRow {
     pub(super) reply: Option<String>,
     pub(super) late: bool,
     pub(super) no_reply: bool,
+    pub(super) error: Option<String>,
+    pub(super) error_class: Option<String>,
     #[serde(with = "rfc3339")]
     pub(super) started_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
+    pub(super) finished_at: Option<OffsetDateTime>,
     /// Start of the claim under which its last provider call was made.
     #[serde(with = "rfc3339::option")]
     pub(super) sent_at: Option<OffsetDateTime>,
@@ -118,6 +150,8 @@ pub(super) struct Rows {
     pub(super) messages: Vec<MessageRow>,
     pub(super) moves: Vec<MoveRow>,
     pub(super) outbox: Vec<OutboxRow>,
+    /// Account, id and reason of dead letters.
+    pub(super) buried: Vec<(String, String, String)>,
     /// Account, task, agent.
     pub(super) assignees: Vec<(String, String, String)>,
     /// Idle connections of services inside a transaction.
@@ -128,13 +162,15 @@ pub(super) struct Rows {
 }
 
 const NOTIFICATIONS: &str = "
-    select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason from notification) r";
+    select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason, task_id, turn_id, queue_mode, joins,
+                                    sender_kind, sender_id, created_at from notification) r";
 const SESSIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, phase,
-                                    queued, lease_owner from session) r";
+                                    queued, lease_owner, gate from session) r";
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
-                                    response_id, reply, late, no_reply, started_at, sent_at from turn) r";
+                                    response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
+                                    sent_at from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
                                     started_at, finished_at from tool_call) r";
@@ -144,6 +180,7 @@ const MOVES: &str = "
     select to_jsonb(r) from (select account_id, task_id, detail ->> 'to' as to, created_at from activity
                              where kind = 'task.status_changed') r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
+const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
 
 /// A single observation is no finding: between two statements of a transaction every connection is in this state.
@@ -198,6 +235,7 @@ impl Rows {
             messages: load(&mut connection, MESSAGES).await?,
             moves: load(&mut connection, MOVES).await?,
             outbox: load(&mut connection, OUTBOX).await?,
+            buried: load(&mut connection, BURIED).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
             open_transactions: load(&mut connection, OPEN_TRANSACTIONS).await?,
             foreign: search(&mut connection, FOREIGN, owners, canaries).await?,
@@ -283,6 +321,15 @@ impl<'a> Evidence<'a> {
         agents.iter().find(|agent| agent.slug == slug)
     }
 
+    /// The items of a turn's run, as far as they are there: without those that were given to the turn in progress.
+    pub(super) fn items_of(&self, turn: &'a TurnRow) -> impl Iterator<Item = &'a NotificationRow> {
+        let ids = turn.notification_ids.iter().enumerate();
+        ids.filter_map(|(place, id)| {
+            let row = self.notifications.get(&(turn.account_id.as_str(), id.as_str()))?;
+            (place == 0 || row.queue_mode != QueueMode::Inject).then_some(*row)
+        })
+    }
+
     /// Ids of an offer's notification rows; none for an offer that is no notification.
     pub(super) fn ids_of(&self, offer: &Offer) -> Vec<String> {
         match &offer.what {
@@ -305,7 +352,9 @@ impl<'a> Evidence<'a> {
             | Offered::Conflict { .. }
             | Offered::KeyReused { .. }
             | Offered::Poison { .. }
-            | Offered::Status { .. } => Vec::new(),
+            | Offered::Status { .. }
+            | Offered::Stop { .. }
+            | Offered::Resume { .. } => Vec::new(),
         }
     }
 
@@ -338,7 +387,9 @@ impl<'a> Evidence<'a> {
                 | Offered::Repeat { .. }
                 | Offered::KeyReused { .. }
                 | Offered::Message { .. }
-                | Offered::Status { .. } => {}
+                | Offered::Status { .. }
+                | Offered::Stop { .. }
+                | Offered::Resume { .. } => {}
             }
         }
         offered

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use domain::QueueMode;
 use serde_json::json;
 use time::{Duration, OffsetDateTime};
 
@@ -10,7 +11,8 @@ use super::{
     evidence::{CallRow, Evidence, MessageRow, NotificationRow, Rows, SessionRow, TurnRow},
 };
 use crate::records::{
-    Agent, Answer, ApiAnswer, CallEnd, Heard, Offer, Offered, ProviderCall, Records, Tenant, Try, Via, Work, WorkKind,
+    Agent, Answer, ApiAnswer, Author, CallEnd, Heard, Offer, Offered, ProviderCall, Records, Tenant, Try, Via, Work,
+    WorkKind,
 };
 
 pub(super) const KEY: &str = "task:t-1:agent:agent-1:acme:v1";
@@ -54,6 +56,8 @@ impl Story {
                     kind: WorkKind::Message,
                     effect: "e1".to_owned(),
                 },
+                mode: QueueMode::Followup,
+                author: Author::Ann,
             },
             tries: vec![accepted],
         };
@@ -65,6 +69,7 @@ impl Story {
             database_url: String::new(),
             accounts: vec![tenant("acme"), tenant("other")],
             offers: vec![offer],
+            aims: Vec::new(),
             calls: vec![
                 provider_call(
                     0,
@@ -98,6 +103,7 @@ impl Story {
                 turns: ["turn.started:acme:turn-1", "turn.finished:acme:turn-1"]
                     .map(str::to_owned)
                     .into(),
+                parked: BTreeMap::new(),
             },
         };
         Story {
@@ -154,6 +160,13 @@ fn rows(call: &str) -> Rows {
             body: "work=message effect=e1;".to_owned(),
             state: "delivered".to_owned(),
             reason: None,
+            task_id: Some("t-1".to_owned()),
+            turn_id: Some("turn-1".to_owned()),
+            queue_mode: QueueMode::Followup,
+            joins: false,
+            sender_kind: "user".to_owned(),
+            sender_id: "ann".to_owned(),
+            created_at: at(2),
         }],
         sessions: vec![SessionRow {
             account_id: acme(),
@@ -168,6 +181,7 @@ fn rows(call: &str) -> Rows {
             phase: "idle".to_owned(),
             queued: 0,
             lease_owner: None,
+            gate: None,
         }],
         turns: vec![TurnRow {
             account_id: acme(),
@@ -183,7 +197,10 @@ fn rows(call: &str) -> Rows {
             reply: Some("reply e1".to_owned()),
             late: false,
             no_reply: false,
+            error: None,
+            error_class: None,
             started_at: at(3),
+            finished_at: Some(at(6)),
             sent_at: Some(at(5)),
         }],
         calls: vec![CallRow {

@@ -18,7 +18,9 @@ pub(super) fn outbox_drained(evidence: &Evidence<'_>) -> Vec<Violation> {
 pub(super) fn nobody_holds_anything(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for session in &evidence.rows.sessions {
-        if session.phase != "idle" || session.queued != 0 || session.lease_owner.is_some() {
+        // One that was closed while it waited for a time keeps the phase; nothing wakes it.
+        let rests = session.phase == "idle" || (session.phase == "backoff" && session.closed_at.is_some());
+        if !rests || session.queued != 0 || session.lease_owner.is_some() {
             found.push(Violation {
                 invariant: "I15",
                 expected: "a session comes to rest",
@@ -77,6 +79,10 @@ mod tests {
         story.rows.sessions[0].queued = 1;
         assert!(story.finds(nobody_holds_anything, "1 queued"));
         let mut story = Story::delivered();
+        "backoff".clone_into(&mut story.rows.sessions[0].phase);
+        assert!(story.finds(nobody_holds_anything, "is backoff"));
+        story.rows.sessions[0].closed_at = Some(story.records.quiet_at);
+        assert_eq!(story.judge(nobody_holds_anything), []);
         "calling".clone_into(&mut story.rows.turns[0].state);
         assert!(story.finds(nobody_holds_anything, "is calling"));
     }

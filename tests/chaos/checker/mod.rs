@@ -6,6 +6,7 @@
 //! group says which.
 
 mod accounts;
+mod brakes;
 mod effects;
 mod evidence;
 #[cfg(test)]
@@ -27,7 +28,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I17`, as in docs/reliability.md.
+    /// `I1` … `I25`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -63,6 +64,14 @@ const ALWAYS: &[Check] = &[
     order::turns_in_order,
     order::queues_in_order,
     order::calls_in_order,
+    order::runs_are_one,
+    order::steers_first,
+    brakes::stops_were_asked,
+    brakes::stops_end_their_turn,
+    brakes::nothing_after_a_stop,
+    brakes::gates_hold,
+    brakes::runs_are_due,
+    brakes::nothing_dropped,
     accounts::requests_and_answers,
     accounts::rows,
     secrets::nowhere,
@@ -74,6 +83,7 @@ const AT_REST: &[Check] = &[
     effects::replies_posted,
     leases::outbox_drained,
     order::turns_announced,
+    brakes::gates_open_in_the_end,
     leases::nobody_holds_anything,
     growth::back_to_the_beginning,
     growth::no_open_transactions,

@@ -1,15 +1,19 @@
 //! I8: turns run in the order in which their notifications were accepted, notifications are accepted in the order of the
-//! stream, and the calls of an answer run in its order. Always. I10 for turns: what the stream was told of them.
+//! stream, and the calls of an answer run in its order. I24: the exceptions, which are steers and runs. Always. I10 for turns: what the stream was told of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use domain::QueueMode;
 use time::Duration;
 
 use super::{
     Violation,
-    evidence::{CallRow, Evidence},
+    evidence::{CallRow, Evidence, NotificationRow},
 };
-use crate::records::{Answer, Fired, Offer, Offered, Via};
+use crate::{
+    records::{Answer, Fired, Offer, Offered, Via},
+    system::COLLECT_ITEMS_MAX,
+};
 
 /// Faults that remove messages from the stream.
 const WIPES: &[&str] = &["nats_wipe", "stream_deleted"];
@@ -24,26 +28,92 @@ fn broken(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// An interrupted turn puts its notification back at its position, so positions never decrease.
+/// An interrupted turn puts its notification back at its position, so positions never decrease: those of steers, and those of the
+/// others, which steers pass.
 pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, session), turns) in &evidence.turns_of {
-        let mut before: Option<(i64, &str)> = None;
-        for turn in turns {
-            for id in &turn.notification_ids {
-                let row = evidence.notifications.get(&(*account, id.as_str()));
-                // An item that was carried into the next generation has its position there.
-                let here = row.filter(|row| row.session_id.as_deref() == Some(*session));
-                let Some(position) = here.and_then(|row| row.position) else {
-                    continue;
-                };
-                if let Some((last, other)) = before.filter(|(last, _)| *last > position) {
-                    found.push(broken(
-                        "turns run in the order of the queue",
-                        format!("session {session} of {account}: {other} at {last} ran before {id} at {position}"),
-                    ));
-                }
-                before = Some((position, id));
+        let mut before: BTreeMap<bool, (i64, &str)> = BTreeMap::new();
+        for row in turns.iter().flat_map(|turn| evidence.items_of(turn)) {
+            // An item that was carried into the next generation has its position there.
+            let here = row.session_id.as_deref() == Some(*session);
+            let Some(position) = row.position.filter(|_| here) else {
+                continue;
+            };
+            if let Some((last, other)) = before.insert(row.is_steer(), (position, &row.id))
+                && last > position
+            {
+                let id = &row.id;
+                found.push(broken(
+                    "turns run in the order of the queue",
+                    format!("session {session} of {account}: {other} at {last} ran before {id} at {position}"),
+                ));
+            }
+        }
+    }
+    found
+}
+
+/// I24: the items of a turn are of one mode, author and task, and end together.
+pub(super) fn runs_are_one(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for turn in &evidence.rows.turns {
+        let rows: Vec<&NotificationRow> = evidence.items_of(turn).collect();
+        let mut broken = |expected| {
+            let items = rows.iter().map(|row| {
+                let (mode, kind, sender, task) = (row.queue_mode, &row.sender_kind, &row.sender_id, &row.task_id);
+                format!(
+                    "{} ({mode} of {kind} {sender} on {}) {}",
+                    row.id,
+                    task.as_deref().unwrap_or("-"),
+                    row.state
+                )
+            });
+            found.push(Violation {
+                invariant: "I24",
+                expected,
+                found: format!(
+                    "turn {} of {}: {}",
+                    turn.id,
+                    turn.account_id,
+                    items.collect::<Vec<_>>().join(", ")
+                ),
+            });
+        };
+        let joins = |row: &NotificationRow| row.is_steer() || (row.queue_mode == QueueMode::Collect && row.joins);
+        let kinds: BTreeSet<_> = rows
+            .iter()
+            .map(|row| (row.queue_mode, &row.sender_kind, &row.sender_id, &row.task_id))
+            .collect();
+        let is_run = kinds.len() == 1 && rows.len() <= COLLECT_ITEMS_MAX && rows.iter().all(|row| joins(row));
+        if rows.len() > 1 && !is_run {
+            broken("a run is of one mode, author and task");
+        }
+        let ended = rows.iter().filter(|row| row.turn_id.as_ref() == Some(&turn.id));
+        if ended.map(|row| &row.state).collect::<BTreeSet<_>>().len() > 1 {
+            broken("the items of a run end together");
+        }
+    }
+    found
+}
+
+/// I24: what ended a turn is next. It was accepted with the request to end the turn, so it waits when the turn has ended.
+pub(super) fn steers_first(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for turns in evidence.turns_of.values() {
+        for pair in turns.windows(2) {
+            let (steered, next) = (pair[0], pair[1]);
+            let follows = steered.error_class.as_deref() == Some("steered") && next.number == steered.number + 1;
+            let head = evidence.items_of(next).next();
+            if let Some(head) = head.filter(|head| follows && !head.is_steer()) {
+                found.push(Violation {
+                    invariant: "I24",
+                    expected: "a steer goes before all that waits",
+                    found: format!(
+                        "turn {} of {} was steered, and {} was next",
+                        steered.id, steered.account_id, head.id
+                    ),
+                });
             }
         }
     }
@@ -81,7 +151,7 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             continue;
         }
         let row = evidence.notifications.get(&(offer.account.as_str(), id.as_str()));
-        if let Some((session, position)) = row.and_then(|row| Some((row.session_id.as_deref()?, row.position?))) {
+        if let Some((session, position)) = row.and_then(|row| Some((row.session_id.as_deref()?, row.number()?))) {
             queues
                 .entry((&offer.account, session))
                 .or_default()
@@ -250,6 +320,47 @@ mod tests {
         story.rows.turns[0].number = 2;
         story.rows.turns[1].number = 1;
         assert!(story.finds(turns_in_order, "n-2 at 2 ran before n-1 at 1"));
+    }
+
+    #[test]
+    fn a_steer_passes_what_waits_and_no_other_steer() {
+        let mut story = two();
+        story.rows.turns[0].error_class = Some("steered".to_owned());
+        assert!(story.finds(steers_first, "n-2 was next"));
+        let steer = &mut story.rows.notifications[1];
+        (steer.queue_mode, steer.position) = (QueueMode::Steer, Some(QueueMode::Steer.position(2)));
+        for check in [turns_in_order, queues_in_order, steers_first] {
+            assert_eq!(story.judge(check), []);
+        }
+        let first = &mut story.rows.notifications[0];
+        (first.queue_mode, first.position) = (QueueMode::Steer, Some(QueueMode::Steer.position(3)));
+        assert!(story.finds(turns_in_order, "ran before n-2"));
+    }
+
+    #[test]
+    fn a_run_that_mixes_is_found() {
+        let run = |change: fn(&mut NotificationRow)| {
+            let mut story = two();
+            story.rows.turns.pop();
+            story.rows.turns[0].notification_ids = vec!["n-1".to_owned(), "n-2".to_owned()];
+            for row in &mut story.rows.notifications {
+                (row.queue_mode, row.joins) = (QueueMode::Collect, true);
+                row.turn_id = Some("turn-1".to_owned());
+            }
+            change(&mut story.rows.notifications[1]);
+            story
+        };
+        assert_eq!(run(|_| ()).judge(runs_are_one), []);
+        assert_eq!(
+            run(|row| row.queue_mode = QueueMode::Inject).judge(runs_are_one),
+            [],
+            "given to the turn in progress"
+        );
+        assert!(run(|row| row.queue_mode = QueueMode::Steer).finds(runs_are_one, "turn turn-1"));
+        assert!(run(|row| "bob".clone_into(&mut row.sender_id)).finds(runs_are_one, "bob"));
+        assert!(run(|row| row.task_id = None).finds(runs_are_one, "on -"));
+        assert!(run(|row| row.joins = false).finds(runs_are_one, "turn turn-1"));
+        assert!(run(|row| "failed".clone_into(&mut row.state)).finds(runs_are_one, "failed"));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::{
 
 /// A session that was opened less than this before its task was moved may have been opened while the mover waited for locks:
 /// timestamps are those of the transactions' starts.
-const LOCKS_WAIT_MAX: Duration = Duration::seconds(15);
+pub(super) const LOCKS_WAIT_MAX: Duration = Duration::seconds(15);
 
 /// I2 and I3.
 pub(super) fn generations(evidence: &Evidence<'_>) -> Vec<Violation> {

@@ -13,7 +13,7 @@ use crate::records::{CallEnd, ProviderCall};
 
 /// The provider records the end of an answer before it sends the last bytes, and the start of a request after it has read all of
 /// it: so a consequence of an answer begins after its end, within the clock's resolution.
-const LOG_SLACK: Duration = Duration::milliseconds(5);
+pub(super) const LOG_SLACK: Duration = Duration::milliseconds(5);
 /// A healthy caller closes its connection within this time after it lost its lease.
 const HANG_UP_MAX: Duration = Duration::milliseconds(1_500);
 /// No fault lasts longer; it is written down when it is over.
@@ -127,7 +127,7 @@ pub(super) fn taken_under_its_lease(evidence: &Evidence<'_>) -> Vec<Violation> {
 }
 
 /// Whether every earlier fault of its caller is recorded.
-fn is_known(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+pub(super) fn is_known(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     evidence.at_rest || call.begun_at + FAULT_MAX < evidence.records.quiet_at
 }
 
@@ -144,7 +144,7 @@ fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
 }
 
 /// Whether its caller may have resumed just before, between lease check and first byte.
-fn sent_by_a_zombie(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+pub(super) fn sent_by_a_zombie(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     harmed_between(evidence, call, call.begun_at - LATE_MAX, call.begun_at)
 }
 
@@ -178,7 +178,7 @@ fn order_of_response(id: &str) -> Option<usize> {
     id.strip_prefix("resp_")?.parse().ok()
 }
 
-fn journal_calls(turn: &TurnRow) -> impl Iterator<Item = &str> {
+pub(super) fn journal_calls(turn: &TurnRow) -> impl Iterator<Item = &str> {
     let rounds = turn.journal.as_array().into_iter().flatten();
     rounds
         .flat_map(|round| round["calls"].as_array().into_iter().flatten())

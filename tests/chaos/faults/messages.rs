@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use async_nats::jetstream::{self, message::StreamMessage};
 use bytes::Bytes;
 use contracts::{Headers, header};
+use domain::QueueMode;
 use futures::future::join_all;
 use reqwest::Method;
 use sqlx::Row;
@@ -15,7 +16,7 @@ use crate::{
     clients::publisher,
     dice::Dice,
     plan::{AGENTS, Oversized, TASKS, account_id},
-    records::{Answer, Offer, Offered, Try, Via, Work, WorkKind},
+    records::{Answer, Author, Offer, Offered, Try, Via, Work, WorkKind},
 };
 
 /// Repetitions choose among the newest offers, since those are in progress.
@@ -175,6 +176,7 @@ pub(super) async fn burst(campaign: &Campaign, fault: usize, count: usize, choic
     let mut dice = Dice::new(choice, "burst");
     let account = dice.below(crate::plan::ACCOUNTS);
     let (task, agent) = (*dice.pick(&TASKS), *dice.pick(&AGENTS));
+    let mode = *dice.pick(&[QueueMode::Followup, QueueMode::Followup, QueueMode::Collect]);
     let deadline = tokio::time::Instant::now() + BURST_LIMIT;
     let mut accepted = 0;
     for nth in 0..count {
@@ -186,6 +188,8 @@ pub(super) async fn burst(campaign: &Campaign, fault: usize, count: usize, choic
                 kind: WorkKind::Reply,
                 effect: format!("b{fault:06}-{nth}"),
             },
+            mode,
+            author: Author::Ann,
         };
         let number = campaign.book.offer(account_id(account), what);
         if tokio::time::Instant::now() < deadline {
@@ -329,6 +333,8 @@ pub(super) async fn clients_gone(campaign: &Campaign, fault: usize, count: usize
                 kind: WorkKind::Reply,
                 effect: format!("g{fault:06}-{nth}"),
             },
+            mode: QueueMode::Followup,
+            author: Author::Ann,
         };
         let after = Duration::from_millis(dice.between(LEAVE_AFTER_MS.0, LEAVE_AFTER_MS.1));
         (account, what, after)

@@ -64,6 +64,9 @@ pub(crate) const PACE: Pace = Pace {
     think_long_ms: (1_500, 3_000),
 };
 
+/// Each answer of [`WorkKind::Slow`].
+const HOLD_MS: (u64, u64) = (1_200, 3_200);
+
 impl Stub {
     pub(crate) async fn start(
         seed: u64,
@@ -177,10 +180,10 @@ async fn respond(
     let flight = shared.begin(caller, &request, &headers, &body);
     let failure = lock(&shared.failures).pop_front();
     let mut dice = Dice::new(shared.seed, &format!("{} {}", request.session_key, flight.order));
-    let think = if dice.below(12) == 0 {
-        shared.think_long_ms
-    } else {
-        shared.think_ms
+    let think = match dice.below(12) {
+        _ if request.work == Some(WorkKind::Slow) => HOLD_MS,
+        0 => shared.think_long_ms,
+        _ => shared.think_ms,
     };
     tokio::time::sleep(Duration::from_millis(dice.between(think.0, think.1))).await;
     let said = shared.answer(&request, flight.order);
@@ -253,7 +256,7 @@ impl Shared {
         let post = |suffix: &str| call("task_message", message(suffix));
         let done = serde_json::json!({"task_id": task, "status": "done"});
         match (kind, round) {
-            (WorkKind::Message | WorkKind::TwoMessages, 0) => post(""),
+            (WorkKind::Message | WorkKind::TwoMessages | WorkKind::Slow, 0) => post(""),
             (WorkKind::TwoMessages, 1) => post("-2"),
             (WorkKind::History, 0) => call("task_history", serde_json::json!({"task_id": task})),
             (WorkKind::Ask, 0) => {
@@ -280,6 +283,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Done, "done"),
     (WorkKind::Finish, "finish"),
     (WorkKind::Silent, "silent"),
+    (WorkKind::Slow, "slow"),
 ];
 
 /// As it stands in a notification's body.
@@ -324,12 +328,16 @@ impl Request {
                 Some((*effect).to_owned()),
                 round.parse().map_or(1, |round: usize| round + 1),
             ),
-            // The notification precedes the excerpt of its thread, so the first marks are its own.
-            _ => (
-                after(&input, "work=").and_then(kind_of),
-                after(&input, "effect=").map(str::to_owned),
-                0,
-            ),
+            // What is told of a stopped turn precedes the notification, and the excerpt of its thread follows: the first marks
+            // from the notification on are its own. Of a run, its first item decides.
+            _ => {
+                let own = &input[input.find("Notification").unwrap_or(0)..];
+                (
+                    after(own, "work=").and_then(kind_of),
+                    after(own, "effect=").map(str::to_owned),
+                    0,
+                )
+            }
         };
         Request {
             session_key: text("x-openclaw-session-key"),
@@ -383,6 +391,11 @@ mod tests {
     fn the_first_words_decide() {
         let input =
             "Notification: n-1\nBody:\n[begin]\nx work=two_messages effect=e000001;\n[end]\nwork=reply effect=e2;";
+        let told = format!("Your previous turn was stopped. It was about this:\nwork=slow effect=e0;\n\n{input}");
+        assert_eq!(
+            read(&serde_json::json!({ "input": told })).work,
+            Some(WorkKind::TwoMessages)
+        );
         let request = read(&serde_json::json!({ "input": input }));
         assert_eq!(request.work, Some(WorkKind::TwoMessages));
         assert_eq!((request.effect.as_deref(), request.round), (Some("e000001"), 0));

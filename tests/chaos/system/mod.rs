@@ -46,6 +46,11 @@ pub(crate) const PROVIDER_KEY: &str = "provider-key-9f0c51ab44e2";
 const READY_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 
+/// Of runs, as the settings have them.
+pub(crate) const COLLECT_ITEMS_MAX: usize = 4;
+pub(crate) const COLLECT_DEBOUNCE: time::Duration = time::Duration::milliseconds(400);
+pub(crate) const COLLECT_WAIT_MAX: time::Duration = time::Duration::milliseconds(1_500);
+
 /// Short intervals, so that waits are short. The lease is that of an installation, since a busy machine loses a shorter one without
 /// a fault.
 pub(crate) const SETTINGS: &str = r#"
@@ -82,6 +87,9 @@ pause_delay_ms = 200
 look_up_delay_ms = 100
 drain_ms = 500
 attempts_max = 8
+collect_debounce_ms = 400
+collect_wait_ms_max = 1500
+collect_items_max = 4
 [tool_gateway]
 retry_delay_ms = 100
 postpone_delay_ms = 300

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 
 use super::{
     call::{self, Confirm, Report},
+    settle::CallOutcome,
     started::Started,
     stop::Calls,
     work::Work,
@@ -75,7 +76,11 @@ impl Workers {
             drop(registered);
             match report {
                 Some(report) => {
-                    shutdown.crash_point("delivery.turn_answered").await;
+                    let point = match report.outcome {
+                        CallOutcome::Stopped { .. } => "delivery.stop_dropped",
+                        _ => "delivery.turn_answered",
+                    };
+                    shutdown.crash_point(point).await;
                     // The send fails only when the recorder has ended with the process.
                     let _ = reports.send(report).await;
                 }
