@@ -51,6 +51,8 @@ section! {
         /// Limits of a run: items, and bytes of their bodies.
         pub collect_items_max: Count = Count::new(20),
         pub collect_bytes_max: Bytes = Bytes::new(65_536),
+        /// When to look again at a session that a hold keeps; earlier if the hold ends earlier.
+        pub hold_look_ms: Millis = Millis::new(600_000),
         /// How long to ask a provider whether a stopped call of an agent with effects of its own has ended.
         pub stop_confirm_ms_max: Millis = Millis::new(30_000),
         /// How long an orderly stop waits for calls in flight.

@@ -232,6 +232,7 @@ impl Database {
             session: session.name(),
             phase: state.phase,
             gate: Gate::Collect,
+            hold: None,
             wake_ms: ms,
         })
     }

@@ -151,6 +151,7 @@ impl Database {
             awaited_too_long: row
                 .waiting_since
                 .is_some_and(|since| since < self.now - row.tools_wait_ms),
+            holds: 0,
             results,
         })
     }
@@ -392,6 +393,7 @@ impl Database {
             layout: InstructionLayout::Layered,
             is_coordinator: false,
             briefing: String::new(),
+            holds: 0,
         })
     }
 

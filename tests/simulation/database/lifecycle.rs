@@ -6,14 +6,11 @@ use std::collections::BTreeSet;
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
-    SessionPhase, TaskId, TaskStatus, TurnId, TurnState,
+    SessionPhase, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
 };
 use storage::{
     lifecycle::close_reason,
-    session::{
-        Closing, Waiting, judge,
-        sessions_close::{AGENT_REMOVED, TASK_CLOSED},
-    },
+    session::{Closing, Waiting, judge, sessions_close::AGENT_REMOVED},
 };
 
 use super::{Database, moment, outbox::Message};

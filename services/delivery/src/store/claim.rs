@@ -111,6 +111,8 @@ pub struct OpenTurn {
     /// Attempts at its notifications so far.
     pub attempts: i32,
     pub awaited_too_long: bool,
+    /// The account's active holds, counted.
+    pub holds: i32,
     #[sea_orm(skip)]
     pub results: Vec<ToolResult>,
 }
@@ -145,7 +147,7 @@ pub const TURNS_LOAD: &str = concat!(
            coalesce((select max(n.attempts) from unnest(t.notification_ids) as l (id)
                      cross join lateral (select attempts from notification n
                                          where n.account_id = t.account_id and n.id = l.id limit 1) n), 0) as attempts,
-           coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long
+           coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long, a.holds
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = any (array[t.account_id])

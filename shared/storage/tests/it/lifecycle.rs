@@ -92,6 +92,7 @@ impl Scene {
             task: &self.task,
             to,
             by: &by,
+            reason: None,
             turn: None,
         };
         let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
@@ -380,6 +381,7 @@ async fn removing_an_agent_closes_what_was_opened_while_it_waited() {
         task: &scene.task,
         to: TaskStatus::Done,
         by: &by,
+        reason: None,
         turn: None,
     };
     let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
