@@ -93,7 +93,7 @@ async fn a_pause_that_stops_ends_a_call_and_holds_what_waits() {
     house.until("acme", "n-1", "cancelled").await;
     assert_eq!(
         house.outcome("n-1").await,
-        (json!("cancelled"), json!("paused: by operator"))
+        (json!("cancelled"), json!("paused: by Operator"))
     );
     house.session_has(json!({"gate": "pause", "queued": 1})).await;
     // A person's item waits too, and so does a steer.
@@ -112,7 +112,7 @@ async fn a_pause_that_stops_ends_a_call_and_holds_what_waits() {
         house.until("acme", id, "delivered").await;
     }
     let told = house.calls_are(2).await[1].input();
-    assert!(told.contains("was ended by a pause by \"operator\""), "{told}");
+    assert!(told.contains("was ended by a pause by \"Operator\""), "{told}");
     second.stop().await;
     house.close().await;
 }

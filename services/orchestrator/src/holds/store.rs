@@ -56,9 +56,10 @@ pub const AFFECTED: &str = "
     select count(*) filter (where w.covered) as sessions, count(*) filter (where w.covered and w.active_turn_id is not null) as turns,
            coalesce(sum(w.queued) filter (where w.covered), 0)::bigint as items, count(*) >= $4 as at_least
     from (select s.queued, s.active_turn_id,
-                 case $2 when 'account' then true when 'agent' then s.agent_id::text = $3 else s.id::text = $3 end as covered
+                 s.closed_at is null and case $2 when 'account' then true when 'agent' then s.agent_id::text = $3
+                                                 else s.id::text = $3 end as covered
           from session s
-          where s.account_id = $1 and (s.phase <> 'idle' or s.queued > 0) and s.closed_at is null
+          where s.account_id = $1 and (s.phase <> 'idle' or s.queued > 0)
           order by s.account_id, s.phase, s.id limit $4) w";
 
 /// Of a task: its sessions, and those of scope `agent` whose next item or turn in progress is on it. Relies on

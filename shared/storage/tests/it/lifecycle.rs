@@ -286,12 +286,12 @@ async fn a_cancel_cuts_off_the_turns_of_its_task() {
         ] {
             let (session, turn) = (Uuid::now_v7(), Uuid::now_v7());
             let row = rows("session").with("agent_id", agent).with("active_turn_id", turn);
-            let row = row.with("phase", "running").with("mismatch", name);
+            let row = row.with("phase", "waiting").with("mismatch", name);
             match of {
                 // The session of the scene.
                 Some(_) => {
                     let running =
-                        "update session set phase = 'running', active_turn_id = $1, mismatch = 'task' where id = $2";
+                        "update session set phase = 'waiting', active_turn_id = $1, mismatch = 'task' where id = $2";
                     let running = sqlx::query(running).bind(turn).bind(scene.session);
                     running.execute(owner).await.unwrap();
                 }
@@ -307,7 +307,7 @@ async fn a_cancel_cuts_off_the_turns_of_its_task() {
             let id = if of.is_some() { scene.session } else { session };
             let row = rows("turn")
                 .with("id", turn)
-                .with("state", "calling")
+                .with("state", "awaiting_tools")
                 .with("task_id", task.key());
             row.from(format!("session s where s.id = '{id}'")).insert(owner).await;
             turns.push(TurnId(turn));
