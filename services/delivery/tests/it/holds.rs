@@ -50,7 +50,7 @@ async fn told(heard: &mut mpsc::UnboundedReceiver<String>, count: usize) -> Vec<
 }
 
 /// What the orchestrator has to say of releases: nothing relays it here.
-const RELEASED: &str = "select count(*) from outbox where subject like '%.session.released'";
+const RELEASED: &str = "select count(*) from outbox cross join string_to_table(subject, ' ') as s (one) where s.one like '%.session.released'";
 
 impl Scene {
     /// As the orchestrator does; hints are left to the sweep.

@@ -51,7 +51,8 @@ pub async fn is_session(tx: &Tx, account: &AccountId, session: SessionId) -> Res
         .await
 }
 
-/// Of an account's sessions with work, the first ones. Relies on index session_attention.
+/// Of an account's sessions with work, the first ones. Relies on index session_attention; the comparison, which all rows pass, is
+/// for the planner.
 pub const AFFECTED: &str = "
     select count(*) filter (where w.covered) as sessions, count(*) filter (where w.covered and w.active_turn_id is not null) as turns,
            coalesce(sum(w.queued) filter (where w.covered), 0)::bigint as items, count(*) >= $4 as at_least
@@ -60,6 +61,7 @@ pub const AFFECTED: &str = "
                                                  else s.id::text = $3 end as covered
           from session s
           where s.account_id = $1 and (s.phase <> 'idle' or s.queued > 0)
+            and (s.phase, s.id) >= ('', '00000000-0000-0000-0000-000000000000'::uuid)
           order by s.account_id, s.phase, s.id limit $4) w";
 
 /// Of a task: its sessions, and those of scope `agent` whose next item or turn in progress is on it. Relies on

@@ -283,9 +283,13 @@ async fn sessions_that_a_release_did_not_see_are_opened_by_the_sweep() {
     let (world, tenant, coder) = working().await;
     let hold = world.held(&tenant, scope("account", "acme")).await;
     world.release(&tenant, &hold).await;
-    let session = seed::parked(&world, &tenant, "PROJ-7", &coder, "pause").await;
-    let gated = sqlx::query("update session set gate_ref = $1").bind(Uuid::parse_str(&hold).unwrap());
-    gated.execute(&world.test.owner).await.unwrap();
+    let parked = rows("session")
+        .with("task_id", "proj-7")
+        .with("agent_id", &coder)
+        .with("phase", "backoff");
+    let parked = parked.with("gate", "pause").with("gate_ref", &hold).with("queued", 1);
+    parked.insert(&world.test.owner).await;
+    let session = world.test.texts("select id::text from session").await.remove(0);
     // Locked by somebody: found at the next look, and the hold is not settled before.
     world.later().await;
     let mut holder = world.test.owner.begin().await.unwrap();

@@ -338,7 +338,8 @@ async fn a_cancel_cuts_off_the_turns_of_its_task() {
                      where stop_turn_id = active_turn_id order by mismatch desc";
         assert_eq!(scene.test.texts(stops).await, expected, "{to} {own}");
         assert_eq!(moved.stopping, expected.len());
-        let hints = "select count(*) from outbox where subject = 'signalbox.session.stop_requested.acme.PROJ-7'";
+        let hints = "select count(*) from outbox cross join string_to_table(subject, ' ') as s (one)
+                     where s.one = 'signalbox.session.stop_requested.acme.PROJ-7'";
         assert_eq!(scene.test.count(hints).await, i64::try_from(expected.len()).unwrap());
         let noted = "select count(*) from activity where detail ->> 'reason' = 'no longer wanted'";
         assert_eq!(scene.test.count(noted).await, 1);
