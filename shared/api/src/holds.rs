@@ -50,7 +50,7 @@ pub struct Affected {
     pub items: i64,
     /// Sessions with a turn in progress or a notification that waits.
     pub sessions: i64,
-    /// The account has more such sessions than are counted: the numbers are the least.
+    /// There may be more: the first 10,000 are counted, and of a task its own sessions.
     #[serde(default)]
     pub at_least: bool,
 }

@@ -46,7 +46,7 @@ pub type Reason = Text<0, 1024>;
 
 /// The effect of a status on the task's sessions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
-pub struct Affected {
+pub struct StatusEffect {
     /// Turns in progress that are ended.
     pub turns: usize,
     /// Notifications that waited, by their outcome.
@@ -95,7 +95,7 @@ pub struct Task {
     pub updated_at: Timestamp,
     /// Only in answers to a cancel and to a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub affected: Option<Affected>,
+    pub affected: Option<StatusEffect>,
 }
 
 #[cfg(test)]

@@ -79,8 +79,10 @@ macro_rules! returning {
 /// Why a hold was not set.
 #[derive(Debug)]
 pub enum NotSet {
-    /// The account has [`HOLDS_MAX`] others. This is the oldest.
-    TooMany(Box<HoldRow>),
+    /// The account has [`HOLDS_MAX`] others.
+    TooMany {
+        oldest: String,
+    },
     NoAccount,
 }
 
@@ -104,14 +106,14 @@ const HOLD_SET: &str = concat!(
     returning!()
 );
 
-/// Relies on index hold_active.
+/// Also says which hold is the oldest. Relies on index hold_active.
 pub const HOLDS_COUNT: &str = "
     update account set holds = (select count(*) from hold h where h.account_id = $1 and h.released_at is null)
-    where id = $1 returning holds";
-
-const OLDEST: &str = "
-    select id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, created_at, released_at, released_by
-    from hold where account_id = $1 and released_at is null order by created_at, id limit 1";
+    where id = $1
+    returning holds, (
+        select concat(o.id, ' on ', o.scope_kind, ' ', o.scope_id, ', by ', o.by_name, ' since ',
+                      to_char(o.created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'))
+        from hold o where o.account_id = $1 and o.released_at is null order by o.created_at, o.id limit 1) as oldest";
 
 const HOLD_RELEASE: &str = concat!(
     "update hold set released_at = now(), released_by = $3, unsettled = true
@@ -122,6 +124,7 @@ const HOLD_RELEASE: &str = concat!(
 #[derive(FromQueryResult)]
 struct Count {
     holds: i32,
+    oldest: Option<String>,
 }
 
 /// Locks the account, and marks the holds whose time is over. `None`: there is no such account.
@@ -135,15 +138,18 @@ async fn lock(tx: &Tx, account: &AccountId, setting: &Setting<'_>) -> Result<Opt
     ))
 }
 
-async fn count(tx: &Tx, account: &AccountId) -> Result<i32, StorageError> {
-    let count: Option<Count> = tx.one("count holds", HOLDS_COUNT, [account.into()]).await?;
-    Ok(count.map_or(0, |count| count.holds))
+async fn count(tx: &Tx, account: &AccountId) -> Result<Count, StorageError> {
+    const ATTEMPT: &str = "count holds";
+    let count = tx.one(ATTEMPT, HOLDS_COUNT, [account.into()]).await?;
+    count.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
 /// Marks the account's holds whose time is over.
 pub async fn holds_expire(tx: &Tx, account: &AccountId, setting: &Setting<'_>) -> Result<Vec<Owned>, StorageError> {
     let expired = lock(tx, account, setting).await?.unwrap_or_default();
-    count(tx, account).await?;
+    if !expired.is_empty() {
+        count(tx, account).await?;
+    }
     Ok(expired)
 }
 
@@ -172,9 +178,10 @@ pub async fn hold_set(
     ];
     let row: Option<HoldRow> = tx.one(ATTEMPT, HOLD_SET, values).await?;
     let row = row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))?;
-    if count(tx, account).await? > HOLDS_MAX {
-        let oldest: Option<HoldRow> = tx.one("find the oldest hold", OLDEST, [account.into()]).await?;
-        return Ok(Err(NotSet::TooMany(Box::new(oldest.unwrap_or(row)))));
+    let Count { holds, oldest } = count(tx, account).await?;
+    if holds > HOLDS_MAX {
+        let oldest = oldest.unwrap_or_default();
+        return Ok(Err(NotSet::TooMany { oldest }));
     }
     messages.push(changed(account, &row, setting));
     if row.running == HoldRunning::Stop {

@@ -348,7 +348,14 @@ impl Walk<'_> {
         self.house.until(account, "runs", "running").await;
         self.sent("is-kept", "followup", "b").await;
         self.house.until(account, "is-kept", "queued").await;
-        for (kind, id) in [("account", account.as_str()), ("task", "LIVE-1"), ("agent", "coder")] {
+        let session = self.ids["session"].first().expect("a session");
+        let scopes = [
+            ("account", account.as_str()),
+            ("task", "LIVE-1"),
+            ("agent", "coder"),
+            ("session", session),
+        ];
+        for (kind, id) in scopes {
             let body = json!({"scope": {"kind": kind, "id": id}, "dry_run": true});
             self.api("POST", "/holds", &body).await;
         }

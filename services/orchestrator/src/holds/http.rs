@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
     Accounts, Tx,
-    hold::{self, HOLDS_MAX, HoldRow, NotSet, hold_release, hold_set},
+    hold::{self, HOLDS_MAX, NotSet, hold_release, hold_set},
 };
 use time::OffsetDateTime;
 
@@ -92,7 +92,7 @@ async fn place(
         };
         let (row, messages) = match hold_set(&work.tx, &new, &app.setting(None, work.now)).await? {
             Ok(set) => set,
-            Err(NotSet::TooMany(oldest)) => return Err(too_many(&oldest).into()),
+            Err(NotSet::TooMany { oldest }) => return Err(too_many(&oldest).into()),
             Err(NotSet::NoAccount) => return Err(Problem::not_found().into()),
         };
         tracing::info!(%account, hold = %row.id, scope = %row.scope_kind, scope_id, running = %row.running, "set a hold");
@@ -152,14 +152,9 @@ fn is_to_come(until: Option<OffsetDateTime>, now: OffsetDateTime) -> Result<(), 
     }
 }
 
-fn too_many(oldest: &HoldRow) -> Problem {
+fn too_many(oldest: &str) -> Problem {
     let what = format!(
-        "the account has {HOLDS_MAX} active holds, as many as it may have; the oldest is {} on {} {}, by {} since {}: release one",
-        oldest.id,
-        oldest.scope_kind,
-        oldest.scope_id,
-        oldest.by_name,
-        domain::Timestamp::from(oldest.created_at),
+        "the account has {HOLDS_MAX} active holds, as many as it may have; the oldest is {oldest}: release one"
     );
     Problem::conflict("too_many_holds", what)
 }

@@ -6,7 +6,7 @@ use storage::{StorageError, Tx};
 
 use crate::paging::{Column, Listing, Order};
 
-/// Sessions that are counted.
+/// Sessions, turns and items that are counted.
 const COUNTED_MAX: i64 = 10_000;
 
 macro_rules! columns {
@@ -51,40 +51,42 @@ pub async fn is_session(tx: &Tx, account: &AccountId, session: SessionId) -> Res
         .await
 }
 
-/// Of an account's sessions with work, the first ones. Relies on index session_attention; the comparison, which all rows pass, is
-/// for the planner.
-pub const AFFECTED: &str = "
-    select count(*) filter (where w.covered) as sessions, count(*) filter (where w.covered and w.active_turn_id is not null) as turns,
-           coalesce(sum(w.queued) filter (where w.covered), 0)::bigint as items, count(*) >= $4 as at_least
-    from (select s.queued, s.active_turn_id,
-                 s.closed_at is null and case $2 when 'account' then true when 'agent' then s.agent_id::text = $3
-                                                 else s.id::text = $3 end as covered
-          from session s
-          where s.account_id = $1 and (s.phase <> 'idle' or s.queued > 0)
-            and (s.phase, s.id) >= ('', '00000000-0000-0000-0000-000000000000'::uuid)
-          order by s.account_id, s.phase, s.id limit $4) w";
+macro_rules! affected {
+    ($where:literal, $more:literal) => {
+        concat!(
+            "
+    select count(*) filter (where s.queued > 0 or s.active_turn_id is not null) as sessions, count(s.active_turn_id) as turns,
+           coalesce(sum(s.queued), 0)::bigint as items, count(*) >= $3 or ",
+            $more,
+            " as at_least
+    from (select s.queued, s.active_turn_id from session s where s.account_id = $1 and ",
+            $where,
+            " limit $3) s"
+        )
+    };
+}
 
-/// Of a task: its sessions, and those of scope `agent` whose next item or turn in progress is on it. Relies on
-/// session_active_task, session_active_system, notification_queue and turn_pkey.
-pub const AFFECTED_OF_TASK: &str = "
-    select count(*) as sessions, count(*) filter (where w.turn) as turns, coalesce(sum(w.queued), 0)::bigint as items,
-           false as at_least
-    from (
-        select s.queued, s.active_turn_id is not null as turn from session s
-        where s.account_id = $1 and s.task_id = $2 and s.kind = 'task' and s.closed_at is null
-          and (s.phase <> 'idle' or s.queued > 0)
-        union all
-        select case when n.task_id = $2 then s.queued else 0 end, t.task_id is not null
-        from session s
-        left join lateral (
-            select n.task_id from notification n
-            where n.account_id = any (array[s.account_id]) and n.session_id = s.id and n.state = 'queued'
-            order by n.position limit 1) n on true
-        left join lateral (
-            select t.task_id from turn t
-            where t.account_id = any (array[s.account_id]) and t.id = s.active_turn_id and t.task_id = $2 limit 1) t on true
-        where s.account_id = $1 and s.kind = 'system' and s.closed_at is null
-          and (n.task_id = $2 or t.task_id is not null)) w";
+/// Relies on the primary key.
+pub const AFFECTED_OF_SESSION: &str = affected!("s.id = $2::uuid and s.closed_at is null", "false");
+/// Relies on session_of_agent.
+pub const AFFECTED_OF_AGENT: &str = affected!(
+    "s.agent_id = $2::uuid and coalesce(s.closed_at, 'infinity') = 'infinity'",
+    "false"
+);
+/// Agents with one session for all of their tasks have further ones. Relies on session_active_task.
+pub const AFFECTED_OF_TASK: &str = affected!(
+    "s.task_id = $2 and s.kind = 'task' and s.closed_at is null",
+    "(select a.session_scope = 'agent' from account a where a.id = $1)"
+);
+/// Relies on turn_open and notification_queue, whose orders are requested.
+pub const AFFECTED_OF_ACCOUNT: &str = "
+    select count(distinct w.session_id) as sessions, count(*) filter (where w.turn) as turns, count(*) filter (where not w.turn) as items,
+           count(*) filter (where w.turn) >= $2 or count(*) filter (where not w.turn) >= $2 as at_least
+    from ((select t.session_id, true as turn from turn t where t.account_id = $1 and t.finished_at is null
+           order by t.account_id, t.session_id limit $2)
+          union all
+          (select n.session_id, false from notification n where n.account_id = $1 and n.state = 'queued'
+           order by n.account_id, n.session_id, n.position limit $2)) w";
 
 /// What a hold on this covers now.
 pub async fn affected(
@@ -94,15 +96,19 @@ pub async fn affected(
     scope_id: &str,
 ) -> Result<Affected, StorageError> {
     const ATTEMPT: &str = "count what a hold covers";
-    let found = match scope {
-        HoldScope::Task => {
-            tx.one(ATTEMPT, AFFECTED_OF_TASK, [account.into(), scope_id.into()])
-                .await
+    let sql = match scope {
+        HoldScope::Account => {
+            let found = tx
+                .one(ATTEMPT, AFFECTED_OF_ACCOUNT, [account.into(), COUNTED_MAX.into()])
+                .await?;
+            return found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no answer"));
         }
-        HoldScope::Account | HoldScope::Agent | HoldScope::Session => {
-            let values = [account.into(), scope.into(), scope_id.into(), COUNTED_MAX.into()];
-            tx.one(ATTEMPT, AFFECTED, values).await
-        }
+        HoldScope::Task => AFFECTED_OF_TASK,
+        HoldScope::Agent => AFFECTED_OF_AGENT,
+        HoldScope::Session => AFFECTED_OF_SESSION,
     };
+    let found = tx
+        .one(ATTEMPT, sql, [account.into(), scope_id.into(), COUNTED_MAX.into()])
+        .await;
     found?.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no answer"))
 }

@@ -1,6 +1,6 @@
 //! `/api/orgs/{account}/tasks`.
 
-use api::tasks::{Affected, Cancel, NewTask, Outcomes, Task, TaskChange};
+use api::tasks::{Cancel, NewTask, Outcomes, StatusEffect, Task, TaskChange};
 use axum::{Json, extract::State, response::IntoResponse};
 use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
 use runtime::http::Problem;
@@ -222,8 +222,8 @@ async fn cancelled(
     Ok((Task { affected, ..task }, moved.messages))
 }
 
-fn affected_by(moved: &TaskMoved) -> Affected {
-    Affected {
+fn affected_by(moved: &TaskMoved) -> StatusEffect {
+    StatusEffect {
         turns: moved.stopping,
         items: Outcomes {
             cancelled: moved.cancelled.len(),

@@ -21,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 28] = [
+const STATEMENTS: [Planned; 30] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -41,16 +41,17 @@ const STATEMENTS: [Planned; 28] = [
     ),
     (hold::PARKED_BY, 3, &["session_gated", "task_pkey"]),
     (hold::IS_PARKING, 2, &["session_gated"]),
-    (holds::store::AFFECTED, 4, &["session_attention of the account"]),
+    (holds::store::AFFECTED_OF_SESSION, 3, &["session_pkey"]),
+    (holds::store::AFFECTED_OF_AGENT, 3, &["session_of_agent"]),
     (
         holds::store::AFFECTED_OF_TASK,
+        3,
+        &["session_active_task", "account_pkey"],
+    ),
+    (
+        holds::store::AFFECTED_OF_ACCOUNT,
         2,
-        &[
-            "session_active_task",
-            "session_active_system of the account",
-            "notification_queue",
-            "turn_pkey",
-        ],
+        &["turn_open of the account", "notification_queue of the account"],
     ),
     (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
