@@ -1,6 +1,6 @@
 //! `/api/orgs/{account}/holds`.
 
-use api::holds::{Affected, Hold, NewHold, Placed, Scope};
+use api::holds::{Affected, Hold, NewHold, Placed, Scope, ScopeId};
 use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use domain::{AccountId, AgentRef, HoldId, HoldRunning, HoldScope, SessionId, TaskId};
 use runtime::http::Problem;
@@ -43,7 +43,7 @@ struct ListQuery {
     /// Only those of this kind of scope.
     scope: Option<HoldScope>,
     /// Only those of this scope, by its id as the hold shows it.
-    scope_id: Option<String>,
+    scope_id: Option<ScopeId>,
     limit: Option<Limit>,
     cursor: Option<Cursor>,
 }
@@ -57,7 +57,11 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
     );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
-    let values = [query.active.into(), query.scope.into(), query.scope_id.into()];
+    let values = [
+        query.active.into(),
+        query.scope.into(),
+        query.scope_id.map(String::from).into(),
+    ];
     let rows = page.read(&tx, &store::LIST, values, "list holds").await?;
     tx.commit().await?;
     Ok(rows.show())
