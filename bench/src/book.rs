@@ -7,6 +7,8 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+use crate::load::now_us;
+
 /// Calls since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Seen {
@@ -21,6 +23,15 @@ pub(crate) struct Seen {
     pub(crate) in_flight_max: u64,
     /// Calls without a recognisable notification.
     pub(crate) unmarked: u64,
+    /// The last call that its caller has ended before its answer.
+    pub(crate) dropped: Option<Dropped>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Dropped {
+    /// Of its notification.
+    pub(crate) number: u32,
+    pub(crate) at_us: u64,
 }
 
 pub(crate) struct Book {
@@ -45,7 +56,14 @@ struct Pair {
 /// A call in progress. It ends when it is dropped: answered, or aborted by the caller.
 pub(crate) struct Call<'a> {
     book: &'a Book,
-    pair: Option<u32>,
+    marked: Option<(u32, u32)>,
+    is_answered: bool,
+}
+
+impl Call<'_> {
+    pub(crate) fn answered(mut self) {
+        self.is_answered = true;
+    }
 }
 
 impl Book {
@@ -65,7 +83,8 @@ impl Book {
         self.pages().begin(marked, self.calls_a_turn);
         Call {
             book: self,
-            pair: marked.map(|(pair, _)| pair),
+            marked,
+            is_answered: false,
         }
     }
 
@@ -79,8 +98,13 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         let mut pages = self.book.pages();
         pages.in_flight -= 1;
-        if let Some(pair) = self.pair.and_then(|pair| pages.pairs.get_mut(&pair)) {
+        let Some((pair, number)) = self.marked else { return };
+        if let Some(pair) = pages.pairs.get_mut(&pair) {
             pair.in_flight -= 1;
+        }
+        if !self.is_answered {
+            let at_us = now_us();
+            pages.seen.dropped = Some(Dropped { number, at_us });
         }
     }
 }

@@ -9,19 +9,24 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use async_nats::{
     ConnectOptions, ServerAddr,
     jetstream::{self, context::PublishAckFuture},
 };
 use contracts::Root;
 use serde_json::json;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::work::{AGENT, Pace, Work, body, notification_id, number_of, subject};
+use crate::{
+    figures::{Latency, histogram},
+    stage::Provider,
+    work::{AGENT, Pace, Work, body, notification_id, number_of, subject},
+};
 
 /// Unacknowledged messages at most.
 const IN_FLIGHT: usize = 256;
+const POLL: Duration = Duration::from_millis(2);
 const AT: &str = "\"at_us\":";
 
 /// Publication time of each notification, by its number.
@@ -54,19 +59,7 @@ pub(crate) async fn publish(client: &async_nats::Client, work: &Work, moments: &
         if let Pace::Rate(rate) = work.pace {
             sleep_until(begun + Duration::from_secs(1) * number / rate).await;
         }
-        let pair = work.pair(number);
-        let at_us = now_us();
-        moments.set(number, at_us);
-        let payload = json!({
-            "id": notification_id(number),
-            "agent": AGENT,
-            "body": body(pair, number, work.body_bytes),
-            "metadata": {"at_us": at_us},
-        });
-        let sent = jetstream
-            .publish(subject(&root, pair), payload.to_string().into())
-            .await;
-        on_their_way.push_back(sent.context("could not publish")?);
+        on_their_way.push_back(publish_one(&jetstream, &root, work, number, moments).await?);
         if on_their_way.len() == IN_FLIGHT
             && let Some(oldest) = on_their_way.pop_front()
         {
@@ -77,6 +70,66 @@ pub(crate) async fn publish(client: &async_nats::Client, work: &Work, moments: &
         sent.await.context("the stream did not take a notification")?;
     }
     Ok(())
+}
+
+async fn publish_one(
+    jetstream: &jetstream::Context,
+    root: &Root,
+    work: &Work,
+    number: u32,
+    moments: &Moments,
+) -> anyhow::Result<PublishAckFuture> {
+    let pair = work.pair(number);
+    let at_us = now_us();
+    moments.set(number, at_us);
+    let steers = work.pace == Pace::Steers && number % 2 == 1;
+    let payload = json!({
+        "id": notification_id(number),
+        "agent": AGENT,
+        "body": body(pair, number, work.body_bytes),
+        "queue_mode": if steers { "steer" } else { "followup" },
+        "metadata": {"at_us": at_us},
+    });
+    let sent = jetstream.publish(subject(root, pair), payload.to_string().into()).await;
+    sent.context("could not publish")
+}
+
+/// Publishes pairs of notifications, of which the second steers. Measures from its publication until the call of the first is dropped.
+pub(crate) async fn steer(
+    client: &async_nats::Client,
+    work: &Work,
+    moments: &Moments,
+    provider: &Provider,
+) -> anyhow::Result<Latency> {
+    let (jetstream, root) = (jetstream::new(client.clone()), Root::default());
+    let mut histogram = histogram();
+    let deadline = Instant::now() + work.limit;
+    for number in 0..work.notifications {
+        let stored = publish_one(&jetstream, &root, work, number, moments).await?;
+        stored.await.context("the stream did not take a notification")?;
+        let seen = loop {
+            let seen = provider.seen().await?;
+            if seen.notifications > number.into() {
+                break seen;
+            }
+            if Instant::now() > deadline {
+                bail!(
+                    "notification {number} was not sent to the provider within {:?}: {seen:?}",
+                    work.limit
+                );
+            }
+            sleep(POLL).await;
+        };
+        let Some(before) = number.checked_sub(1).filter(|before| before % 2 == 0) else {
+            continue;
+        };
+        let Some(dropped) = seen.dropped.filter(|dropped| dropped.number == before) else {
+            bail!("the call of notification {before} was not dropped before the steer's own: {seen:?}");
+        };
+        let steered = moments.us_of(&notification_id(number)).unwrap_or(dropped.at_us);
+        histogram.record(dropped.at_us.saturating_sub(steered))?;
+    }
+    Ok(Latency::of(&histogram))
 }
 
 /// The publication time in a notification's payload.

@@ -71,7 +71,8 @@ async fn respond(State(provider): State<Arc<Provider>>, request: Bytes) -> Respo
         tokio::time::sleep(provider.delay).await;
     }
     let response = match provider.answer {
-        Answer::Whole => json_body(provider.whole.clone().into()),
+        Answer::HeldOnEven if marked.is_some_and(|(_, number)| number % 2 == 0) => std::future::pending().await,
+        Answer::Whole | Answer::HeldOnEven => json_body(provider.whole.clone().into()),
         Answer::Streamed => event_stream(provider.streamed.clone()),
         Answer::AfterTool | Answer::AfterTools if memchr::memmem::find(&request, RESULT).is_some() => {
             json_body(provider.whole.clone().into())
@@ -79,7 +80,7 @@ async fn respond(State(provider): State<Arc<Provider>>, request: Bytes) -> Respo
         Answer::AfterTool => calling(marked, &[HISTORY]),
         Answer::AfterTools => calling(marked, &[HISTORY, MESSAGE, HISTORY]),
     };
-    drop(call);
+    call.answered();
     response
 }
 

@@ -181,6 +181,21 @@ pub(crate) const PLANS: &[Plan] = &[
         ..ANY
     },
     Plan {
+        name: "steer",
+        about: "two replicas of each service, one session: every second notification steers; from its publication until the provider \
+                sees the end of the call in progress",
+        work: |shown| Work {
+            notifications: 100,
+            pairs: 1,
+            pace: Pace::Steers,
+            answer: Answer::HeldOnEven,
+            replicas: 2,
+            ..w(shown)
+        },
+        goals: |of| vec![of.value("ms at the median", p50, AtMost(250.0))],
+        ..ANY
+    },
+    Plan {
         name: "tools",
         about: "W, with one tool call in each turn (the floor has no tools: its row live)",
         work: |shown| Work {

@@ -69,10 +69,21 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
             ..at_rest(stage, &started, time).await?
         });
     }
+    if work.pace == Pace::Steers {
+        let latency = load::steer(&publisher, work, &moments, &stage.provider).await?;
+        started.stop().await?;
+        return Ok(Figures {
+            notifications: work.notifications,
+            latency: Some(latency),
+            memory: idle,
+            ready_ms,
+            ..Figures::default()
+        });
+    }
     // A backlog is processed from the first moment, so the start of the services is part of the work.
     let (begun, before) = match work.pace {
         Pace::Backlog => (start, before_start),
-        Pace::Live | Pace::Rate(_) | Pace::Idle(_) => (Instant::now(), Snapshot::take()?),
+        Pace::Live | Pace::Rate(_) | Pace::Idle(_) | Pace::Steers => (Instant::now(), Snapshot::take()?),
     };
     let progress = Progress {
         stage,

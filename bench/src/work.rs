@@ -22,13 +22,15 @@ pub(crate) enum Answer {
     AfterTool,
     /// Three tool calls first, two of the same tool, then a text.
     AfterTools,
+    /// None to notifications with an even number: their calls are held. The others are answered as a whole.
+    HeldOnEven,
 }
 
 impl Answer {
     pub(crate) fn calls_a_turn(self) -> u32 {
         match self {
             Self::AfterTool | Self::AfterTools => 2,
-            Self::Whole | Self::Streamed => 1,
+            Self::Whole | Self::Streamed | Self::HeldOnEven => 1,
         }
     }
 }
@@ -43,6 +45,8 @@ pub(crate) enum Pace {
     Rate(u32),
     /// No notifications, for so long.
     Idle(Duration),
+    /// Every second one steers: it ends the call of the one before.
+    Steers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,7 +96,7 @@ impl Work {
     pub(crate) fn publishing_time(&self) -> Option<Duration> {
         match self.pace {
             Pace::Rate(rate) => Some(Duration::from_secs(1) * self.notifications / rate),
-            Pace::Live | Pace::Backlog | Pace::Idle(_) => None,
+            Pace::Live | Pace::Backlog | Pace::Idle(_) | Pace::Steers => None,
         }
     }
 

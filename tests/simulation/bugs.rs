@@ -59,10 +59,12 @@ pub(crate) enum Bug {
     GateUnread,
     /// A request to stop stays when its turn has ended, and counts for the next turn.
     StopKept,
+    /// The note of a call is not stored before the call is sent.
+    NoteNotStored,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 27] = [
+    pub(crate) const ALL: [Bug; 28] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -90,5 +92,6 @@ impl Bug {
         Bug::RunMixesAuthors,
         Bug::GateUnread,
         Bug::StopKept,
+        Bug::NoteNotStored,
     ];
 }

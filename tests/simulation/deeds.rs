@@ -95,6 +95,7 @@ impl World {
         let queue_mode = match self.random.below(1000) {
             n if n < self.settings.collects as usize => Some(QueueMode::Collect),
             n if n < (self.settings.collects + self.settings.steers) as usize => Some(QueueMode::Steer),
+            n if n.is_multiple_of(5) => Some(QueueMode::Inject),
             n if n.is_multiple_of(2) => Some(QueueMode::Followup),
             _ => None,
         };

@@ -1,4 +1,4 @@
-//! Checks the invariants I1 to I11, I18 to I20, I24 and I25 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11, I18 to I20 and I24 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
 
 mod brakes;
 

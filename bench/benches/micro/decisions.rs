@@ -102,6 +102,7 @@ fn admit_a_session() -> delivery::queue::Admission {
         queued: 3,
         due: false,
         asked: 0,
+        stopping: false,
         lease_dead: false,
     };
     admit(black_box(session), black_box(None))
@@ -123,6 +124,7 @@ fn settle_an_answer(bencher: Bencher) {
         ordinal_before: 0,
         attempts: 1,
         lost_for: Duration::ZERO,
+        stop: None,
     };
     let limits = DeliverySettings::default();
     bencher.bench(|| settle(black_box(&outcome), &facts, &limits));

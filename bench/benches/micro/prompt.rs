@@ -45,7 +45,9 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
         thread: (0..thread).map(message).map(Arc::new).collect(),
         thread_total: 100,
         overview: None,
+        further: Vec::new(),
         is_interrupted: false,
+        stopped: None,
     }
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{json, value::to_raw_value};
+use storage::session::items_join::Notes;
 use uuid::Uuid;
 
 use self::way::Way;
@@ -224,7 +225,7 @@ impl Check<'_> {
                 // With the same key, a server that continues by key would still have the first round.
                 Continuation::Response | Continuation::Whole => fresh_key(),
             },
-            input: call_input(&self.input, &journal, &results, way.continuation),
+            input: call_input(&self.input, &journal, &results, &Notes::default(), way.continuation),
             ..opening.call
         };
         let mut pieces = 0;

@@ -26,6 +26,10 @@ pub struct Turn {
     #[sea_orm(skip)]
     pub instructions: Option<String>,
     pub input: String,
+    /// What the agent was given later, with the results of its tools.
+    #[serde(default)]
+    #[sea_orm(skip)]
+    pub notes: Vec<Note>,
     pub reply: Option<String>,
     #[sea_orm(skip)]
     pub tool_calls: Vec<ToolCall>,
@@ -60,6 +64,16 @@ pub struct Turn {
 pub struct Profile {
     pub version: String,
     pub hash: String,
+}
+
+/// Notifications with queue mode `inject`, as the agent read them.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Note {
+    /// How many answers with tool calls the agent had given before.
+    pub round: usize,
+    pub text: String,
+    /// Their ids.
+    pub notifications: Vec<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -52,6 +52,7 @@ pub enum PartKind {
     Overview,
     Followup,
     Stopped,
+    Injected,
 }
 
 /// Where a part is stored: `profile/1`, `notification/ci-4711`, `message/0190…`.

@@ -269,7 +269,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The tools do not run for a while, so that they are requested again; and once more after they ran.
+    /// The tools do not run for a while, so that they are requested again, and one turn gets an item with its results; and once
+    /// more after they ran.
     async fn tools_that_are_awaited(&mut self) {
         let client = self.house.world.operator().await;
         let mut heard = client.subscribe("signalbox.tool.>").await.unwrap();
@@ -291,8 +292,12 @@ impl Walk<'_> {
         })
         .await;
         self.trials.next_step();
+        let given = json!({"id": "is-given", "agent": "coder", "body": "b", "queue_mode": "inject"});
+        self.house.publish(&account, "T-2", given).await;
+        self.house.until(&account, "is-given", "queued").await;
+        self.trials.next_step();
         self.house.up().await;
-        for id in ["awaits", "awaits-too"] {
+        for id in ["awaits", "awaits-too", "is-given"] {
             self.house.until(&account, id, "delivered").await;
         }
         let mut said = Vec::new();

@@ -10,7 +10,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    prompt::{InputFacts, Profile, TaskFacts, ThreadExtract},
+    prompt::{Injected, InputFacts, MarkSecret, Profile, TaskFacts, ThreadExtract},
     providers::ToolDefinition,
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
@@ -18,22 +18,24 @@ use delivery::{
         claim::{OpenTurn, ToolResult},
         context::QueuedItem,
         journal::{Call, Journal},
-        runs::Behind,
+        runs::{Behind, Injectable},
     },
     turn::{
         claim::{Admitted, Beginning, Prompt, admitted, begin, carry_on, tool_requested},
+        inject::{self, join},
         resume::Due,
         work::Work,
     },
 };
 use domain::{
-    AccountId, Actor, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState,
+    AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
     SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
 };
 use storage::{
     Setting,
     manifest::Manifest,
     session::{
+        items_join::Notes,
         sessions_lock::{LockedSession, SessionFacts},
         sessions_park::Park,
         turns_begin::NewTurn,
@@ -152,6 +154,12 @@ impl Database {
                 .waiting_since
                 .is_some_and(|since| since < self.now - row.tools_wait_ms),
             holds: 0,
+            notes: row.notes.clone(),
+            injectable: i64::from(
+                self.queue(&session.account, row.session)
+                    .iter()
+                    .any(|(_, _, item)| item.mode == QueueMode::Inject),
+            ),
             results,
         })
     }
@@ -179,9 +187,12 @@ impl Database {
                 taken.insert(session.name(), ());
             }
         }
-        for (session, turn) in resume {
+        for (session, mut turn) in resume {
             let name = session.name();
             taken.insert(name.clone(), ());
+            if inject::takes(&session, &turn) {
+                self.inject(&session, &mut turn, settings, bug);
+            }
             let effects = settings.effects(&turn.provider);
             let resumed = carry_on(&session, turn, effects, settings.continuation, Arc::default());
             let Some(mut work) = possible(resumed, bug) else {
@@ -298,6 +309,51 @@ impl Database {
         next
     }
 
+    /// `INJECTS_LOAD` and `ITEMS_JOIN`.
+    fn inject(&mut self, session: &LockedSession, turn: &mut OpenTurn, settings: &Settings, bug: Option<Bug>) {
+        let task = turn.task.as_ref().map(|task| task.key());
+        let items: Vec<Injectable> = self
+            .queue(&session.account, session.id)
+            .into_iter()
+            .filter(|(_, _, row)| row.mode == QueueMode::Inject && row.task.as_ref().map(|task| task.key()) == task)
+            .take(settings.delivery.inject_items_max.usize())
+            .map(|(_, id, row)| Injectable {
+                account: session.account.clone(),
+                session_id: session.id,
+                item: Injected {
+                    notification: id.clone(),
+                    sender: row.sender(),
+                    title: None,
+                    body: row.body.clone(),
+                },
+                attempts: row.attempts,
+                hops: i32::from(row.hops),
+                manifest: None,
+            })
+            .collect();
+        if items.is_empty() {
+            return;
+        }
+        let marks = MarkSecret::new([0; 32]).marks_of_note(&session.account, turn.id, turn.notes.0.len());
+        let joined = join(session, turn, &items, marks);
+        for id in &joined.note.notification_ids {
+            let name = (session.account.clone(), notification_id(id));
+            let item = self.notifications.get_mut(&name).expect("it waits");
+            item.state = NotificationState::Running;
+            item.turn = Some(turn.id);
+            item.reason = None;
+        }
+        let given = i32::try_from(joined.note.notification_ids.len()).expect("a note is short");
+        self.sessions.get_mut(&session.name()).expect("locked").queued -= given;
+        let row = self.turns.get_mut(&(session.account.clone(), turn.id)).expect("loaded");
+        row.notifications
+            .extend(joined.note.notification_ids.iter().map(|id| notification_id(id)));
+        row.hops = row.hops.max(joined.hops);
+        if bug != Some(Bug::NoteNotStored) {
+            row.notes.0.push(joined.note);
+        }
+    }
+
     /// The queued items of a session, in order.
     fn queue<'a>(
         &'a self,
@@ -354,12 +410,7 @@ impl Database {
             facts: InputFacts {
                 notification: id.clone(),
                 kind: row.kind.clone(),
-                sender: Actor {
-                    kind: row.author.0,
-                    id: row.author.1.clone(),
-                    name: row.author_name.clone(),
-                    via: None,
-                },
+                sender: row.sender(),
                 title: None,
                 body: row.body.clone(),
                 about_message: None,
@@ -416,6 +467,7 @@ impl Database {
             fence: new.turn.fence,
             state: new.state,
             notifications: new.notification_ids.iter().map(|id| notification_id(id)).collect(),
+            notes: Notes::default(),
             provider: work.provider.clone(),
             journal: Journal::default(),
             tools: new.tools.clone(),

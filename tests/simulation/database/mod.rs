@@ -17,10 +17,11 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
+    AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
     NotificationState, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId,
     TaskStatus, ToolCallState, TurnId, TurnState,
 };
+use storage::session::items_join::Notes;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -96,6 +97,15 @@ impl NotificationRow {
     pub(crate) fn is_from_person(&self) -> bool {
         self.author.0 == ActorKind::User
     }
+
+    pub(crate) fn sender(&self) -> Actor {
+        Actor {
+            kind: self.author.0,
+            id: self.author.1.clone(),
+            name: self.author_name.clone(),
+            via: None,
+        }
+    }
 }
 
 impl SessionRow {
@@ -157,6 +167,7 @@ pub(crate) struct TurnRow {
     pub(crate) fence: Fence,
     pub(crate) state: TurnState,
     pub(crate) notifications: Vec<NotificationId>,
+    pub(crate) notes: Notes,
     pub(crate) provider: String,
     pub(crate) journal: Journal,
     pub(crate) tools: Vec<String>,

@@ -4,12 +4,12 @@ use delivery::{
     store::{SessionName, journal::Round},
     turn::{
         call::Report,
-        recorder::{Change, decide},
+        recorder::{Change, Decided, decide},
         settle::Settled,
     },
 };
 use domain::{Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
-use storage::session::sessions_lock::LockedSession;
+use storage::session::{sessions_lock::LockedSession, turns_record::ItemChange};
 use uuid::Uuid;
 
 use super::{
@@ -97,7 +97,7 @@ impl Database {
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
             }
-            messages.extend(self.messages(report, &session, &decided.settled, bug));
+            messages.extend(self.messages(&decided, bug));
             let goes_on = going_on.0.contains(&name) && decided.may_go_on();
             let begun = recorded.begun.work.len();
             // A run that may still grow is left to a claim: the real transaction begins again without going on.
@@ -181,9 +181,13 @@ impl Database {
 
     /// Notifications in `TURNS_RECORD`.
     fn items_change(&mut self, change: &Change) {
-        let Some(items) = &change.items else { return };
-        for id in &items.notification_ids {
-            let id = NotificationId::parse(id).expect("ids of rows are ids");
+        let ids = |items: &ItemChange| items.notification_ids.clone().into_iter();
+        for (items, id) in change
+            .items
+            .iter()
+            .flat_map(|items| ids(items).map(move |id| (items, id)))
+        {
+            let id = NotificationId::parse(&id).expect("ids of rows are ids");
             if let Some(row) = self.notifications.get_mut(&(items.account_id.clone(), id))
                 && row.turn == Some(items.turn_id)
                 && row.state == NotificationState::Running
@@ -195,16 +199,10 @@ impl Database {
         }
     }
 
-    fn messages(
-        &mut self,
-        report: &Report,
-        session: &LockedSession,
-        settled: &Settled,
-        bug: Option<Bug>,
-    ) -> Vec<Message> {
-        let work = &report.work;
+    fn messages(&mut self, decided: &Decided<'_>, bug: Option<Bug>) -> Vec<Message> {
+        let (work, session) = (&decided.report.work, decided.session);
         let over = Message::finished(work.turn.id);
-        match settled {
+        match &decided.settled {
             Settled::AwaitTools { round } => round
                 .calls
                 .iter()
@@ -214,7 +212,7 @@ impl Database {
                 .collect(),
             Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),
             Settled::GaveUp { .. } => {
-                for id in &work.notification_ids {
+                for id in decided.change.ended() {
                     self.bury(&work.turn.account, id);
                 }
                 vec![over]

@@ -1,9 +1,13 @@
-//! I19, I20, I24 and I25: what a brake ends and what it keeps, gates, and the order of a queue. Kept apart from the columns
+//! I19, I20 and I24 to I26: what a brake ends and what it keeps, gates, and the order of a queue. Kept apart from the columns
 //! that the models of the statements use: who asked what, which sessions are held, and the items' numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use delivery::{store::SessionName, turn::work::Work};
+use delivery::{
+    providers::{CallInput, InputItem},
+    store::SessionName,
+    turn::work::Work,
+};
 use domain::{
     AccountId, ActorKind, Fence, Gate, NotificationId, NotificationState, QueueMode, SessionId, StopKind, StopThen,
     TASK_CLOSED, TurnId, TurnState,
@@ -23,6 +27,8 @@ pub(super) struct Brakes {
     held: BTreeSet<SessionId>,
     /// An item's session, and its number there.
     numbers: BTreeMap<(AccountId, NotificationId), (SessionId, i64)>,
+    /// What went with a call: a turn, and the number of answers before the call.
+    notes: BTreeMap<(TurnId, usize), String>,
 }
 
 /// A request to stop a turn, and how far the turn was.
@@ -71,8 +77,26 @@ impl Witness {
         self.brakes.held.remove(&session);
     }
 
-    /// A call is sent: not by a claim after the request to stop its turn.
+    /// A call is sent: not by a claim after the request to stop its turn, and with the note that the same call had before.
     pub(crate) fn sent(&mut self, work: &Work) {
+        let text = match &work.input {
+            CallInput::ToolResults { note, .. } => note.clone().unwrap_or_default(),
+            CallInput::Conversation(items) => match items.last() {
+                Some(InputItem::User(text)) => text.clone(),
+                _ => String::new(),
+            },
+            CallInput::Message(_) => String::new(),
+        };
+        let call = (work.turn.id, work.journal.rounds.len());
+        let before = self.brakes.notes.entry(call).or_insert_with(|| text.clone()).clone();
+        if before != text {
+            self.breaks("I26", || {
+                format!(
+                    "a call of turn {} was sent with the note {before:?}, then with {text:?}",
+                    call.0
+                )
+            });
+        }
         let asked = self.brakes.asked.get(&work.turn.id).and_then(|asked| asked.first());
         if let Some(asked) = asked
             && work.turn.fence > asked.fence
@@ -277,7 +301,14 @@ impl Witness {
                 continue;
             }
             let reason = item_row.reason.as_deref().unwrap_or_default();
+            // It went with a call that had no answer, and is back in its place.
+            let is_back = item_row.state == NotificationState::Queued
+                && row
+                    .notes
+                    .of_round(row.journal.rounds.len())
+                    .any(|note| note.notification_ids.contains(&item.to_string()));
             let is_right = match is_stopped {
+                _ if is_back => true,
                 true => item_row.state == NotificationState::Cancelled && reason == error,
                 false => !is_of_a_stop(reason),
             };

@@ -12,11 +12,11 @@ use time::OffsetDateTime;
 use super::{marks::Marks, text::ModelText};
 
 /// Limit of a notification's body in the prompt; a publisher may send up to 256 KiB.
-const BODY_BYTES_MAX: usize = 64 * 1024;
+pub(super) const BODY_BYTES_MAX: usize = 64 * 1024;
 const MESSAGE_BYTES_MAX: usize = 600;
 const DESCRIPTION_BYTES_MAX: usize = 2_000;
 const BRIEFING_BYTES_MAX: usize = 16 * 1024;
-const TITLE_BYTES_MAX: usize = 200;
+pub(super) const TITLE_BYTES_MAX: usize = 200;
 /// Limit of what a stopped turn was about.
 const ABOUT_BYTES_MAX: usize = 200;
 /// Limit of a publisher's notification id: 128 characters of any script.
@@ -186,25 +186,25 @@ pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> Strin
 }
 
 /// An input under construction.
-struct Input<'a> {
-    text: String,
-    marks: Marks,
-    manifest: &'a mut Manifest,
+pub(super) struct Input<'a> {
+    pub(super) text: String,
+    pub(super) marks: Marks,
+    pub(super) manifest: &'a mut Manifest,
 }
 
 impl Input<'_> {
-    fn add(&mut self, part: PartKind, source: Source, piece: ModelText) {
+    pub(super) fn add(&mut self, part: PartKind, source: Source, piece: ModelText) {
         self.manifest
             .add(Layer::Input, part, source, piece.as_str(), piece.left_out());
         self.text.push_str(piece.as_str());
     }
 }
 
-fn named(source: &str) -> Source {
+pub(super) fn named(source: &str) -> Source {
     Source::Named(source.to_owned())
 }
 
-fn of_notification(id: &NotificationId) -> Source {
+pub(super) fn of_notification(id: &NotificationId) -> Source {
     Source::Named(format!("notification/{id}"))
 }
 

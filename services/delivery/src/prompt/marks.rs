@@ -36,6 +36,14 @@ impl MarkSecret {
         mac.update(turn.uuid().as_bytes());
         Marks { mac, made: 0 }
     }
+
+    /// The marks of a note that goes with a later call of the turn: others than those that its agent has seen and may have
+    /// repeated.
+    pub fn marks_of_note(&self, account: &AccountId, turn: TurnId, place: usize) -> Marks {
+        let mut marks = self.marks(account, turn);
+        marks.mac.update(&(place as u64).to_be_bytes());
+        marks
+    }
 }
 
 impl fmt::Debug for MarkSecret {
@@ -91,12 +99,19 @@ mod tests {
         assert_eq!(marks(1, "acme", 7).next("another text"), first);
         let mut again = marks(1, "acme", 7);
         again.next("");
+        let of_note = |place| {
+            let account = AccountId::parse("acme").unwrap();
+            MarkSecret::new([1; 32]).marks_of_note(&account, TurnId(Uuid::from_u128(7)), place)
+        };
         let others = [
             again.next(""),
             marks(2, "acme", 7).next(""),
             marks(1, "acme", 8).next(""),
             marks(1, "other", 7).next(""),
+            of_note(0).next(""),
+            of_note(1).next(""),
         ];
+        assert_ne!(of_note(0).next(""), of_note(1).next(""));
         for other in others {
             assert_ne!(other, first);
         }

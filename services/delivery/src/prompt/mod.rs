@@ -9,6 +9,7 @@
 mod input;
 mod instructions;
 mod marks;
+mod note;
 mod profiles;
 mod text;
 
@@ -17,4 +18,5 @@ pub use input::{
 };
 pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
+pub use note::{Injected, note};
 pub use profiles::Profiles;

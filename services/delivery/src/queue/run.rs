@@ -15,7 +15,7 @@ use domain::{QueueMode, TaskId};
 use crate::store::{context::QueuedItem, runs::Behind};
 
 /// Notifications that Signalbox sends itself. Each is answered alone.
-const OWN_KINDS: [&str; 8] = [
+pub const OWN_KINDS: [&str; 8] = [
     "answer",
     "question",
     "review",

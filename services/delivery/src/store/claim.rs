@@ -4,7 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx, session::sessions_lock::LockedSession, statement::pairs};
+use storage::{
+    StorageError, Tx,
+    session::{items_join::Notes, sessions_lock::LockedSession},
+    statement::pairs,
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -113,6 +117,9 @@ pub struct OpenTurn {
     pub awaited_too_long: bool,
     /// The account's active holds, counted.
     pub holds: i32,
+    pub notes: Notes,
+    /// Items with mode `inject` that wait in its session: none, one or more.
+    pub injectable: i64,
     #[sea_orm(skip)]
     pub results: Vec<ToolResult>,
 }
@@ -134,7 +141,7 @@ pub struct ToolResult {
     pub result: String,
 }
 
-/// Relies on primary keys only. Each turn is looked up by itself, so that the planner does not read all turns of the
+/// Relies on primary keys, and on notification_inject. Each turn is looked up by itself, so that the planner does not read all turns of the
 /// accounts.
 pub const TURNS_LOAD: &str = concat!(
     "
@@ -147,7 +154,12 @@ pub const TURNS_LOAD: &str = concat!(
            coalesce((select max(n.attempts) from unnest(t.notification_ids) as l (id)
                      cross join lateral (select attempts from notification n
                                          where n.account_id = t.account_id and n.id = l.id limit 1) n), 0) as attempts,
-           coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long, a.holds
+           coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long,
+           coalesce(t.notes, '[]') as notes,
+           (select count(*) from (
+                select from notification n
+                where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject'
+                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = any (array[t.account_id])

@@ -1,11 +1,11 @@
-//! Reads the items behind the heads of queues, for runs; and what the agent of a stopped turn's successor is told.
+//! Reads the items behind the heads of queues, for runs; the items that may be given to turns in progress; and what the agent of a stopped turn's successor is told.
 
-use domain::{AccountId, Actor, ActorKind, NotificationId, QueueMode, SessionId, TurnId};
+use domain::{AccountId, Actor, ActorKind, NotificationId, QueueMode, SessionId, TaskId, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, statement::column};
 
 use super::SessionName;
-use crate::prompt::Further;
+use crate::prompt::{Further, Injected};
 
 /// An item behind the head of a queue.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -78,6 +78,61 @@ pub async fn queue_behind(
         items_max.into(),
     ];
     tx.rows("read runs of queues", QUEUE_BEHIND, values).await
+}
+
+/// An item that may be given to its session's turn in progress.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct Injectable {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    pub session_id: SessionId,
+    #[sea_orm(nested)]
+    pub item: Injected,
+    pub attempts: i32,
+    pub hops: i32,
+    /// The turn's manifest, packed; none where an older version began the turn.
+    pub manifest: Option<Vec<u8>>,
+}
+
+/// The next items with mode `inject` of the turn's task. Signalbox's own items are never among them. The callers hold the
+/// sessions' locks. Relies on notification_inject and the primary key.
+pub const INJECTS_LOAD: &str = "
+    select n.account_id, n.session_id, n.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.title, n.body, n.attempts,
+           n.hops, t.manifest_packed as manifest
+    from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) as w (account_id, session_id, turn_id, task_id)
+    cross join lateral (select t.manifest_packed from turn t where t.account_id = w.account_id and t.id = w.turn_id offset 0) t
+    cross join lateral (
+        select n.*, sum(octet_length(n.body)) over (order by n.position) as bytes from (
+            select * from notification n
+            where n.account_id = w.account_id and n.session_id = w.session_id and n.state = 'queued' and n.queue_mode = 'inject'
+              and coalesce(n.task_id, '') = w.task_id and n.kind <> all ($5::text[])
+            order by n.account_id, n.session_id, n.position limit $6) n) n
+    where n.bytes <= $7
+    order by n.account_id, n.session_id, n.position";
+
+pub async fn injects_load(
+    tx: &Tx,
+    turns: &[(SessionName, TurnId, Option<TaskId>)],
+    own_kinds: &[&str],
+    items_max: i64,
+    bytes_max: i64,
+) -> Result<Vec<Injectable>, StorageError> {
+    if turns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let own_kinds: Vec<String> = own_kinds.iter().map(|kind| (*kind).to_owned()).collect();
+    let values = [
+        column(turns, |((account, _), _, _)| account.clone()),
+        column(turns, |((_, session), _, _)| *session),
+        column(turns, |(_, turn, _)| *turn),
+        column(turns, |(_, _, task)| {
+            task.as_ref().map_or_else(String::new, |task| task.key().into())
+        }),
+        own_kinds.into(),
+        items_max.into(),
+        bytes_max.into(),
+    ];
+    tx.rows("read items for turns in progress", INJECTS_LOAD, values).await
 }
 
 /// What a stopped turn was about: the beginning of its first item.

@@ -113,6 +113,7 @@ pub fn begin(
         failures: 0,
         attempts: item.attempts,
         notification_ids,
+        injected: Vec::new(),
         hops,
         trace,
         lost_at: None,
@@ -139,6 +140,8 @@ pub fn carry_on(
     if session.facts.stopping {
         stop.cancel();
     }
+    let with_call = turn.notes.of_round(turn.journal.rounds.len());
+    let injected = with_call.flat_map(|note| note.notification_ids.clone()).collect();
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
@@ -152,7 +155,7 @@ pub fn carry_on(
         effects,
         due,
         instructions: (!turn.inline).then(|| turn.instructions.into()),
-        input: call_input(&turn.input, &turn.journal, &turn.results, continuation),
+        input: call_input(&turn.input, &turn.journal, &turn.results, &turn.notes, continuation),
         tools,
         turn: session.turn_claimed(turn.id, turn.task),
         provider: turn.provider,
@@ -161,6 +164,7 @@ pub fn carry_on(
         attempt: turn.attempt,
         failures: turn.failures,
         attempts: turn.attempts,
+        injected,
         notification_ids: turn.notification_ids,
         hops: turn.hops,
         trace,

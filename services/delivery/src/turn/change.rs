@@ -5,7 +5,11 @@ use std::time::Duration;
 use domain::{CloseReason, Gate, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED};
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 
-use super::{call::Report, settle::Settled, work::Work};
+use super::{
+    call::Report,
+    settle::{CallOutcome, Settled},
+    work::Work,
+};
 use crate::{
     providers::Usage,
     settings::DeliverySettings,
@@ -24,7 +28,7 @@ const STOP_UNCONFIRMED: &str = "stop_unconfirmed";
 pub struct Change {
     pub turn: TurnChange,
     pub session: SessionChange,
-    pub items: Option<ItemChange>,
+    pub items: Vec<ItemChange>,
     /// The session has more work at once.
     pub more: bool,
 }
@@ -79,7 +83,7 @@ pub(super) fn change(
     let mut change = Change {
         turn,
         session: rest,
-        items: None,
+        items: Vec::new(),
         more: session.facts.queued > 0 && !session.facts.closed,
     };
     match settled {
@@ -97,7 +101,7 @@ pub(super) fn change(
             change.turn.usage = total(&work.journal, *usage);
             change.turn.error.clone_from(note);
             change.turn.late = *late;
-            change.items = items(work, NotificationState::Delivered, None);
+            change.items = vec![items(work, NotificationState::Delivered, None)];
         }
         Settled::AwaitTools { round } => change.await_tools(work, round, config),
         Settled::Again { after, repeats, .. } => change.again(work, *after, *repeats),
@@ -109,7 +113,7 @@ pub(super) fn change(
             interrupted,
         } => {
             change.session.interrupted = *interrupted;
-            change.items = items(work, NotificationState::Failed, Some(format!("{class}: {error}")));
+            change.end(report, NotificationState::Failed, format!("{class}: {error}"));
         }
         Settled::Aborted => change.aborted(work, ended_because(session)),
         Settled::Stopped {
@@ -125,7 +129,7 @@ pub(super) fn change(
             change.turn.failures = work.failures;
             change.session.stopped = true;
             change.session.interrupted = !confirmed;
-            change.items = items(work, NotificationState::Cancelled, Some(because.clone()));
+            change.end(report, NotificationState::Cancelled, because.clone());
             let holds = session.stop().is_some_and(|stop| stop.then == StopThen::Hold);
             if holds && change.more {
                 change.session.phase = session.facts.state().on(SessionEvent::Parked)?.phase;
@@ -142,7 +146,7 @@ impl Change {
         TurnRecord {
             turn: &self.turn,
             session: &self.session,
-            items: self.items.as_ref(),
+            items: &self.items,
         }
     }
 
@@ -164,7 +168,7 @@ impl Change {
         self.turn.attempt = if repeats { work.attempt } else { work.attempt + 1 };
         self.session.wake_ms = Some(millis(after));
         self.more = after.is_zero();
-        self.items = items(work, NotificationState::Running, None);
+        self.items = vec![items(work, NotificationState::Running, None)];
     }
 
     fn look_again(&mut self, work: &Work, after: Duration) {
@@ -176,28 +180,62 @@ impl Change {
 
     fn interrupted(&mut self, work: &Work, after: Duration) {
         self.session.wake_ms = Some(millis(after));
-        self.session.queued = i32::try_from(work.notification_ids.len()).expect("notifications of a turn are few");
+        self.session.queued = count(&work.notification_ids);
         self.session.interrupted = true;
         self.more = false;
-        self.items = items(work, NotificationState::Queued, None);
+        self.items = vec![items(work, NotificationState::Queued, None)];
     }
 
     fn aborted(&mut self, work: &Work, because: &str) {
         self.turn.error = Some(because.to_owned());
         self.turn.error_class = Some("session_closed".to_owned());
-        self.items = items(work, NotificationState::Cancelled, Some(because.to_owned()));
+        self.items = vec![items(work, NotificationState::Cancelled, Some(because.to_owned()))];
+    }
+
+    /// Ends the turn's items without a reply. Those that went with a call without an answer go back to their places: their
+    /// agent may not have seen them.
+    fn end(&mut self, report: &Report, state: NotificationState, reason: String) {
+        let (work, closed) = (&report.work, self.turn.late);
+        let mut ended = items(work, state, Some(reason));
+        if !matches!(report.outcome, CallOutcome::Answered(_)) && !closed && !work.injected.is_empty() {
+            ended.notification_ids.retain(|id| !work.injected.contains(id));
+            self.session.queued = count(&work.injected);
+            self.more = true;
+            self.items.push(ItemChange {
+                notification_ids: work.injected.clone(),
+                state: NotificationState::Queued,
+                reason: None,
+                attempts_more: 0,
+                ..ended.clone()
+            });
+        }
+        self.items.push(ended);
+    }
+
+    /// The ids of the items that ended as failed or cancelled.
+    pub fn ended(&self) -> impl Iterator<Item = &String> {
+        let ended =
+            |items: &&ItemChange| matches!(items.state, NotificationState::Failed | NotificationState::Cancelled);
+        self.items
+            .iter()
+            .filter(ended)
+            .flat_map(|items| &items.notification_ids)
     }
 }
 
-fn items(work: &Work, state: NotificationState, reason: Option<String>) -> Option<ItemChange> {
-    Some(ItemChange {
+fn count(notifications: &[String]) -> i32 {
+    i32::try_from(notifications.len()).expect("notifications of a turn are few")
+}
+
+fn items(work: &Work, state: NotificationState, reason: Option<String>) -> ItemChange {
+    ItemChange {
         account_id: work.turn.account.clone(),
         turn_id: work.turn.id,
         notification_ids: work.notification_ids.clone(),
         state,
         reason,
         attempts_more: 1,
-    })
+    }
 }
 
 fn millis(duration: Duration) -> i64 {

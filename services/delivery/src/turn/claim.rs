@@ -119,6 +119,7 @@ impl Claimer {
         let mut without_slot = std::mem::take(&mut starting.without_slot);
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
+        self.starter.inject(&tx, &mut resume).await?;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
             let turn_id = turn.id;
@@ -201,19 +202,24 @@ impl Claimer {
 }
 
 /// Turns that are to be carried on under a hold that ends turns are ended instead: it may have been made while they were
-/// claimed before. A turn that somebody else has asked to stop ends as they said.
+/// claimed before. A turn that somebody else has asked to stop ends as they said. What waits to be injected waits on, under any
+/// hold.
 async fn stop_held(tx: &Tx, resume: &mut [(LockedSession, OpenTurn)], holds: &mut Holds) -> Result<(), StorageError> {
     holds
         .read(tx, resume.iter().map(|(session, turn)| (&session.account, turn.holds)))
         .await?;
     let mut asked: Vec<StopRequest<'_>> = Vec::new();
-    for (session, turn) in resume.iter_mut().filter(|(session, _)| !session.facts.stopping) {
+    for (session, turn) in resume.iter_mut() {
         let held = Held {
             session: session.id,
             agent: session.agent_id,
             task: turn.task.as_ref(),
         };
-        let Some(hold) = holds.stopping(&session.account, held) else {
+        if holds.keeping(&session.account, held).is_some() {
+            turn.injectable = 0;
+        }
+        let hold = holds.stopping(&session.account, held);
+        let Some(hold) = hold.filter(|_| !session.facts.stopping) else {
             continue;
         };
         session.facts.stopping = true;

@@ -138,7 +138,7 @@ pub(super) fn outcome_messages(
     };
     if let Some(because) = cancelled {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
-        messages.extend(work.notification_ids.iter().filter(ours).map(|id| {
+        messages.extend(change.ended().filter(ours).map(|id| {
             let ended = notification_ended(work, id, ("cancelled", because), None);
             event(&setting, turn, id, Event::NotificationCancelled(ended))
         }));

@@ -178,9 +178,9 @@ impl Recorder {
             })
             .collect();
         let mut dead_letters = Vec::new();
-        for (Decided { report, settled, .. }, _) in &decided {
-            if let Settled::GaveUp { error, class, .. } = settled {
-                dead_letters.extend(self.bury(&tx, &report.work, error, class, now).await?);
+        for (decided, _) in &decided {
+            if let Settled::GaveUp { error, class, .. } = &decided.settled {
+                dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
             }
         }
         outbox.extend(outbox_insert(&tx, dead_letters).await?);
@@ -263,13 +263,14 @@ impl Recorder {
     async fn bury(
         &self,
         tx: &Tx,
-        work: &Work,
+        decided: &Decided<'_>,
         error: &str,
         class: &str,
         now: OffsetDateTime,
     ) -> Result<Vec<Owned>, StorageError> {
-        let mut messages = Vec::new();
-        for refused in notifications_load(tx, &self.root, &work.turn.account, &work.notification_ids).await? {
+        let (work, mut messages) = (&decided.report.work, Vec::new());
+        let failed: Vec<String> = decided.change.ended().cloned().collect();
+        for refused in notifications_load(tx, &self.root, &work.turn.account, &failed).await? {
             let given = Given {
                 account: Some(&work.turn.account),
                 task: work.turn.task.as_ref(),
@@ -317,6 +318,7 @@ impl Decided<'_> {
             && !rest.keeps_turn
             && !rest.interrupted
             && rest.mismatch.is_none()
+            && rest.queued == 0
             && !self.session.facts.stopping
             && self.session.turns_in_flight_max.is_none()
     }

@@ -1,6 +1,7 @@
 //! Decides the due step of a turn in progress that a replica has just claimed. Pure.
 
 use domain::TurnState;
+use storage::session::items_join::Notes;
 use time::OffsetDateTime;
 
 use crate::{
@@ -53,9 +54,15 @@ pub fn lost_since(
     }
 }
 
-/// The input of the due call: the turn's own, or the results of the calls in the last answer. A provider that keeps no
+/// The input of the due call: the turn's own, or the results of the calls in the last answer, with the note of that call. A provider that keeps no
 /// conversation gets the whole turn, and so does one that continues by an answer's id when the last answer had none.
-pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], continuation: Continuation) -> CallInput {
+pub fn call_input(
+    input: &str,
+    journal: &Journal,
+    results: &[ToolResult],
+    notes: &Notes,
+    continuation: Continuation,
+) -> CallInput {
     let output_of = |call: &Call| ToolOutput {
         call_id: call.call_id.clone(),
         name: call.name.clone(),
@@ -73,16 +80,17 @@ pub fn call_input(input: &str, journal: &Journal, results: &[ToolResult], contin
     let results_of_last = |response_id| CallInput::ToolResults {
         results: last.calls.iter().map(output_of).collect(),
         response_id,
-        note: None,
+        note: notes.text(journal.rounds.len()),
     };
     match (continuation, &last.response_id) {
         (Continuation::Key, _) => results_of_last(None),
         (Continuation::Response, Some(id)) => results_of_last(Some(id.clone())),
         (Continuation::Response, None) | (Continuation::Whole, _) => {
             let mut items = vec![InputItem::User(input.to_owned())];
-            for round in &journal.rounds {
+            for (n, round) in (1..).zip(&journal.rounds) {
                 items.extend(answer(round));
                 items.extend(round.calls.iter().map(|call| InputItem::Result(output_of(call))));
+                items.extend(notes.text(n).map(InputItem::User));
             }
             CallInput::Conversation(items)
         }
@@ -117,6 +125,8 @@ fn answer(round: &Round) -> Vec<InputItem> {
 
 #[cfg(test)]
 mod tests {
+    use storage::session::items_join::Note;
+
     use super::*;
     use crate::providers::Reasoning;
 
@@ -200,10 +210,17 @@ mod tests {
         match input {
             CallInput::Message(text) => vec![format!("message {text}")],
             CallInput::ToolResults {
-                results, response_id, ..
+                results,
+                response_id,
+                note,
             } => {
                 let after = format!("after {}", response_id.as_deref().unwrap_or("-"));
-                [after].into_iter().chain(results.iter().map(output)).collect()
+                let note = note.iter().map(|note| format!("note {note}"));
+                [after]
+                    .into_iter()
+                    .chain(results.iter().map(output))
+                    .chain(note)
+                    .collect()
             }
             CallInput::Conversation(items) => {
                 let line = |item: &InputItem| match item {
@@ -224,18 +241,34 @@ mod tests {
         let journal = Journal {
             rounds: vec![round(None, "", &[], calls)],
         };
-        let input = call_input("hello", &journal, &[result(1, "one")], Continuation::Key);
+        let input = call_input(
+            "hello",
+            &journal,
+            &[result(1, "one")],
+            &Notes::default(),
+            Continuation::Key,
+        );
         let missing = format!("c = {RESULT_MISSING}");
         assert_eq!(lines(&input), ["after -", "b = one", "a = too large", &missing]);
     }
 
     #[test]
     fn every_further_call_says_what_came_before_it_as_its_provider_needs_it() {
-        let check = |rounds: Vec<Round>, continuation, expected: &[&str]| {
+        let noted = |round: usize, text: &str| Note {
+            round,
+            text: text.to_owned(),
+            notification_ids: Vec::new(),
+        };
+        let notes = [
+            Notes::default(),
+            Notes(vec![noted(1, "n1"), noted(2, "n2"), noted(2, "n3")]),
+        ];
+        let check_with = |notes: &Notes, rounds: Vec<Round>, continuation, expected: &[&str]| {
             let results = [result(1, "one"), result(2, "two"), result(3, "three")];
-            let input = call_input("hello", &Journal { rounds }, &results, continuation);
+            let input = call_input("hello", &Journal { rounds }, &results, notes, continuation);
             assert_eq!(lines(&input), expected, "{continuation:?}");
         };
+        let check = |rounds, continuation, expected: &[&str]| check_with(&notes[0], rounds, continuation, expected);
         use Continuation::{Key, Response, Whole};
         let first = || {
             let reasoning = [(0, "r1"), (1, "r2")];
@@ -267,5 +300,10 @@ mod tests {
         ];
         check(both(), Whole, &whole);
         check(vec![first(), second(None)], Response, &whole);
+        // What came beside the results of a round stays there.
+        check_with(&notes[1], both(), Key, &["after -", "c = three", "note n2\nn3"]);
+        let with_notes = ["user n1", "user n2\nn3"];
+        let noted = [&whole[..8], &with_notes[..1], &whole[8..], &with_notes[1..]].concat();
+        check_with(&notes[1], both(), Whole, &noted);
     }
 }

@@ -43,6 +43,8 @@ pub struct Work {
     /// Attempts at its notifications so far.
     pub attempts: i32,
     pub notification_ids: Vec<String>,
+    /// Those that the agent gets with the due call: without an answer to that call, they go back to their places.
+    pub injected: Vec<String>,
     pub hops: i32,
     /// The turn's context: the parent of all spans that the turn causes.
     pub trace: TraceContext,

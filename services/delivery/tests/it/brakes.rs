@@ -38,7 +38,7 @@ impl Scene {
         row.insert(&self.world.database.owner).await;
     }
 
-    async fn called(&self, calls: usize) -> Vec<Seen> {
+    pub(crate) async fn called(&self, calls: usize) -> Vec<Seen> {
         eventually(&format!("the provider has {calls} calls"), || async {
             (self.provider.seen().len() >= calls).then(|| self.provider.seen())
         })
@@ -46,7 +46,7 @@ impl Scene {
     }
 
     /// Writes a request as the orchestrator does; returns the hint, which is not published.
-    async fn ask(&self, then: StopThen, turn: Option<TurnId>) -> Option<SessionStopRequested> {
+    pub(crate) async fn ask(&self, then: StopThen, turn: Option<TurnId>) -> Option<SessionStopRequested> {
         let database = self.world.database.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
         let request = StopRequest {
@@ -80,7 +80,7 @@ impl Scene {
             .await;
     }
 
-    async fn resume(&self) {
+    pub(crate) async fn resume(&self) {
         let database = self.world.database.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
         sessions_unpark(&tx, &[(self.account.clone(), self.session)])
@@ -89,7 +89,7 @@ impl Scene {
         tx.commit().await.unwrap();
     }
 
-    async fn session_is(&self, expected: &str) {
+    pub(crate) async fn session_is(&self, expected: &str) {
         let sql = "select concat_ws(' ', phase, gate, queued, (stop_turn_id is not null)::text) from session where task_id = 'proj-7'";
         eventually(&format!("the session is {expected}"), || async {
             (self.world.database.texts(sql).await == [expected]).then_some(())

@@ -238,7 +238,10 @@ async fn a_turn_in_progress_goes_on_with_its_tools_under_a_hold() {
     })
     .await;
     scene.enqueue("n-1", "x").await;
-    scene.enqueue("n-2", "y").await;
+    let injected = enqueued(&scene.account, scene.session)
+        .with("id", "n-2")
+        .with("queue_mode", "inject");
+    injected.insert(&scene.world.database.owner).await;
     let running = scene.run().await;
     scene.calls(1).await;
     scene.hold(HoldScope::Account, "acme", HoldRunning::Finish, None).await;
@@ -246,6 +249,7 @@ async fn a_turn_in_progress_goes_on_with_its_tools_under_a_hold() {
     scene.session_is_now("waiting 1").await;
     scene.tool_finished("c-1", 1, "a result").await;
     scene.until("n-1", "delivered").await;
+    // What waits to be injected waits too.
     scene.session_is_now("backoff pause 1").await;
     assert_eq!(scene.turns("state").await, ["finished"]);
     running.stop().await;

@@ -9,6 +9,7 @@ mod gateway;
 mod going_on;
 mod holds;
 mod impossible;
+mod inject;
 mod interrupted;
 mod plans;
 mod prompt;

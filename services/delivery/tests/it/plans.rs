@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
     hold::HOLDS_ACTIVE,
-    session::{sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -17,7 +17,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 20] = [
+const STATEMENTS: [Planned; 22] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -34,6 +34,7 @@ const STATEMENTS: [Planned; 20] = [
             "task_assignee_pkey",
             "agent_pkey",
             "notification_pkey",
+            "notification_inject",
         ],
     ),
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
@@ -69,6 +70,12 @@ const STATEMENTS: [Planned; 20] = [
         ],
     ),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
+    (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
+    (
+        items_join::ITEMS_JOIN,
+        6,
+        &["notification_pkey", "session_pkey", "turn_pkey"],
+    ),
     (runs::STOPPED_LOAD, 2, &["turn_pkey", "notification_pkey"]),
     (stop::STOPS_FIND, 2, &["session_pkey"]),
     (sessions_park::SESSIONS_PARK, 6, &["session_pkey"]),

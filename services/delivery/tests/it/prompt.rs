@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use contracts::quote;
 use delivery::prompt::{
-    Further, InputFacts, InstructionFacts, MarkSecret, OverviewEntry, Stopped, TaskFacts, ThreadExtract, ThreadMessage,
-    ToolNames, input, instructions,
+    Further, Injected, InputFacts, InstructionFacts, MarkSecret, OverviewEntry, Stopped, TaskFacts, ThreadExtract,
+    ThreadMessage, ToolNames, input, instructions, note,
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus,
@@ -403,6 +403,55 @@ fn a_run_is_accounted_for_item_by_item() {
     let items: Vec<&Source> = items.map(|part| &part.source).collect();
     let named = |id: &str| Source::Named(format!("notification/{id}"));
     assert_eq!(items, [&named("ci-4711"), &named("ci-1"), &named("ci-2")]);
+}
+
+fn injected(n: u8, title: Option<&str>) -> Injected {
+    Injected {
+        notification: NotificationId::parse(&format!("inject-{n}")).unwrap(),
+        sender: actor(ActorKind::User, "ann", "Ann"),
+        title: title.map(str::to_owned),
+        body: "Use the other branch.\nIt has the fix.".to_owned(),
+    }
+}
+
+fn noted(items: &[Injected], manifest: &mut Manifest) -> String {
+    let account = AccountId::parse("acme").unwrap();
+    let marks = MarkSecret::new([7; 32]).marks_of_note(&account, TurnId(Uuid::from_u128(7)), 0);
+    note(items, marks, manifest)
+}
+
+/// A note keeps its form whatever a stranger writes, and each of its items is a part of the turn's manifest.
+#[test]
+fn a_note_is_quoted_and_accounted_for() {
+    let two = || [injected(1, Some("Wait")), injected(2, None)];
+    let mut manifest = Manifest::new(InstructionLayout::Layered);
+    let text = noted(&two(), &mut manifest);
+    insta::assert_snapshot!("note", text);
+    let parts: Vec<String> = manifest
+        .parts
+        .iter()
+        .map(|part| format!("{:?} {:?}", part.part, part.source))
+        .collect();
+    let named = |source: &str| format!("Injected Named({source:?})");
+    let sources = ["queue", "notification/inject-1", "notification/inject-2"];
+    assert_eq!(parts, sources.map(named));
+    let sizes: usize = manifest.parts.iter().map(|part| part.bytes).sum();
+    assert_eq!(sizes, text.len());
+
+    let form = structure(&text);
+    for text in hostile::TEXTS {
+        for put in [
+            |item: &mut Injected, text: &str| item.body = text.to_owned(),
+            |item: &mut Injected, text: &str| item.title = Some(text.to_owned()),
+            |item: &mut Injected, text: &str| item.sender.name = text.to_owned(),
+        ] {
+            let mut items = two();
+            put(&mut items[0], text);
+            let built = noted(&items, &mut Manifest::new(InstructionLayout::Layered));
+            assert_eq!(structure(&built), form, "{text:?}");
+            assert_eq!(quote::inert(&built), built, "{text:?}");
+        }
+    }
 }
 
 #[test]

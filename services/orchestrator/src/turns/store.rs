@@ -2,11 +2,17 @@
 
 use std::collections::HashMap;
 
-use api::turns::{ToolCall, Turn};
+use api::turns::{Note, ToolCall, Turn};
 use domain::{AccountId, TurnId};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
 use serde_json::Value;
-use storage::{StorageError, Tx, entity::instruction_text, error::Attempt, manifest::Manifest};
+use storage::{
+    StorageError, Tx,
+    entity::instruction_text,
+    error::Attempt,
+    manifest::Manifest,
+    session::items_join::{self, Notes},
+};
 use uuid::Uuid;
 
 use crate::paging::{Column, Listing, Order};
@@ -17,7 +23,7 @@ macro_rules! select {
         concat!(
             "select id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
                 reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-                started_at, finished_at, manifest, manifest_packed
+                started_at, finished_at, manifest, manifest_packed, coalesce(notes, '[]') as notes
              from turn where account_id = $1 and ",
             $rest
         )
@@ -29,12 +35,19 @@ pub struct TurnRow {
     #[sea_orm(nested)]
     turn: Turn,
     manifest_packed: Option<Vec<u8>>,
+    notes: Notes,
 }
 
 impl TurnRow {
     /// Without parts if another version has packed them.
     fn unpacked(self) -> Turn {
         let mut turn = self.turn;
+        let shown = |note: items_join::Note| Note {
+            round: note.round,
+            text: note.text,
+            notifications: note.notification_ids,
+        };
+        turn.notes = self.notes.0.into_iter().map(shown).collect();
         if let Some(manifest) = self.manifest_packed.as_deref().and_then(Manifest::unpacked) {
             turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
         }
@@ -51,7 +64,7 @@ pub const LIST: Listing = Listing {
     order: &[("number", Column::BigInt)],
     begins: Order::OldestFirst,
     wanted: None,
-    bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text)
+    bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text) + octet_length(notes::text)
         + 4 * coalesce(octet_length(manifest_packed), 0)",
     names: ("", ""),
 };

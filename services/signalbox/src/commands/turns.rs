@@ -119,6 +119,9 @@ fn full(turn: &Turn) -> String {
     };
     part("instructions", turn.instructions.as_deref());
     part("input", Some(&turn.input));
+    for note in &turn.notes {
+        part("given later", Some(&note.text));
+    }
     part("reply", Some(said(turn)));
     text
 }

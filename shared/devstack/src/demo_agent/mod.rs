@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use axum::body::Bytes;
@@ -106,7 +106,9 @@ async fn respond(State(conversations): State<Conversations>, headers: HeaderMap,
     let key = header(SESSION_KEY_HEADER)
         .map(str::to_owned)
         .or_else(|| request.user.clone());
-    let answer = conversations.answer(key.as_deref(), idempotency_key, &request);
+    let (answer, takes) = conversations.answer(key.as_deref(), idempotency_key, &request);
+    // A caller that closes the connection ends the answer here.
+    tokio::time::sleep(takes).await;
     if request.is_streamed {
         let events = answer.events().into_iter().chain([Event::default().data("[DONE]")]);
         Sse::new(stream::iter(events.map(Ok::<_, Infallible>))).into_response()
@@ -121,7 +123,7 @@ fn refuse(message: &str) -> Response {
 }
 
 impl Conversations {
-    fn answer<'r>(&self, key: Option<&str>, idempotency_key: &str, request: &'r Request) -> Answer<'r> {
+    fn answer<'r>(&self, key: Option<&str>, idempotency_key: &str, request: &'r Request) -> (Answer<'r>, Duration) {
         let mut conversation = key.map(|key| self.take(key)).unwrap_or_default();
         conversation.hear(&request.items);
         let key_text = key.unwrap_or_default();
@@ -139,16 +141,18 @@ impl Conversations {
         };
         let step = conversation.results().to_string();
         let response_id = id("resp", &[key_text, idempotency_key, conversation.text(), &step]);
+        let takes = conversation.takes();
         if let Some(key) = key {
             self.keep(key, conversation);
         }
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Answer {
+        let answer = Answer {
             response_id,
             created_at: since_epoch.as_secs(),
             request,
             output,
-        }
+        };
+        (answer, takes)
     }
 
     fn take(&self, key: &str) -> Conversation {

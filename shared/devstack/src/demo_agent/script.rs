@@ -8,12 +8,16 @@
 //! | `review` and `@slug` | `response_request` to that agent |
 //! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
 //!
+//! A notification that says `takes N seconds` is answered slowly: each answer of its turn comes after so many seconds, 300 at most.
+//!
 //! Several lines may apply; then the tools are called one after the other, in this order. Without a task (`Task: -`)
 //! only those that need none. When all have answered, or none applies, the agent reports the results.
 //!
 //! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks,
 //! so that a quoted thread with the same words triggers nothing. A text without a line `Notification: <id>` is used
 //! whole.
+
+use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
@@ -22,6 +26,7 @@ use super::request::{Item, Tool};
 /// How many entries the script asks a history for.
 const HISTORY_LIMIT: u32 = 5;
 const QUOTE_CHARS_MAX: usize = 120;
+const SLOW_SECONDS_MAX: u64 = 300;
 
 /// The memory of an agent under one session key.
 #[derive(Debug, Default)]
@@ -107,6 +112,17 @@ impl Conversation {
 
     pub(super) fn results(&self) -> usize {
         self.results.len()
+    }
+
+    /// How long the next answer takes.
+    pub(super) fn takes(&self) -> Duration {
+        let words = own_words(&self.text).to_lowercase();
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let seconds = words.windows(3).find_map(|three| match three {
+            ["takes", seconds, unit] if unit.starts_with("second") => seconds.parse::<u64>().ok(),
+            _ => None,
+        });
+        Duration::from_secs(seconds.unwrap_or_default().min(SLOW_SECONDS_MAX))
     }
 
     pub(super) fn next(&self, offered: &[Tool]) -> Next {
@@ -252,7 +268,8 @@ fn is_called(tool: &Tool, name: &str) -> bool {
 
 fn own_words(text: &str) -> String {
     let Some(start) = line_start(text, "Notification:") else {
-        return text.to_owned();
+        let run = line_start(text, "Notifications:").unwrap_or_default();
+        return text[run..].to_owned();
     };
     let mut words = Vec::new();
     let mut lines = text[start..].lines();
@@ -369,6 +386,20 @@ mod tests {
             .collect();
         assert_eq!(calls, expected, "{words}");
         assert_eq!(said, format!("{answer} (1st of this conversation)"), "{words}");
+    }
+
+    #[test]
+    fn is_as_slow_as_the_notification_says() {
+        let check = |words: &str, seconds: u64| {
+            let mut conversation = Conversation::default();
+            conversation.hear(&[Item::User(input("DEMO-1", words))]);
+            assert_eq!(conversation.takes(), Duration::from_secs(seconds), "{words}");
+        };
+        check("This takes 60 seconds.", 60);
+        check("It takes 1 second, then post.", 1);
+        check("It takes 9999 seconds.", SLOW_SECONDS_MAX);
+        check("It takes some seconds.", 0);
+        check("60 seconds", 0);
     }
 
     #[test]

@@ -28,7 +28,9 @@ alter table notification
 -- Items are edited through the API.
 grant update (title, body, queue_mode, joins, metadata, revision, edited_hash) on notification to signalbox_orchestrator;
 
--- What was added to calls of the turn: [{attempt, text, notification_ids}].
+-- The items that may be given to a turn in progress.
+create index notification_inject on notification (account_id, session_id, position) where state = 'queued' and queue_mode = 'inject';
+-- What was given to the turn with its tool results: [{round, text, notification_ids}].
 alter table turn add column notes jsonb;
 
 -- Holds: what is paused. A claim looks for them only where the account has any.

@@ -18,7 +18,7 @@ use crate::{
 pub struct TurnRecord<'a> {
     pub turn: &'a TurnChange,
     pub session: &'a SessionChange,
-    pub items: Option<&'a ItemChange>,
+    pub items: &'a [ItemChange],
 }
 
 /// The turn and its session, as the statement reads them.
@@ -221,7 +221,7 @@ pub async fn turns_record(
         .collect();
     let items: Vec<ItemRow<'_>> = records
         .iter()
-        .filter_map(|record| record.items)
+        .flat_map(|record| record.items)
         .flat_map(ItemChange::rows)
         .collect();
     let turns = serde_json::to_string(&turns).expect("rows are texts, numbers and JSON");

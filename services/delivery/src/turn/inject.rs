@@ -1,0 +1,91 @@
+//! Gives waiting items with mode `inject` to turns that go on after their tools, within the caller's transaction. Their text is
+//! stored before it is sent. Without such an item there is no statement.
+
+use std::collections::HashMap;
+
+use domain::{InstructionLayout, TaskId, TurnId, TurnState};
+use storage::{
+    StorageError, Tx,
+    manifest::Manifest,
+    session::{
+        items_join::{Join, Note, items_join},
+        sessions_lock::LockedSession,
+    },
+};
+
+use super::starter::Starter;
+use crate::{
+    prompt::{Marks, note},
+    queue::run::OWN_KINDS,
+    store::{
+        SessionName,
+        claim::OpenTurn,
+        runs::{Injectable, injects_load},
+    },
+};
+
+/// Whether waiting items may be given to the turn with its next call. A call that is sent again carries what it carried.
+pub fn takes(session: &LockedSession, turn: &OpenTurn) -> bool {
+    turn.injectable > 0 && turn.state == TurnState::AwaitingTools && !session.facts.closed && !session.facts.stopping
+}
+
+impl Starter {
+    /// Adds the items to the turns, and to their rows. The caller holds the sessions' locks.
+    pub(super) async fn inject(&self, tx: &Tx, resume: &mut [(LockedSession, OpenTurn)]) -> Result<(), StorageError> {
+        let turns: Vec<(SessionName, TurnId, Option<TaskId>)> = resume
+            .iter()
+            .filter(|(session, turn)| takes(session, turn))
+            .map(|(session, turn)| (session.name(), turn.id, turn.task.clone()))
+            .collect();
+        let bytes_max = i64::try_from(self.config.inject_bytes_max.get()).unwrap_or(i64::MAX);
+        let items_max = self.config.inject_items_max.get().into();
+        let mut items: HashMap<SessionName, Vec<Injectable>> = HashMap::new();
+        for item in injects_load(tx, &turns, &OWN_KINDS, items_max, bytes_max).await? {
+            items
+                .entry((item.account.clone(), item.session_id))
+                .or_default()
+                .push(item);
+        }
+        let mut joins = Vec::with_capacity(items.len());
+        for (session, turn) in resume {
+            if let Some(items) = items.remove(&session.name()) {
+                let marks = self.marks.marks_of_note(&session.account, turn.id, turn.notes.0.len());
+                joins.push(join(session, turn, &items, marks));
+                tracing::info!(
+                    turn_id = %turn.id, session_id = %session.id, account = %session.account, items = items.len(),
+                    "gave waiting items to the turn in progress"
+                );
+            }
+        }
+        items_join(tx, &joins).await
+    }
+}
+
+/// Adds the items to the turn; what is to be written of it. Pure.
+pub fn join(session: &LockedSession, turn: &mut OpenTurn, items: &[Injectable], marks: Marks) -> Join {
+    let given = items.iter().map(|item| &item.item);
+    // The manifest of a turn that another version began stays as it is.
+    let stored = items
+        .first()
+        .and_then(|item| Manifest::unpacked(item.manifest.as_deref()?));
+    let is_known = stored.is_some();
+    let mut manifest = stored.unwrap_or_else(|| Manifest::new(InstructionLayout::Layered));
+    let note = Note {
+        round: turn.journal.rounds.len(),
+        text: note(given.clone(), marks, &mut manifest),
+        notification_ids: given.map(|item| item.notification.to_string()).collect(),
+    };
+    turn.notification_ids.extend(note.notification_ids.iter().cloned());
+    turn.notes.0.push(note.clone());
+    for item in items {
+        turn.attempts = turn.attempts.max(item.attempts);
+        turn.hops = turn.hops.max(item.hops);
+    }
+    Join {
+        session: session.name(),
+        turn: turn.id,
+        note,
+        hops: turn.hops,
+        manifest: if is_known { manifest.packed() } else { Vec::new() },
+    }
+}
