@@ -1411,11 +1411,85 @@ alter table session
     -- a turn that was stopped, until the next turn's agent is told
     add column stopped_turn_id uuid,
     add column gate            text,
+    -- which hold keeps it
+    add column gate_ref        uuid,
     add column gated_since     timestamptz,
-    add column gate_looks      integer not null default 0;
+    add column gate_looks      integer not null default 0,
+    -- how often its waiting items were edited: part of the revision of its queue
+    add column queue_edits     bigint not null default 0;
 
--- An item with mode collect that met a busy session: it may be answered together with others.
-alter table notification add column joins boolean not null default false;
+alter table notification
+    -- with mode collect: it met a busy session, and may be answered together with others
+    add column joins       boolean not null default false,
+    -- how often it was edited, from 1
+    add column revision    integer not null default 1,
+    -- SHA-256 of the edited content; content_hash stays that of the publisher
+    add column edited_hash bytea;
+-- Items are edited through the API.
+grant update (title, body, queue_mode, joins, metadata, revision, edited_hash) on notification to signalbox_orchestrator;
+
+-- The items that may be given to a turn in progress.
+create index notification_inject on notification (account_id, session_id, position) where state = 'queued' and queue_mode = 'inject';
+-- What was given to the turn with its tool results: [{round, text, notification_ids}].
+alter table turn add column notes jsonb;
+
+-- Holds: what is paused. A claim looks for them only where the account has any.
+alter table account add column holds integer not null default 0;
+create table hold (
+    account_id  text not null references account,
+    id          uuid not null,
+    -- account, task, agent or session, and its id as compared
+    scope_kind  text not null,
+    scope_id    text not null,
+    reason      text not null default '',
+    by_kind     text not null,
+    by_id       text not null,
+    by_name     text not null,
+    -- what becomes of turns in progress: finish or stop
+    running     text not null,
+    until       timestamptz,
+    created_at  timestamptz not null default now(),
+    released_at timestamptz,
+    -- the name of who released it
+    released_by text,
+    -- a sweep still looks: for turns to stop, or, once released, for sessions to unpark
+    unsettled   boolean not null default false,
+    primary key (account_id, id)
+);
+create unique index hold_active on hold (account_id, scope_kind, scope_id, by_kind, by_id) where released_at is null;
+create index hold_unsettled on hold (account_id, id) where unsettled;
+create index hold_until on hold (until) where released_at is null and until is not null;
+create index hold_ended on hold (account_id, released_at) where released_at is not null;
+alter table hold enable row level security;
+alter table hold force row level security;
+create policy tenant on hold
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select on hold to signalbox_delivery, signalbox_orchestrator;
+grant insert, update, delete on hold to signalbox_orchestrator;
+-- The sessions that a hold keeps: found when it is released.
+create index session_gated on session (account_id, gate_ref, id) where gate_ref is not null;
+
+-- The holds that a sweep has something to do for, a page: those that it still looks after, after a hold; and with the first
+-- page those whose time is over, which are not due again.
+create policy sweep on hold for select to signalbox_sweeper using (true);
+grant select (account_id, id, unsettled, until, released_at) on hold to signalbox_sweeper;
+create function hold_due(after_account text, after_hold uuid, row_limit integer)
+    returns table (account_id text, hold_id uuid, is_over boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select h.account_id, h.id, h.is_over from (
+        (select h.account_id, h.id, true as is_over from public.hold h
+         where h.released_at is null and h.until is not null and h.until <= now() and after_account = ''
+         order by h.until limit row_limit)
+        union all
+        (select h.account_id, h.id, false from public.hold h
+         where h.unsettled and (h.account_id, h.id) > (after_account, after_hold)
+         order by h.account_id, h.id limit row_limit)) h
+    order by h.is_over, h.account_id, h.id
+$$;
+alter function hold_due(text, uuid, integer) owner to signalbox_sweeper;
+revoke all on function hold_due(text, uuid, integer) from public;
+grant execute on function hold_due(text, uuid, integer) to signalbox_orchestrator;
 
 -- Requests that are not yet carried out: few. The statements of a turn leave the column as it is, so they do not touch the index.
 create index session_stopping on session (account_id, id) where stop_turn_id is not null;
@@ -1432,7 +1506,7 @@ alter function session_stopping(uuid, integer) owner to signalbox_sweeper;
 revoke all on function session_stopping(uuid, integer) from public;
 grant execute on function session_stopping(uuid, integer) to signalbox_delivery;
 
--- A queue that a person has stopped is not late: its head has no time.
+-- A queue that a person has stopped or paused is not late: its head has no time.
 create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
     returns table (account_id text, session_id uuid, created_at timestamptz)
     language sql stable security definer set search_path = public, pg_temp as $$
@@ -1449,7 +1523,7 @@ create or replace function notification_waiting(after_account text, after_sessio
             order by n.account_id, n.session_id, n.position limit 1) f
         where h.number < row_limit
     )
-    select h.account_id, h.session_id, case when coalesce(s.gate, '') <> 'stopped' then h.created_at end
+    select h.account_id, h.session_id, case when coalesce(s.gate, '') not in ('stopped', 'pause') then h.created_at end
     from head h
     left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
     order by h.number
@@ -1488,7 +1562,8 @@ begin
         ('orchestrator',
          array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.requested', 'tool.finished'],
          array['turn.finished', 'task.created', 'task.status_changed', 'message.posted', 'notification.cancelled', 'session.opened',
-               'session.closed', 'session.released', 'agent.removed', 'message.died'],
+               'session.closed', 'session.released', 'session.lease_released', 'queue.changed', 'hold.changed', 'agent.removed',
+               'message.died'],
          'false')
     ) as services (name, messages, events, reads)
     loop

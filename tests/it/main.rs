@@ -18,6 +18,7 @@ mod deletions;
 mod documents;
 mod economy;
 mod fair;
+mod holds;
 mod house;
 mod isolation;
 mod limits;

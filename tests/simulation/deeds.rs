@@ -11,6 +11,7 @@ use domain::{
 use super::{
     database::{
         calls::notification,
+        lifecycle::CANCELLED_BY,
         outbox::{Message, Published, Service},
     },
     world::{Fate, World},
@@ -215,11 +216,15 @@ impl World {
             [closed.sessions.len() as u64, closed.cancelled.len() as u64],
             || {
                 format!(
-                    "{account}/{task} to {status}: closes {:?}, cancels {:?}; {fate:?}",
-                    closed.sessions, closed.cancelled
+                    "{account}/{task} to {status}: closes {:?}, cancels {:?}, cuts {:?}; {fate:?}",
+                    closed.sessions, closed.cancelled, closed.cut
                 )
             },
         );
+        for turn in &closed.cut {
+            let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
+            self.witness.stop_asked(&self.database, account, *turn, asked);
+        }
         let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
         if fate == Fate::Committed {
             self.processes[p].relay.extend(rows);

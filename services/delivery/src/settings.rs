@@ -51,6 +51,8 @@ section! {
         /// Limits of a run: items, and bytes of their bodies.
         pub collect_items_max: Count = Count::new(20),
         pub collect_bytes_max: Bytes = Bytes::new(65_536),
+        /// When to look again at a session that a hold keeps; earlier if the hold ends earlier.
+        pub hold_look_ms: Millis = Millis::new(600_000),
         /// Limits of what one call gives to a turn in progress: items with mode `inject`, and bytes of their bodies.
         pub inject_items_max: Count = Count::new(10),
         pub inject_bytes_max: Bytes = Bytes::new(16_384),

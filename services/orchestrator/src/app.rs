@@ -71,10 +71,16 @@ impl App {
         self.database.begin_list(accounts, statement_max).await
     }
 
-    /// Commits with the outbox rows of the request and hands them to the relay. Every outbox row of the API is written here and is
+    /// Commits with the outbox rows of the request and hands them to the relay. Every outbox row of a request is written here and is
     /// counted against the account's share.
     pub async fn commit(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), ApiError> {
         self.shares.charge(&messages).map_err(|full| self.no_room(full))?;
+        self.commit_free(tx, messages).await?;
+        Ok(())
+    }
+
+    /// The same for messages of a sweep: none is a notification.
+    pub async fn commit_free(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), StorageError> {
         let rows = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("orchestrator.change_written").await;
         tx.commit().await?;

@@ -1,4 +1,4 @@
-//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters. Idempotent, and safe in several replicas at
+//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, ended holds. Idempotent, and safe in several replicas at
 //! once.
 
 use std::time::Duration;
@@ -61,6 +61,10 @@ pub const LETTERS: &str = "
     delete from dead_letter where ctid = any (array(
         select ctid from dead_letter where account_id = $1 and created_at < now() - $2 * interval '1 second'
         order by created_at, id limit $3 for update skip locked))";
+pub const HOLDS: &str = "
+    delete from hold where ctid = any (array(
+        select ctid from hold where account_id = $1 and released_at < now() - $2 * interval '1 second'
+        order by released_at limit $3 for update skip locked))";
 /// Dead letters are large, so fewer are deleted at a time.
 const LETTERS_PART: u32 = 5;
 
@@ -77,6 +81,7 @@ async fn forget_of(
         (ANSWERS, settings.answers_kept_hours.duration(), 1),
         (ACCEPTED, settings.accepted_kept_hours.duration(), 1),
         (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
+        (HOLDS, settings.control_kept_days.duration(), 1),
     ] {
         let mut pieces = Pieces::of(&[()]);
         while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {

@@ -41,6 +41,8 @@ section! {
         pub accepted_kept_hours: Hours = Hours::new(7 * 24),
         /// Retention of dead letters, redriven or not.
         pub dead_letters_kept_days: Days = Days::new(90),
+        /// Retention of holds that have ended.
+        pub control_kept_days: Days = Days::new(90),
         pub forget_interval_ms: Millis = Millis::new(10 * 60 * 1000),
         /// Replies posted in one transaction.
         pub replies_batch_max: Count = Count::new(256),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{StopThen, TurnId};
+use domain::{StopThen, Timestamp, TurnId};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -17,6 +17,7 @@ Examples:
   signalbox notify demo DEMO-7 coder 'Tests fail' --wait   ask an agent, from another terminal
   signalbox sessions --task DEMO-7                      what came of it
   signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
+  signalbox pause --task DEMO-7                         start no turn on it until `signalbox resume --task DEMO-7`
   signalbox dead list --account demo                    what could not be processed, and why
   signalbox doctor                                      is this installation in order?
 
@@ -58,8 +59,12 @@ pub(crate) enum Command {
     Sessions(SessionsArgs),
     /// Stop the turn in progress of a session
     Stop(StopArgs),
-    /// Resume a session whose turn was stopped
+    /// Pause a session, an agent, a task or the whole account: no turn starts there
+    Pause(PauseArgs),
+    /// Release what was paused, and resume a session whose turn was stopped
     Resume(ResumeArgs),
+    /// Cancel a task: its turns in progress end, and all that waits is cancelled
+    Cancel(CancelArgs),
     /// Show the turns of sessions, or one turn in full
     Turns(TurnsArgs),
     /// Show notifications, or one of them
@@ -237,14 +242,75 @@ pub(crate) struct StopArgs {
     pub(crate) access: AccessArgs,
 }
 
-#[derive(Args, Debug)]
-pub(crate) struct ResumeArgs {
+/// What a hold covers: one of these.
+#[derive(Args, Debug, Default)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ScopeArgs {
     /// The session's id
-    pub(crate) session: String,
+    pub(crate) session: Option<String>,
+    /// A task, with all of its sessions
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// An agent (slug or id), with all of its sessions
+    #[arg(long)]
+    pub(crate) agent: Option<String>,
+    /// The whole account
+    #[arg(long)]
+    pub(crate) all: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PauseArgs {
+    #[command(flatten)]
+    pub(crate) scope: ScopeArgs,
+    /// Why, for those who find it paused
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+    /// When it ends by itself, as in 2026-01-31T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) until: Option<Timestamp>,
+    /// End the turns in progress too, and cancel their notifications; without it they go on to their end
+    #[arg(long)]
+    pub(crate) stop: bool,
+    /// Only say what it would affect
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     #[arg(long, default_value = "demo")]
     pub(crate) account: String,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ResumeArgs {
+    #[command(flatten)]
+    pub(crate) scope: ScopeArgs,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct CancelArgs {
+    /// The task's id
+    pub(crate) task: String,
+    /// Why, for the task's history
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
+    /// Only say what would end
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+/// A time by RFC 3339.
+fn moment(text: &str) -> Result<Timestamp, String> {
+    let read = serde_json::from_value(text.into());
+    read.map_err(|_| "expected a time such as 2026-01-31T18:00:00Z".to_owned())
 }
 
 #[derive(Args, Debug)]
@@ -383,6 +449,10 @@ mod tests {
             "signalbox stop S --turn nonsense",
             "signalbox stop S --then wait",
             "signalbox resume",
+            "signalbox pause",
+            "signalbox pause S --task T",
+            "signalbox pause --all --until tomorrow",
+            "signalbox cancel",
             "signalbox sessions --limit 0",
             "signalbox serve",
             "signalbox serve postgres",

@@ -25,7 +25,8 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        dead, demo_agent, health, migrate, nats_users, notifications, notify, provider, resume, sessions, stop, turns,
+        cancel, dead, demo_agent, health, migrate, nats_users, notifications, notify, pause, provider, resume,
+        sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -70,7 +71,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Steer(item) => notify::steer(item, json).await,
         Command::Sessions(args) => sessions::run(&args, json).await,
         Command::Stop(args) => stop::run(&args, json).await,
+        Command::Pause(args) => pause::run(&args, json).await,
         Command::Resume(args) => resume::run(&args, json).await,
+        Command::Cancel(args) => cancel::run(&args, json).await,
         Command::Turns(args) => turns::run(&args, json).await,
         Command::Notifications(args) => notifications::run(&args, json).await,
         Command::Dead(args) => match args.command {

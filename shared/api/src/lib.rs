@@ -12,6 +12,7 @@ pub mod accounts;
 pub mod activities;
 pub mod agents;
 pub mod dead_letters;
+pub mod holds;
 pub mod keys;
 pub mod list;
 pub mod messages;

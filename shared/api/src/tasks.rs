@@ -27,6 +27,39 @@ pub struct TaskChange {
     pub description: Option<Description>,
     /// The complete list of assignees.
     pub assignees: Option<Assignees>,
+    /// Only say what would follow: the answer has the changed task and the effect of the status, and nothing is changed.
+    pub dry_run: Option<bool>,
+}
+
+/// Cancels a task: its sessions close, all notifications that wait are cancelled, and its turns in progress are ended.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Cancel {
+    /// And the tasks below it. No task has any yet.
+    pub tree: Option<bool>,
+    pub reason: Option<Reason>,
+    /// Only say what would follow; nothing is changed.
+    pub dry_run: Option<bool>,
+}
+
+pub type Reason = Text<0, 1024>;
+
+/// The effect of a status on the task's sessions.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct StatusEffect {
+    /// Turns in progress that are ended.
+    pub turns: usize,
+    /// Notifications that waited, by their outcome.
+    pub items: Outcomes,
+    /// Sessions that close.
+    pub sessions: usize,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Outcomes {
+    pub cancelled: usize,
+    /// They wait in the next generation, or stay where they are.
+    pub carried: usize,
 }
 
 pub type Title = Text<1, TITLE_BYTES_MAX>;
@@ -60,6 +93,9 @@ pub struct Task {
     pub assignees: Vec<AgentName>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// Only in answers to a cancel and to a dry run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affected: Option<StatusEffect>,
 }
 
 #[cfg(test)]

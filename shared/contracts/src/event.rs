@@ -2,8 +2,8 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, MessageId, NotificationId, SessionId, SessionKind,
-    TaskId, TaskStatus, TurnId, TurnState,
+    AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
+    NotificationId, SessionId, SessionKind, TaskId, TaskStatus, TurnId, TurnState,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,8 @@ events! {
     "session.parked" SessionParked(SessionGated) from [Delivery];
     /// The gate was opened.
     "session.released" SessionReleased(SessionGated) from [Resolver, Delivery, ToolGateway, Orchestrator];
+    /// A person paused something, or a hold ended.
+    "hold.changed" HoldChanged(HoldChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
@@ -133,6 +135,23 @@ pub struct NotificationEnded {
     pub reason: String,
     pub detail: String,
     pub dead_letter_id: Option<uuid::Uuid>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct HoldChanged {
+    pub hold_id: HoldId,
+    /// What it covers.
+    pub scope: HoldScope,
+    /// The id of what it covers, as it is compared.
+    pub scope_id: String,
+    /// What becomes of turns in progress.
+    pub running: HoldRunning,
+    pub until: Option<Timestamp>,
+    /// Who made it.
+    pub by: Actor,
+    pub released: bool,
+    /// The name of who released it. Absent if its time was over.
+    pub released_by: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -9,8 +9,15 @@ string_enum! {
         Stopped = "stopped",
         /// An item with queue mode `steer` takes its place.
         Steered = "steered",
+        /// A hold ends the turns that it covers.
+        Paused = "paused",
+        /// Its task was cancelled.
+        Cancelled = "cancelled",
     }
 }
+
+/// The reason on items that were cancelled because their task closed.
+pub const TASK_CLOSED: &str = "task closed";
 
 string_enum! {
     /// What happens to the items that wait behind a stopped turn.
@@ -25,6 +32,9 @@ string_enum! {
 impl StopKind {
     /// The error of a stopped turn, and the reason of its cancelled items. `by` is the name of who asked.
     pub fn because(self, by: &str) -> String {
-        format!("{self}: by {by}")
+        match self {
+            StopKind::Stopped | StopKind::Steered | StopKind::Paused => format!("{self}: by {by}"),
+            StopKind::Cancelled => TASK_CLOSED.to_owned(),
+        }
     }
 }

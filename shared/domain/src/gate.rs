@@ -5,6 +5,8 @@ use crate::{QueueMode, string_enum::string_enum};
 
 string_enum! {
     Gate else Later {
+        /// A hold covers its session, its agent, the task of its next item, or the account.
+        Pause = "pause",
         /// A person stopped a turn, and items waited behind it.
         Stopped = "stopped",
         /// The head is a run of `collect` items that may still grow.
@@ -27,6 +29,7 @@ impl Gate {
     /// Whether a new item opens the gate. A steer starts before all other items, so no run makes it wait.
     pub fn is_opened_by(self, arrival: Arrival) -> bool {
         match self {
+            Gate::Pause => false,
             Gate::Stopped => {
                 arrival.from_person || arrival.alone || matches!(arrival.mode, QueueMode::Steer | QueueMode::Inject)
             }
@@ -38,7 +41,7 @@ impl Gate {
     /// Whether parking and release are announced: a run that grows is no news.
     pub fn is_announced(self) -> bool {
         match self {
-            Gate::Stopped => true,
+            Gate::Pause | Gate::Stopped => true,
             Gate::Collect | Gate::Later => false,
         }
     }
@@ -59,6 +62,9 @@ mod tests {
             assert_eq!(gate.is_opened_by(arrival), expected, "{gate} {arrival:?}");
         };
         use QueueMode::{Collect, Followup, Inject, Steer};
+        for mode in QueueMode::ALL {
+            check(Gate::Pause, *mode, true, false);
+        }
         check(Gate::Stopped, Followup, false, false);
         check(Gate::Stopped, Followup, true, true);
         check(Gate::Stopped, Collect, true, true);

@@ -201,6 +201,10 @@ uuid_id! {
     TurnId
 }
 uuid_id! {
+    /// A hold: what pauses sessions.
+    HoldId
+}
+uuid_id! {
     /// A message of a task's thread.
     MessageId
 }

@@ -2,8 +2,9 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
-//! [`notification`], [`gate`] (what keeps a queue waiting), [`brake`] (ending turns), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
+//! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`turn`],
+//! [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`] (authentication), [`limit`] (the operator's
+//! limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
 pub mod actor;
@@ -15,6 +16,7 @@ pub mod conversation;
 mod error_chain;
 pub mod fence;
 pub mod gate;
+pub mod hold;
 pub mod id;
 pub mod limit;
 pub mod notification;
@@ -31,14 +33,15 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
-pub use brake::{StopKind, StopThen};
+pub use brake::{StopKind, StopThen, TASK_CLOSED};
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
+pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, IdError, KeyId, MessageId, NotificationId, SessionId, TaskId, TurnId,
-    UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, SessionId, TaskId,
+    TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
 pub use notification::{NotificationState, QueueMode};

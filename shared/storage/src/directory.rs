@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{AccountId, SessionId};
+use domain::{AccountId, HoldId, SessionId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -97,6 +97,25 @@ pub async fn session_stopping(
         .query_alone("find stop requests", sql, [replica.into(), limit.into()])
         .await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
+}
+
+/// A hold that a sweep has something to do for.
+#[derive(Debug, FromQueryResult)]
+pub struct HoldDue {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    #[sea_orm(from_alias = "hold_id")]
+    pub hold: HoldId,
+    /// Its time is over, and it is not marked.
+    pub is_over: bool,
+}
+
+/// A page of the unsettled holds after a hold; with the first page those whose time is over, at the end.
+pub async fn hold_due(database: &Database, after: Option<&HoldDue>, limit: i32) -> Result<Vec<HoldDue>, StorageError> {
+    let (account, hold) = after.map_or(("", Uuid::nil()), |after| (after.account.as_str(), after.hold.uuid()));
+    let values = [account.into(), hold.into(), limit.into()];
+    let sql = "select * from hold_due($1, $2, $3)";
+    database.query_alone("find unsettled holds", sql, values).await
 }
 
 const SESSION_NEGLECTED: &str = "select * from session_neglected($1, $2, $3, $4)";

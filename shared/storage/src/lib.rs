@@ -1,5 +1,5 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
+//! replicas, holds ([`hold`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
 //! the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
@@ -16,6 +16,7 @@ pub mod directory;
 pub mod entity;
 pub mod error;
 pub mod fitness;
+pub mod hold;
 pub mod lifecycle;
 pub mod manifest;
 pub mod migrations;

@@ -205,6 +205,20 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         &[("account_id", "'acme'"), ("kind", "'test'"), ("content_hash", "''")],
     ),
     (
+        "hold",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("scope_kind", "'account'"),
+            ("scope_id", "'acme'"),
+            ("by_kind", "'user'"),
+            ("by_id", "gen_random_uuid()"),
+            ("by_name", "'Ann'"),
+            ("running", "'finish'"),
+        ],
+    ),
+    (
         "dead_letter",
         "",
         &[

@@ -101,3 +101,10 @@ from (values ('{account}-request-1'), ('{account}-request-2')) as k (name);
 
 insert into accepted_notification (account_id, id, task, agent, kind, content_hash)
 values ('{account}', '{account}-accepted', '{ACCOUNT}-1', 'coder', 'notification', '');
+
+-- Two are active, on a session that has ended: one until its time.
+insert into hold (account_id, id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, released_at, released_by)
+select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('session/done')::text, '{secret}', 'user', h.name, '{secret}',
+       'stop', case when h.name = 'timed' then '2999-01-01'::timestamptz end, case when h.ended then now() end, case when h.ended then '{secret}' end
+from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
+update account set holds = 2 where id = '{account}';

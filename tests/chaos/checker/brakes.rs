@@ -84,6 +84,8 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
                 let same = row.account_id == turn.account_id && row.task_id == turn.task_id;
                 same && row.is_steer() && error.ends_with(&format!(": by {}", row.sender_id))
             }),
+            // No client pauses, and the error of a cancelled task has no name in it.
+            StopKind::Paused | StopKind::Cancelled => false,
         };
         if !is_asked {
             let what = "a turn is stopped only if a stop named it, or something steered it";
@@ -238,11 +240,21 @@ pub(super) fn gates_hold(evidence: &Evidence<'_>) -> Vec<Violation> {
             let mut waiting = waited(evidence, turn);
             waiting.sort_by_key(|row| row.number());
             waiting[(*parked).min(waiting.len())..].iter().any(|row| {
-                let opens = row.sender_kind == "user" || row.is_steer();
+                let opens = row.sender_kind == "user" || row.is_steer() || row.queue_mode == QueueMode::Inject;
                 opens && row.created_at < next.started_at + LOCKS_WAIT_MAX
             })
         };
-        if !is_resumed && !is_opened() {
+        // The end of a task took what was parked: then any item opens the gate.
+        let is_emptied = || {
+            let gone = |row: &&NotificationRow| {
+                row.account_id == turn.account_id
+                    && row.session_id.as_deref() == Some(&turn.session_id)
+                    && row.state == "cancelled"
+                    && row.turn_id.is_none()
+            };
+            evidence.rows.notifications.iter().filter(gone).count() >= *parked
+        };
+        if !is_resumed && !is_opened() && !is_emptied() {
             found.push(broken(
                 "I20",
                 "nothing starts behind a stop before somebody goes on",

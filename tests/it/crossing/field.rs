@@ -63,6 +63,7 @@ impl Field {
             "notifications",
             "sessions",
             "dead-letters",
+            "holds",
             "tasks/LIVE-1/messages",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
@@ -89,6 +90,7 @@ impl Field {
             "/notifications",
             "/sessions",
             "/dead-letters",
+            "/holds",
         ]
         .map(|list| format!("{base}{list}"))
         .into();

@@ -237,9 +237,9 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"assignees":["{any}"]}"#,
-            r#"{"assignees":["{any}"],"description":"taken-over","status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["{any}"],"description":"taken-over","dry_run":true,"status":"archived","title":"taken-over"}"#,
             r#"{"account_id":"{any}"}"#,
-            r#"{"assignees":["coder"],"description":"taken-over","status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["coder"],"description":"taken-over","dry_run":true,"status":"archived","title":"taken-over"}"#,
         ],
     );
     check(
@@ -269,6 +269,16 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[
             r#"{"account_id":"{any}"}"#,
             r#"{"then":"continue","turn_id":"00000000-0000-0000-0000-000000000000"}"#,
+        ],
+    );
+    check("DELETE", "/api/orgs/{account}/holds/{hold}", &[], &[]);
+    check(
+        "POST",
+        "/api/orgs/{account}/tasks/{task}/cancel",
+        &[],
+        &[
+            r#"{"account_id":"{any}"}"#,
+            r#"{"dry_run":true,"reason":"taken-over","tree":true}"#,
         ],
     );
     check("POST", "/agent/tools/{name}", &[], &[r#"{"task_id":"{any}"}"#, "{}"]);

@@ -98,6 +98,16 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "what is found is an agent's id, which is used within the account only",
     ),
     (
+        "and t.id = o.active_turn_id and t.task_id = $2",
+        "t.account_id = any (array[o.account_id])",
+        "a turn is looked up by its session; `o.account_id` holds what is found by it",
+    ),
+    (
+        "and s.active_turn_id = t.id and s.stop_turn_id is distinct from t.id",
+        "s.account_id = t.account_id",
+        "a session is looked up by its turn; `t.account_id` holds what is found by it",
+    ),
+    (
         "insert into accepted_notification",
         "agent.account_id = $1",
         "ids are looked up within; `n.account_id` holds what is found by them",

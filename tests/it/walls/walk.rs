@@ -84,6 +84,7 @@ impl Walk<'_> {
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.stopped().await;
+        self.paused().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -357,6 +358,44 @@ impl Walk<'_> {
         self.trials.next_step();
         self.house.up().await;
         self.house.until(&account, "is-ended", "cancelled").await;
+    }
+
+    /// A turn in progress is ended by a hold, and what waits behind it is parked until it is released; then the task is
+    /// cancelled.
+    async fn paused(&self) {
+        let account = &self.tenant.account;
+        self.sent("runs", "followup", HOLDS).await;
+        self.house.until(account, "runs", "running").await;
+        self.sent("is-kept", "followup", "b").await;
+        self.house.until(account, "is-kept", "queued").await;
+        let session = self.ids["session"].first().expect("a session");
+        let scopes = [
+            ("account", account.as_str()),
+            ("task", "LIVE-1"),
+            ("agent", "coder"),
+            ("session", session),
+        ];
+        for (kind, id) in scopes {
+            let body = json!({"scope": {"kind": kind, "id": id}, "dry_run": true});
+            self.api("POST", "/holds", &body).await;
+        }
+        let body = json!({"scope": {"kind": "task", "id": "LIVE-1"}, "running": "stop"});
+        let hold = self.api("POST", "/holds", &body).await["id"].take();
+        self.house.until(account, "runs", "cancelled").await;
+        eventually("its session is parked", || async {
+            let parked = "select id::text from session where account_id = 'alder' and gate = 'pause'";
+            (self.house.world.database.texts(parked).await.len() == 1).then_some(())
+        })
+        .await;
+        let hold = hold.as_str().expect("its id");
+        self.api("DELETE", &format!("/holds/{hold}"), &Value::Null).await;
+        self.house.until(account, "is-kept", "delivered").await;
+        self.sent("is-cut", "followup", HOLDS).await;
+        self.house.until(account, "is-cut", "running").await;
+        self.api("POST", "/tasks/LIVE-1/cancel", &json!({"reason": "r"})).await;
+        self.house.until(account, "is-cut", "cancelled").await;
+        self.api("PATCH", "/tasks/LIVE-1", &json!({"status": "in_progress"}))
+            .await;
     }
 
     async fn sent(&self, id: &str, mode: &str, body: &str) {

@@ -33,7 +33,8 @@ impl Database {
                 .task
                 .as_ref()
                 .map(|task| task.key());
-            let is_of_task = asked.kind != StopKind::Steered || task == asked.task.map(|task| task.key());
+            let of_task = matches!(asked.kind, StopKind::Steered | StopKind::Cancelled);
+            let is_of_task = !of_task || task == asked.task.map(|task| task.key());
             if !is_named || !is_of_task {
                 continue;
             }
@@ -246,6 +247,7 @@ impl Database {
             session: session.name(),
             phase: state.phase,
             gate: Gate::Collect,
+            hold: None,
             wake_ms: ms,
         })
     }

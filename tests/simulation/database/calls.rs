@@ -51,6 +51,8 @@ pub(crate) struct Effect {
     pub(crate) overtook: Vec<i32>,
     pub(crate) closed: Vec<SessionId>,
     pub(crate) cancelled: Vec<NotificationId>,
+    /// Turns that were asked to stop.
+    pub(crate) cut: Vec<TurnId>,
     /// The notification that it caused.
     pub(crate) asked: Option<(AccountId, NotificationId)>,
 }
@@ -138,6 +140,7 @@ impl Database {
                 overtook,
                 closed: done.closed,
                 cancelled: done.cancelled,
+                cut: done.cut,
                 asked: done.asked,
             }),
         }
@@ -273,6 +276,7 @@ impl Database {
             messages: closed.messages,
             closed: closed.sessions,
             cancelled: closed.cancelled,
+            cut: closed.cut,
             asked: None,
         })
     }
@@ -336,6 +340,7 @@ struct Done {
     messages: Vec<Message>,
     closed: Vec<SessionId>,
     cancelled: Vec<NotificationId>,
+    cut: Vec<TurnId>,
     asked: Option<(AccountId, NotificationId)>,
 }
 

@@ -148,6 +148,7 @@ impl Database {
             awaited_too_long: row
                 .waiting_since
                 .is_some_and(|since| since < self.now - row.tools_wait_ms),
+            holds: 0,
             notes: row.notes.clone(),
             injectable: i64::from(
                 self.queue(&session.account, row.session)
@@ -437,6 +438,7 @@ impl Database {
             layout: InstructionLayout::Layered,
             is_coordinator: false,
             briefing: String::new(),
+            holds: 0,
         })
     }
 

@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
     AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
-    SessionPhase, TaskId, TaskStatus, TurnId, TurnState,
+    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
 };
 use storage::{
     lifecycle::close_reason,
-    session::{
-        Closing, Waiting, judge,
-        sessions_close::{AGENT_REMOVED, TASK_CLOSED},
-    },
+    session::{Closing, Waiting, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest},
 };
 
 use super::{Database, moment, outbox::Message};
 use crate::simulation::bugs::Bug;
+
+/// Nobody reads it: the reason of what is cancelled names the task.
+pub(crate) const CANCELLED_BY: &str = "Eve";
 
 /// The sessions and items to close.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +31,8 @@ pub(crate) enum Scope<'a> {
 pub(crate) struct Closed {
     pub(crate) sessions: Vec<SessionId>,
     pub(crate) cancelled: Vec<NotificationId>,
+    /// Turns that were asked to stop.
+    pub(crate) cut: Vec<TurnId>,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -60,7 +62,34 @@ impl Database {
             }
             _ => Closing::Ended,
         };
-        Some(self.close(account, Scope::Task(task), reason, closing, bug))
+        let mut closed = self.close(account, Scope::Task(task), reason, closing, bug);
+        if to == TaskStatus::Cancelled {
+            self.cut(account, task, turn, &mut closed, bug);
+        }
+        Some(closed)
+    }
+
+    /// `TURN_STOP` of the turns in progress on a cancelled task, but the one that cancels it.
+    fn cut(&mut self, account: &AccountId, task: &TaskId, own: Option<TurnId>, closed: &mut Closed, bug: Option<Bug>) {
+        let in_progress = self
+            .of_account(account)
+            .filter_map(|((_, id), row)| Some((*id, row.active_turn?)));
+        let asked: Vec<StopRequest<'_>> = in_progress
+            .filter(|(_, turn)| own != Some(*turn))
+            .map(|(session, turn)| StopRequest {
+                session: (account.clone(), session),
+                turn: Some(turn),
+                kind: StopKind::Cancelled,
+                by: CANCELLED_BY,
+                then: StopThen::Continue,
+                task: Some(task),
+            })
+            .collect();
+        let stops = self.turn_stop(&asked, bug);
+        closed.cut = stops.iter().map(|stop| stop.turn_id).collect();
+        closed
+            .messages
+            .extend(stops.into_iter().map(Message::SessionStopRequested));
     }
 
     /// `AGENT_REMOVE` and [`Self::close`]. `None`: no such agent, or already removed.

@@ -1,12 +1,13 @@
 //! The tool-gateway: requests in transactions of one or several, then each result, then each acknowledgement.
 
 use contracts::tool::{ToolFinished, ToolRequested};
+use domain::{StopKind, StopThen};
 use tool_gateway::decisions::order_delay;
 
 use crate::simulation::{
     broker::Queued,
     bugs::Bug,
-    database::{Millis, calls::Executed, outbox::Message},
+    database::{Millis, calls::Executed, lifecycle::CANCELLED_BY, outbox::Message},
     world::{Fate, World},
 };
 
@@ -108,6 +109,10 @@ impl World {
         } = &executed
         {
             self.witness.acted(effect);
+            for turn in &effect.cut {
+                let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
+                self.witness.stop_asked(&self.database, &request.account, *turn, asked);
+            }
         }
         if fate != Fate::Committed {
             self.postpone(calling.token, POSTPONED);

@@ -10,7 +10,7 @@ use delivery::{
 };
 use domain::{
     AccountId, ActorKind, Fence, Gate, NotificationId, NotificationState, QueueMode, SessionId, StopKind, StopThen,
-    TurnId, TurnState,
+    TASK_CLOSED, TurnId, TurnState,
 };
 use storage::lifecycle::close_reason;
 
@@ -304,9 +304,11 @@ impl Witness {
     /// A turn has ended.
     pub(super) fn ended(&mut self, database: &Database, account: &AccountId, id: TurnId, row: &TurnRow) {
         let error = row.error.as_deref().unwrap_or_default();
-        let is_stopped = row.state == TurnState::Aborted && is_of_a_stop(error);
         let asked = self.brakes.asked.get(&id).map(Vec::as_slice).unwrap_or_default();
         let last = asked.last();
+        // The end of a task is the reason of turns too that nobody has stopped.
+        let is_cut = error == TASK_CLOSED && last.is_some_and(|last| last.kind == StopKind::Cancelled);
+        let is_stopped = row.state == TurnState::Aborted && (is_of_a_stop(error) || is_cut);
         // One of the newest kind, since a batch may have several steers.
         let is_asked = asked
             .iter()

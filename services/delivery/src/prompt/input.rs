@@ -213,6 +213,8 @@ fn told(stopped: &Stopped, marks: &mut Marks) -> ModelText {
     let what = match stopped.kind {
         StopKind::Stopped => "stopped",
         StopKind::Steered => "ended for a newer message",
+        StopKind::Paused => "ended by a pause",
+        StopKind::Cancelled => "ended with its task",
     };
     let text = ModelText::default()
         .ours("Note from Signalbox: your previous turn in this conversation was ")

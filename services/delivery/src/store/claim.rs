@@ -115,6 +115,8 @@ pub struct OpenTurn {
     /// Attempts at its first notification so far, and so at all that it began with.
     pub attempts: i32,
     pub awaited_too_long: bool,
+    /// The account's active holds, counted.
+    pub holds: i32,
     pub notes: Notes,
     /// Items with mode `inject` that wait in its session: none, one or more.
     pub injectable: i64,
@@ -156,7 +158,7 @@ pub const TURNS_LOAD: &str = concat!(
            (select count(*) from (
                 select from notification n
                 where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject'
-                order by n.account_id, n.session_id, n.position limit 2) n) as injectable
+                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = any (array[t.account_id])

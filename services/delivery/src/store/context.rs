@@ -37,6 +37,8 @@ pub struct QueuedItem {
     /// The task is the account's coordinator task, and the agent its coordinator (S6).
     pub is_coordinator: bool,
     pub briefing: String,
+    /// The account's active holds, counted.
+    pub holds: i32,
 }
 
 impl QueuedItem {
@@ -81,7 +83,7 @@ pub const QUEUE_NEXT: &str = concat!(
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing,
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds,
            thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
     from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, known)
     cross join lateral (

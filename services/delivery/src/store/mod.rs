@@ -1,10 +1,11 @@
 //! Every query of this service. Transaction first, account always; one statement for a whole batch.
 //!
-//! [`claim`] reads turns in progress, [`context`] reads the inputs of a prompt, [`runs`] the further items of one,
-//! [`refused`] reads a notification for its dead letter. All writes of delivery are verbs of `storage::session`.
+//! [`claim`] reads turns in progress, [`holds`] what is paused, [`context`] reads the inputs of a prompt, [`runs`] the further
+//! items of one, [`refused`] reads a notification for its dead letter. All writes of delivery are verbs of `storage::session`.
 
 pub mod claim;
 pub mod context;
+pub mod holds;
 pub mod journal;
 pub mod refused;
 pub mod runs;

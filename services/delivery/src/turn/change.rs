@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use domain::{CloseReason, Gate, ImpossibleStep, NotificationState, SessionEvent, StopThen};
-use storage::{
-    lifecycle::reply_message_id,
-    session::sessions_close::{AGENT_REMOVED, TASK_CLOSED},
-};
+use domain::{CloseReason, Gate, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED};
+use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 
 use super::{
     call::Report,

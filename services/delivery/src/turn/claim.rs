@@ -8,11 +8,11 @@ use std::{
     sync::Arc,
 };
 
-use contracts::Root;
-use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase};
+use contracts::{Root, outgoing::Origin};
+use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase, StopKind, StopThen, hold::Held};
 use runtime::Shutdown;
 use storage::{
-    Accounts, Database, Setting, StorageError,
+    Accounts, Database, Setting, StorageError, Tx,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
@@ -36,11 +36,13 @@ use crate::{
     store::{
         SessionName, TurnName,
         claim::{OpenTurn, leases_check, turns_load},
+        holds::Holds,
     },
 };
 use storage::session::{
     sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock, sessions_there},
     sessions_park::Park,
+    turn_stop::{StopRequest, turn_stop},
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
@@ -111,7 +113,9 @@ impl Claimer {
             .map(|session| (session.account.clone(), session.turns_in_flight_max))
             .collect();
 
-        let mut starting = self.starter.start(&tx, start, replica).await?;
+        let mut holds = Holds::default();
+        stop_held(&tx, &mut resume, &mut holds).await?;
+        let mut starting = self.starter.start(&tx, start, replica, &mut holds).await?;
         let mut without_slot = std::mem::take(&mut starting.without_slot);
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
@@ -155,6 +159,14 @@ impl Claimer {
             messages.push(tool_requested(&setting, asking, turn.agent_id, call));
         }
         turns_wait(&tx, &asked, self.starter.config.tools_again_ms.i64()).await?;
+        let setting = Setting {
+            root: &self.root,
+            source: SOURCE,
+            origin: Origin::default(),
+            now,
+        };
+        let told = std::mem::take(&mut starting.told);
+        messages.extend(told.into_iter().map(|told| told.message(&setting)));
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;
@@ -187,6 +199,41 @@ impl Claimer {
         let continuation = driver.map_or(Continuation::Key, |driver| driver.continuation);
         carry_on(session, turn, effects, continuation, tools)
     }
+}
+
+/// Turns that are to be carried on under a hold that ends turns are ended instead: it may have been made while they were
+/// claimed before. A turn that somebody else has asked to stop ends as they said. What waits to be injected waits on, under any
+/// hold.
+async fn stop_held(tx: &Tx, resume: &mut [(LockedSession, OpenTurn)], holds: &mut Holds) -> Result<(), StorageError> {
+    holds
+        .read(tx, resume.iter().map(|(session, turn)| (&session.account, turn.holds)))
+        .await?;
+    let mut asked: Vec<StopRequest<'_>> = Vec::new();
+    for (session, turn) in resume.iter_mut() {
+        let held = Held {
+            session: session.id,
+            agent: session.agent_id,
+            task: turn.task.as_ref(),
+        };
+        if holds.keeping(&session.account, held).is_some() {
+            turn.injectable = 0;
+        }
+        let hold = holds.stopping(&session.account, held);
+        let Some(hold) = hold.filter(|_| !session.facts.stopping) else {
+            continue;
+        };
+        session.facts.stopping = true;
+        asked.push(StopRequest {
+            session: session.name(),
+            turn: Some(turn.id),
+            kind: StopKind::Paused,
+            by: &hold.hold.by_name,
+            then: StopThen::Continue,
+            task: None,
+        });
+    }
+    // This claim carries the requests out: nobody else needs a hint.
+    turn_stop(tx, &asked).await.map(|_| ())
 }
 
 /// The actions for the sessions of a batch; sessions without an action are left alone.

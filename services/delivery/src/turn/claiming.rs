@@ -1,7 +1,7 @@
 //! Claims batches of sessions and starts a worker for each turn. One batch at a time: sessions woken meanwhile form the
 //! next.
 
-use domain::error_chain;
+use domain::{Gate, error_chain};
 use std::time::Duration;
 
 use runtime::Incarnation;
@@ -87,9 +87,11 @@ impl Workers {
         tell(&self.signals, Signal::Limits(claimed.limits)).await;
         for park in claimed.parked {
             self.metrics.parked(park.gate);
-            let after = Duration::from_millis(park.wake_ms.unsigned_abs());
-            // The sweep finds a session whose alarm has no room.
-            let _ = self.alarms.try_send((park.session, after));
+            if park.gate == Gate::Collect {
+                let after = Duration::from_millis(park.wake_ms.unsigned_abs());
+                // The sweep finds a session whose alarm has no room.
+                let _ = self.alarms.try_send((park.session, after));
+            }
         }
         let left = claimed.left.into_iter().map(|name| (name, false)).collect();
         tell(&self.signals, Signal::Free(left)).await;

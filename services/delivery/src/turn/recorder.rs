@@ -30,7 +30,7 @@ use super::{
 use crate::{
     metrics::Metrics,
     settings::DeliverySettings,
-    store::{SessionName, refused::notifications_load},
+    store::{SessionName, holds::Holds, refused::notifications_load},
 };
 use storage::session::{
     sessions_lock::{LockedSession, SESSIONS_LOCK, SESSIONS_LOCK_FREE, SessionFacts, sessions_lock},
@@ -243,7 +243,12 @@ impl Recorder {
         };
         let mut starting = self
             .starter
-            .start(tx, going().map(Decided::rested).collect(), replica)
+            .start(
+                tx,
+                going().map(Decided::rested).collect(),
+                replica,
+                &mut Holds::default(),
+            )
             .await?;
         let placed: HashMap<SessionName, OffsetDateTime> = going()
             .map(|decided| (decided.session.name(), decided.report.work.placed_at))

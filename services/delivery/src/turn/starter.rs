@@ -6,10 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use contracts::tools::OfferContext;
-use domain::{AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TurnId};
+use contracts::{
+    event::{Event, SessionGated},
+    tools::OfferContext,
+};
+use domain::{AccountId, Gate, HoldId, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, hold::Held};
 use storage::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
+    outbox::Owned,
     session::{
         sessions_lock::LockedSession,
         sessions_park::{Park, sessions_park},
@@ -33,6 +37,7 @@ use crate::{
         SessionName,
         claim::in_flight_lock,
         context::{QueuedItem, overview_load, queue_next},
+        holds::Holds,
         runs::{Behind, StoppedTurn, queue_behind, stopped_load},
         threads::Threads,
     },
@@ -57,10 +62,63 @@ pub struct Starting {
     pub without_slot: Vec<(SessionName, String)>,
     /// Sessions that a gate keeps from starting.
     pub parked: Vec<Park>,
+    /// What listeners are told of gates.
+    pub told: Vec<Told>,
     /// The rows of `work`.
     turns: Vec<NewTurn>,
     /// The threads in the prompts of `work`. They may have messages that the transaction has written.
     threads: Vec<(SessionName, ThreadExtract)>,
+}
+
+/// A session was parked behind a gate that is announced, or starts after one.
+#[derive(Debug)]
+pub struct Told {
+    account: AccountId,
+    task: Option<TaskId>,
+    gated: SessionGated,
+    parked: bool,
+    turn_count: i64,
+}
+
+impl Told {
+    fn of(session: &LockedSession, item: &QueuedItem, gate: Gate, parked: bool) -> Told {
+        let gated = SessionGated {
+            session_id: session.id,
+            session_key: session.key.clone(),
+            generation: session.generation,
+            agent_id: session.agent_id,
+            gate,
+            queued: session.facts.queued.unsigned_abs(),
+        };
+        Told {
+            account: session.account.clone(),
+            task: item.facts.task.as_ref().map(|task| task.id.clone()),
+            gated,
+            parked,
+            turn_count: session.turn_count,
+        }
+    }
+
+    /// Of the gate that kept the session.
+    fn released(session: &LockedSession, item: &QueuedItem) -> Option<Told> {
+        let gate = session.gate.filter(|gate| gate.is_announced())?;
+        Some(Told::of(session, item, gate, false))
+    }
+
+    /// The event. The time makes its id unique: a session may be parked again before its next turn.
+    pub fn message(self, setting: &Setting<'_>) -> Owned {
+        let id = format!(
+            "{}:{}:{}",
+            self.gated.session_id,
+            self.turn_count,
+            setting.now.unix_timestamp_nanos()
+        );
+        let event = match self.parked {
+            true => Event::SessionParked(self.gated),
+            false => Event::SessionReleased(self.gated),
+        };
+        setting.event(&self.account, self.task.as_ref(), &id, event)
+    }
 }
 
 /// All slots of a provider are taken.
@@ -69,7 +127,14 @@ pub(super) struct NoSlot;
 impl Starter {
     /// Starts a turn in each of these sessions, which the caller has locked and admitted. Only one with a queued item
     /// starts: a wrong counter must not hold a lease without work. Nothing is written for the others.
-    pub async fn start(&self, tx: &Tx, sessions: Vec<LockedSession>, replica: Uuid) -> Result<Starting, StorageError> {
+    /// `holds`: those that the transaction has read already.
+    pub async fn start(
+        &self,
+        tx: &Tx,
+        sessions: Vec<LockedSession>,
+        replica: Uuid,
+        holds: &mut Holds,
+    ) -> Result<Starting, StorageError> {
         let names: Vec<SessionName> = sessions.iter().map(LockedSession::name).collect();
         let messages_max = self.config.thread_messages_max.get().into();
         let items = queue_next(tx, &names, &self.threads, messages_max).await?;
@@ -82,7 +147,11 @@ impl Starter {
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
         let mut starting = Starting::default();
-        let start = self.runs(tx, start, &mut starting.parked).await?;
+        holds
+            .read(tx, start.iter().map(|(session, item)| (&session.account, item.holds)))
+            .await?;
+        let start = self.not_held(start, holds, &mut starting);
+        let start = self.runs(tx, start, &mut starting).await?;
         let start = within_limits(tx, start).await?;
 
         // Before any write: a turn that has begun is about to be sent.
@@ -99,11 +168,13 @@ impl Starter {
         self.complete(tx, &mut start).await?;
         for ((session, item), slot) in start.into_iter().zip(slots) {
             let thread = ThreadExtract::clone(&item.facts.thread);
+            let released = Told::released(&session, &item);
             let begun = self.begin(&session, item);
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
             work.slot = slot.map(Arc::new);
+            starting.told.extend(released);
             starting.turns.push(turn);
             starting.threads.push((session.name(), thread));
             starting.work.push(work);
@@ -113,12 +184,43 @@ impl Starter {
         Ok(starting)
     }
 
+    /// The first gate: sessions that a hold covers are to be parked.
+    fn not_held(
+        &self,
+        start: Vec<(LockedSession, QueuedItem)>,
+        holds: &Holds,
+        starting: &mut Starting,
+    ) -> Vec<(LockedSession, QueuedItem)> {
+        let look_ms = self.config.hold_look_ms.i64();
+        let mut free = Vec::with_capacity(start.len());
+        for (session, item) in start {
+            let held = Held {
+                session: session.id,
+                agent: session.agent_id,
+                task: item.facts.task.as_ref().map(|task| &task.id),
+            };
+            let Some(kept) = holds.keeping(&session.account, held) else {
+                free.push((session, item));
+                continue;
+            };
+            let wake_ms = kept.left_ms.map_or(look_ms, |left| left.clamp(1, look_ms));
+            let Some(park) = park(&session, Gate::Pause, Some(kept.hold.id), wake_ms) else {
+                continue;
+            };
+            starting.parked.push(park);
+            if session.gate != Some(Gate::Pause) {
+                starting.told.push(Told::of(&session, &item, Gate::Pause, true));
+            }
+        }
+        free
+    }
+
     /// Adds the further items of runs to their heads; sessions whose run may still grow are to be parked.
     async fn runs(
         &self,
         tx: &Tx,
         start: Vec<(LockedSession, QueuedItem)>,
-        parked: &mut Vec<Park>,
+        starting: &mut Starting,
     ) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
         let limits = RunLimits {
             debounce_ms: self.config.collect_debounce_ms.i64(),
@@ -149,13 +251,8 @@ impl Starter {
                     now.push((session, item));
                 }
                 Run::Wait { ms } => {
-                    let after = session.facts.state().on(SessionEvent::Parked);
-                    parked.extend(possible(after, &session, None).map(|state| Park {
-                        session: session.name(),
-                        phase: state.phase,
-                        gate: Gate::Collect,
-                        wake_ms: ms,
-                    }));
+                    starting.parked.extend(park(&session, Gate::Collect, None, ms));
+                    starting.told.extend(Told::released(&session, &item));
                 }
             }
         }
@@ -236,6 +333,17 @@ impl Starter {
         };
         begin(session, item, beginning)
     }
+}
+
+fn park(session: &LockedSession, gate: Gate, hold: Option<HoldId>, wake_ms: i64) -> Option<Park> {
+    let state = possible(session.facts.state().on(SessionEvent::Parked), session, None)?;
+    Some(Park {
+        session: session.name(),
+        phase: state.phase,
+        gate,
+        hold,
+        wake_ms,
+    })
 }
 
 /// Unwraps a possible step. For an impossible step, nothing of the session is written, and the rest of the batch

@@ -7,6 +7,7 @@ mod failures;
 mod fairness;
 mod gateway;
 mod going_on;
+mod holds;
 mod impossible;
 mod inject;
 mod interrupted;

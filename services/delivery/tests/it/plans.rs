@@ -8,6 +8,7 @@ use delivery::{
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
+    hold::HOLDS_ACTIVE,
     session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
 };
 use testkit::{
@@ -16,7 +17,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 21] = [
+const STATEMENTS: [Planned; 22] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -77,7 +78,8 @@ const STATEMENTS: [Planned; 21] = [
     ),
     (runs::STOPPED_LOAD, 2, &["turn_pkey", "notification_pkey"]),
     (stop::STOPS_FIND, 2, &["session_pkey"]),
-    (sessions_park::SESSIONS_PARK, 5, &["session_pkey"]),
+    (sessions_park::SESSIONS_PARK, 6, &["session_pkey"]),
+    (HOLDS_ACTIVE, 1, &["hold_active of the account"]),
     (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
 ];

@@ -1,7 +1,7 @@
 //! `/api/orgs/{account}/tasks`.
 
-use api::tasks::{NewTask, Task, TaskChange};
-use axum::{Json, extract::State};
+use api::tasks::{Cancel, NewTask, Outcomes, StatusEffect, Task, TaskChange};
+use axum::{Json, extract::State, response::IntoResponse};
 use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
 use runtime::http::Problem;
 use schemars::JsonSchema;
@@ -10,8 +10,10 @@ use serde_json::json;
 use storage::{
     Accounts, StorageError, Tx,
     entity::task::Model,
-    lifecycle::{self, TaskMove, activity_insert, task_create, task_status_set},
+    lifecycle::{self, TaskMove, TaskMoved, activity_insert, task_create, task_status_set},
+    outbox::Owned,
 };
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::store;
@@ -35,8 +37,11 @@ routes! {
     /// A task, in any spelling of its id.
     GET "/api/orgs/{account}/tasks/{task}" Read => read;
     /// Change a task. A terminal status closes its sessions and gives every waiting item its verdict, in the same
-    /// transaction; reopening changes nothing until the next notification.
+    /// transaction, and `cancelled` ends its turns in progress; reopening changes nothing until the next notification.
     PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change;
+    /// Cancel a task: its sessions close, all that waits is cancelled, a person's notifications too, and its turns in progress
+    /// are ended.
+    POST "/api/orgs/{account}/tasks/{task}/cancel" Control => cancel;
 }
 
 async fn create(
@@ -127,18 +132,20 @@ async fn change(
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
     let note = async |kind, detail| activity_insert(&tx, (account, &task), kind, &by, detail, now).await;
-    let mut messages = Vec::new();
+    let (mut messages, mut affected) = (Vec::new(), None);
     if let Some(to) = change.status {
         let asked = TaskMove {
             account,
             task: &task,
             to,
             by: &by,
+            reason: None,
             turn: None,
         };
         let moved = task_status_set(&tx, &asked, &app.setting(None, now))
             .await?
             .ok_or_else(Problem::not_found)?;
+        affected = Some(affected_by(&moved));
         messages = moved.messages;
     }
     if let Some(assignees) = change.assignees {
@@ -159,9 +166,71 @@ async fn change(
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
     }
-    let task = task_find(&tx, account, &task).await?;
-    app.commit(tx, messages).await?;
+    let mut task = task_find(&tx, account, &task).await?;
+    if change.dry_run == Some(true) {
+        task.affected = affected;
+        tx.rollback().await?;
+    } else {
+        app.commit(tx, messages).await?;
+    }
     Ok(Json(task))
+}
+
+async fn cancel(
+    State(app): State<App>,
+    access: Access,
+    Named(task): Named<TaskId>,
+    Post { body, once }: Post<Cancel>,
+) -> Result<Answer<200, Task>, ApiError> {
+    let account = &access.account;
+    if body.dry_run == Some(true) {
+        let tx = app.begin(account).await?;
+        let now = database_now(&tx).await?;
+        let (task, _) = cancelled(&app, &access, (&tx, now), &task, &body).await?;
+        // Counted by doing it.
+        tx.rollback().await?;
+        return Ok(Json(task).into_response().into());
+    }
+    once.run(&app, access.party(), async |work| {
+        let (task, messages) = cancelled(&app, &access, (&work.tx, work.now), &task, &body).await?;
+        tracing::info!(%account, task = task.id, affected = ?task.affected, "cancelled a task");
+        Ok(Done::new(task).with(messages))
+    })
+    .await
+}
+
+/// Cancels in the transaction. Gives the task with the effect, and the messages.
+async fn cancelled(
+    app: &App,
+    access: &Access,
+    (tx, now): (&Tx, OffsetDateTime),
+    task: &TaskId,
+    body: &Cancel,
+) -> Result<(Task, Vec<Owned>), ApiError> {
+    let asked = TaskMove {
+        account: &access.account,
+        task,
+        to: TaskStatus::Cancelled,
+        by: &access.caller.actor(),
+        reason: body.reason.as_deref(),
+        turn: None,
+    };
+    let moved = task_status_set(tx, &asked, &app.setting(None, now)).await?;
+    let moved = moved.ok_or_else(Problem::not_found)?;
+    let affected = Some(affected_by(&moved));
+    let task = task_find(tx, &access.account, task).await?;
+    Ok((Task { affected, ..task }, moved.messages))
+}
+
+fn affected_by(moved: &TaskMoved) -> StatusEffect {
+    StatusEffect {
+        turns: moved.stopping,
+        items: Outcomes {
+            cancelled: moved.cancelled.len(),
+            carried: moved.carried.len(),
+        },
+        sessions: moved.closed.len(),
+    }
 }
 
 /// The named agents, each once; or the first name that is unknown.
@@ -200,6 +269,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             assignees,
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
+            affected: None,
         }
     };
     Ok(rows.into_iter().map(task).collect())

@@ -5,6 +5,7 @@
 mod accounts;
 mod agents;
 mod dead_letters;
+mod holds;
 mod idempotency;
 mod messages;
 mod notifications;

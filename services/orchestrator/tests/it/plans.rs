@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, keys, messages, notifications,
+    activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
     paging::Listing, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Accounts, Database, Role,
+    Accounts, Database, Role, hold,
     outbox::OUTBOX_SHARES,
     session::{sessions_close, sessions_lock::SESSIONS_LOCK, sessions_park::SESSIONS_UNPARK, turn_stop::TURN_STOP},
 };
@@ -21,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 19] = [
+const STATEMENTS: [Planned; 30] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -30,6 +30,28 @@ const STATEMENTS: [Planned; 19] = [
         storage::accepted::ACCEPT,
         8,
         &["notification_pkey", "agent_pkey of the account"],
+    ),
+    (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (hold::HOLDS_EXPIRE, 1, &["hold_active of the account"]),
+    (hold::HOLDS_COUNT, 1, &["hold_active of the account", "account_pkey"]),
+    (
+        hold::TURNS_IN_SCOPE,
+        4,
+        &["turn_open of the account", "session_pkey", "task_pkey"],
+    ),
+    (hold::PARKED_BY, 3, &["session_gated", "task_pkey"]),
+    (hold::IS_PARKING, 2, &["session_gated"]),
+    (holds::store::AFFECTED_OF_SESSION, 3, &["session_pkey"]),
+    (holds::store::AFFECTED_OF_AGENT, 3, &["session_of_agent"]),
+    (
+        holds::store::AFFECTED_OF_TASK,
+        3,
+        &["session_active_task", "account_pkey"],
+    ),
+    (
+        holds::store::AFFECTED_OF_ACCOUNT,
+        2,
+        &["turn_open of the account", "notification_queue of the account"],
     ),
     (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
@@ -43,6 +65,16 @@ const STATEMENTS: [Planned; 19] = [
             "session_active_task",
             "session_active_system of the account",
             "notification_queue",
+        ],
+    ),
+    (
+        sessions_close::OF_TASK_WITH_TURNS,
+        3,
+        &[
+            "session_active_task",
+            "session_active_system of the account",
+            "notification_queue",
+            "turn_pkey",
         ],
     ),
     (sessions_close::OF_AGENT, 3, &["session_of_agent"]),
@@ -109,6 +141,7 @@ async fn fill(owner: &PgPool, count: u32) {
             .set("created_at", ago)
             .from(&many),
         rows("dead_letter").set("created_at", ago).from(&many),
+        rows("hold").set("released_at", ago).from(&many),
         rows("notification").set("id", "'n-' || n").from(&many),
         rows("outbox").with("service", "orchestrator").from(&many),
         rows("task").set("display_id", "'t-' || n").from(&many),
@@ -125,7 +158,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 9] = [
+const LISTS: [(Listing, usize, &str); 10] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -133,6 +166,7 @@ const LISTS: [(Listing, usize, &str); 9] = [
     (tasks::store::LIST, 2, "task_newest"),
     (notifications::store::LIST, 5, "notification_newest"),
     (sessions::store::LIST, 5, "session_newest"),
+    (holds::store::LIST, 4, "hold_pkey"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),
 ];

@@ -241,6 +241,7 @@ impl Scene {
             task: &self.task,
             to: status,
             by: &domain::Actor::system(),
+            reason: None,
             turn: None,
         };
         task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();

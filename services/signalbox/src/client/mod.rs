@@ -62,6 +62,10 @@ impl Client {
         self.send(Method::POST, path, &[], Some(&body)).await
     }
 
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ApiError> {
+        self.send(Method::DELETE, path, &[], None).await
+    }
+
     /// Items of a list, page by page, up to `limit`.
     pub(crate) async fn list(
         &self,

@@ -1,5 +1,6 @@
 //! One file a command. A command returns its exit code, or an error that `main` prints as one line.
 
+pub(crate) mod cancel;
 pub(crate) mod dead;
 pub(crate) mod demo_agent;
 pub(crate) mod health;
@@ -7,6 +8,7 @@ pub(crate) mod migrate;
 pub(crate) mod nats_users;
 pub(crate) mod notifications;
 pub(crate) mod notify;
+pub(crate) mod pause;
 pub(crate) mod provider;
 pub(crate) mod resume;
 pub(crate) mod serve;
@@ -26,9 +28,13 @@ fn moment(at: Option<Timestamp>) -> String {
 
 /// Notifications, counted.
 fn notifications_of(count: i32) -> String {
+    counted(count.into(), "notification")
+}
+
+fn counted(count: i64, noun: &str) -> String {
     match count {
-        1 => "1 notification".to_owned(),
-        count => format!("{count} notifications"),
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
     }
 }
 

@@ -1,29 +1,95 @@
-//! `signalbox resume`: resumes a session whose turn was stopped, and says what it does next.
+//! `signalbox resume`: releases the holds on a session, an agent, a task or the account; resumes a session whose turn was stopped,
+//! and says what it does next.
 
 use std::process::ExitCode;
 
-use api::sessions::{Resume, Session, SessionState};
-use serde_json::Value;
+use api::{
+    agents::Agent,
+    holds::Hold,
+    sessions::{Resume, Session, SessionState},
+};
+use domain::HoldScope;
+use serde_json::{Value, json};
 
-use super::notifications_of;
-use crate::{cli::ResumeArgs, client::read_as, print::show, text::one_line};
+use super::{notifications_of, pause::scope};
+use crate::{
+    cli::{ResumeArgs, ScopeArgs},
+    client::{Client, read_as},
+    print::show,
+    text::one_line,
+};
 
 /// The account that commands assume.
 const ACCOUNT: &str = "demo";
+/// Active holds that an account may have.
+const HOLDS_MAX: usize = 100;
 
 pub(crate) async fn run(args: &ResumeArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.access.client()?;
-    let path = ["api", "orgs", &args.account, "sessions", &args.session, "resume"];
-    let session: Value = client.post(&path, &Resume {}).await?;
-    show(json, &session, |session| Ok(what_follows(&read_as(session)?)))
+    let released = release(&client, args).await?;
+    let session: Option<Value> = match &args.scope.session {
+        Some(session) => {
+            let path = ["api", "orgs", &args.account, "sessions", session, "resume"];
+            Some(client.post(&path, &Resume {}).await?)
+        }
+        None => None,
+    };
+    let done = json!({"released": released, "session": session});
+    show(json, &done, |_| {
+        let session = session.as_ref().map(read_as::<Session>).transpose()?;
+        let holds = released.iter().map(read_as).collect::<anyhow::Result<Vec<Hold>>>()?;
+        Ok(lines(args, &holds, session.as_ref()).join("\n"))
+    })
 }
 
-/// The command line that resumes a session.
-pub(super) fn command(account: &str, session: &str) -> String {
-    let session = one_line(session, 64);
+/// Releases the active holds on the scope.
+async fn release(client: &Client, args: &ResumeArgs) -> anyhow::Result<Vec<Value>> {
+    let (kind, named) = scope(&args.scope, &args.account);
+    let id = match kind {
+        HoldScope::Agent => {
+            let agent: Agent = client
+                .get(&["api", "orgs", &args.account, "agents", named], &[])
+                .await?;
+            agent.id.to_string()
+        }
+        HoldScope::Account | HoldScope::Task | HoldScope::Session => named.to_ascii_lowercase(),
+    };
+    let path = ["api", "orgs", &args.account, "holds"];
+    let query = [("active", "true"), ("scope", kind.as_str()), ("scope_id", id.as_str())];
+    let mut released = Vec::new();
+    for hold in client.list(&path, &query, HOLDS_MAX).await? {
+        let id = read_as::<Hold>(&hold)?.id.to_string();
+        released.push(client.delete(&["api", "orgs", &args.account, "holds", &id]).await?);
+    }
+    Ok(released)
+}
+
+fn lines(args: &ResumeArgs, released: &[Hold], session: Option<&Session>) -> Vec<String> {
+    let (kind, named) = scope(&args.scope, &args.account);
+    let named = one_line(named, 64);
+    let of_hold = |hold: &Hold| format!("released the hold of {} on {kind} {named}", one_line(&hold.by.name, 64));
+    let mut lines: Vec<String> = released.iter().map(of_hold).collect();
+    match session {
+        Some(session) => lines.push(what_follows(session)),
+        None if lines.is_empty() => lines.push(format!("{kind} {named} has no hold: nothing was released")),
+        None => {}
+    }
+    lines
+}
+
+/// The command line that resumes this.
+pub(super) fn command(account: &str, of: &ScopeArgs) -> String {
+    let (kind, named) = scope(of, account);
+    let named = one_line(named, 64);
+    let what = match kind {
+        HoldScope::Session => named,
+        HoldScope::Task => format!("--task {named}"),
+        HoldScope::Agent => format!("--agent {named}"),
+        HoldScope::Account => "--all".to_owned(),
+    };
     match account {
-        ACCOUNT => format!("signalbox resume {session}"),
-        account => format!("signalbox resume {session} --account {}", one_line(account, 64)),
+        ACCOUNT => format!("signalbox resume {what}"),
+        account => format!("signalbox resume {what} --account {}", one_line(account, 64)),
     }
 }
 
@@ -44,9 +110,10 @@ fn what_follows(session: &Session) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use clap::Parser;
 
     use super::*;
+    use crate::cli::{Cli, Command};
 
     #[test]
     fn says_what_the_session_does_next() {
@@ -76,8 +143,34 @@ mod tests {
     }
 
     #[test]
+    fn says_which_holds_were_released() {
+        let check = |line: &str, holds: usize, expected: &[&str]| {
+            let line = format!("signalbox resume {line}");
+            let Command::Resume(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
+                panic!("{line}");
+            };
+            let hold = json!({"id": "0190b5a8-0000-7000-8000-000000000001", "scope": {"kind": "task", "id": "t"}, "reason": "",
+                "by": {"kind": "user", "id": "k", "name": "Ann"}, "running": "finish", "until": null,
+                "created_at": "2026-01-02T03:04:05Z", "active": false, "released_at": null, "released_by": null});
+            let holds: Vec<Hold> = (0..holds).map(|_| read_as(&hold).unwrap()).collect();
+            assert_eq!(lines(&args, &holds, None), expected, "{line}");
+        };
+        check("--task T", 1, &["released the hold of Ann on task T"]);
+        check("--all", 0, &["account demo has no hold: nothing was released"]);
+    }
+
+    #[test]
     fn the_command_names_the_account_where_it_is_needed() {
-        assert_eq!(command("demo", "S"), "signalbox resume S");
-        assert_eq!(command("acme", "S"), "signalbox resume S --account acme");
+        let check = |account: &str, line: &str| {
+            let line = format!("signalbox {line}");
+            let Command::Resume(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
+                panic!("{line}");
+            };
+            assert_eq!(command(account, &args.scope), line);
+        };
+        check("demo", "resume S");
+        check("acme", "resume S --account acme");
+        check("demo", "resume --agent coder");
+        check("acme", "resume --all --account acme");
     }
 }

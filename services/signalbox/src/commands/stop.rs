@@ -6,8 +6,13 @@ use api::sessions::{Session, Stop, StopState, Stopping};
 use domain::{StopThen, TurnId};
 use serde_json::Value;
 
-use super::{notifications_of, resume::command};
-use crate::{cli::StopArgs, client::read_as, print::show, text::one_line};
+use super::{notifications_of, resume};
+use crate::{
+    cli::{ScopeArgs, StopArgs},
+    client::read_as,
+    print::show,
+    text::one_line,
+};
 
 pub(crate) async fn run(args: &StopArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.access.client()?;
@@ -33,7 +38,11 @@ fn what_follows(args: &StopArgs, answer: Stopping, queued: i32) -> String {
         (StopState::Over, _) => format!("turn {turn} is not in progress: nothing was stopped"),
         (StopState::Stopping, _) if queued == 0 => format!("turn {turn} is stopping; nothing waits behind it"),
         (StopState::Stopping, StopThen::Hold) => {
-            let resume = command(&args.account, &args.session);
+            let of = ScopeArgs {
+                session: Some(args.session.clone()),
+                ..ScopeArgs::default()
+            };
+            let resume = resume::command(&args.account, &of);
             let wait = if queued == 1 { "waits" } else { "wait" };
             format!("turn {turn} is stopping; {waiting} {wait} until `{resume}` or a new one from a person")
         }

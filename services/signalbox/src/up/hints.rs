@@ -64,6 +64,7 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::SessionEnded(_)
             | Event::SessionParked(_)
             | Event::SessionReleased(_)
+            | Event::HoldChanged(_)
             | Event::AgentRemoved(_)
             | Event::ProviderSessionMismatched(_)
             | Event::MessageDied(_) => None,

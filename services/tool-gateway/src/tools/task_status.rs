@@ -34,6 +34,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         task: &task,
         to,
         by: &by,
+        reason: None,
         turn: running.facts.turn.as_ref().map(|turn| turn.id),
     };
     let moved = task_status_set(running.questions.tx, &asked, running.setting)

@@ -435,6 +435,7 @@ async fn concurrent_ends_of_one_task_end_it_once_without_deadlock() {
             task,
             to: domain::TaskStatus::Done,
             by: &person,
+            reason: None,
             turn: None,
         };
         let setting = storage::Setting {

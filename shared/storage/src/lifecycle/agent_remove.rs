@@ -46,7 +46,7 @@ pub async fn agent_remove(
         account,
         Scope::Agent(agent),
         CloseReason::AgentRemoved,
-        Closing::Ended,
+        (Closing::Ended, None),
         setting,
     )
     .await?;

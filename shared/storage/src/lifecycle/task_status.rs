@@ -1,5 +1,6 @@
 //! Moves a task to another status. A terminal status closes the task's sessions in the same transaction (S3), whether a
-//! person, a service or an agent moves it.
+//! person, a service or an agent moves it. `cancelled` also ends the turns in progress; the turn of an agent that cancels
+//! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
 use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
@@ -12,7 +13,7 @@ use crate::{
     outbox::Owned,
     session::{
         Closing,
-        sessions_close::{ClosedSession, Scope, close},
+        sessions_close::{ClosedSession, Cut, Scope, close},
     },
 };
 
@@ -23,6 +24,8 @@ pub struct TaskMove<'a> {
     pub task: &'a TaskId,
     pub to: TaskStatus,
     pub by: &'a Actor,
+    /// What the caller says of it, for the activity.
+    pub reason: Option<&'a str>,
     /// The turn in which an agent moved the task.
     pub turn: Option<TurnId>,
 }
@@ -35,6 +38,8 @@ pub struct TaskMoved {
     pub closed: Vec<ClosedSession>,
     pub cancelled: Vec<NotificationId>,
     pub carried: Vec<NotificationId>,
+    /// The number of turns in progress that were asked to stop.
+    pub stopping: usize,
     /// For the outbox of the same transaction.
     pub messages: Vec<Owned>,
 }
@@ -74,6 +79,7 @@ pub async fn task_status_set(
         closed: Vec::new(),
         cancelled: Vec::new(),
         carried: Vec::new(),
+        stopping: 0,
         messages: Vec::new(),
     };
     if from != asked.to {
@@ -84,7 +90,7 @@ pub async fn task_status_set(
             (asked.account, &task),
             "task.status_changed",
             asked.by,
-            serde_json::json!({"from": from, "to": asked.to}),
+            detail(from, asked),
             setting.now,
         )
         .await?;
@@ -107,13 +113,27 @@ pub async fn task_status_set(
             },
             _ => Closing::Ended,
         };
-        let closed = close(tx, asked.account, Scope::Task(&task), reason, closing, setting).await?;
+        // A cancel cuts off; after `done` and `archived` a turn runs out.
+        let cut = (asked.to == TaskStatus::Cancelled).then_some(Cut {
+            by: &asked.by.name,
+            spares: asked.turn,
+        });
+        let closed = close(tx, asked.account, Scope::Task(&task), reason, (closing, cut), setting).await?;
         moved.closed = closed.sessions;
         moved.cancelled = closed.cancelled;
         moved.carried = closed.carried;
+        moved.stopping = closed.stopping;
         moved.messages.extend(closed.messages);
     }
     Ok(Some(moved))
+}
+
+fn detail(from: TaskStatus, asked: &TaskMove<'_>) -> serde_json::Value {
+    let mut detail = serde_json::json!({"from": from, "to": asked.to});
+    if let Some(reason) = asked.reason {
+        detail["reason"] = reason.into();
+    }
+    detail
 }
 
 /// Why a task's sessions close when it moves there; `None`: they stay open. Pure.

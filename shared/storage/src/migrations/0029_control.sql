@@ -52,12 +52,14 @@ create table hold (
     released_at timestamptz,
     -- the name of who released it
     released_by text,
-    -- what a sweep has still to do: ask turns to stop, or unpark sessions
+    -- a sweep still looks: for turns to stop, or, once released, for sessions to unpark
     unsettled   boolean not null default false,
     primary key (account_id, id)
 );
 create unique index hold_active on hold (account_id, scope_kind, scope_id, by_kind, by_id) where released_at is null;
 create index hold_unsettled on hold (account_id, id) where unsettled;
+create index hold_until on hold (until) where released_at is null and until is not null;
+create index hold_ended on hold (account_id, released_at) where released_at is not null;
 alter table hold enable row level security;
 alter table hold force row level security;
 create policy tenant on hold
@@ -67,6 +69,27 @@ grant select on hold to signalbox_delivery, signalbox_orchestrator;
 grant insert, update, delete on hold to signalbox_orchestrator;
 -- The sessions that a hold keeps: found when it is released.
 create index session_gated on session (account_id, gate_ref, id) where gate_ref is not null;
+
+-- The holds that a sweep has something to do for, a page: those that it still looks after, after a hold; and with the first
+-- page those whose time is over, which are not due again.
+create policy sweep on hold for select to signalbox_sweeper using (true);
+grant select (account_id, id, unsettled, until, released_at) on hold to signalbox_sweeper;
+create function hold_due(after_account text, after_hold uuid, row_limit integer)
+    returns table (account_id text, hold_id uuid, is_over boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select h.account_id, h.id, h.is_over from (
+        (select h.account_id, h.id, true as is_over from public.hold h
+         where h.released_at is null and h.until is not null and h.until <= now() and after_account = ''
+         order by h.until limit row_limit)
+        union all
+        (select h.account_id, h.id, false from public.hold h
+         where h.unsettled and (h.account_id, h.id) > (after_account, after_hold)
+         order by h.account_id, h.id limit row_limit)) h
+    order by h.is_over, h.account_id, h.id
+$$;
+alter function hold_due(text, uuid, integer) owner to signalbox_sweeper;
+revoke all on function hold_due(text, uuid, integer) from public;
+grant execute on function hold_due(text, uuid, integer) to signalbox_orchestrator;
 
 -- Requests that are not yet carried out: few. The statements of a turn leave the column as it is, so they do not touch the index.
 create index session_stopping on session (account_id, id) where stop_turn_id is not null;
@@ -83,7 +106,7 @@ alter function session_stopping(uuid, integer) owner to signalbox_sweeper;
 revoke all on function session_stopping(uuid, integer) from public;
 grant execute on function session_stopping(uuid, integer) to signalbox_delivery;
 
--- A queue that a person has stopped is not late, however old its head is.
+-- A queue that a person has stopped or paused is not late, however old its head is.
 create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
     returns table (account_id text, session_id uuid, created_at timestamptz)
     language sql stable security definer set search_path = public, pg_temp as $$
@@ -100,7 +123,7 @@ create or replace function notification_waiting(after_account text, after_sessio
             order by n.account_id, n.session_id, n.position limit 1) f
         where h.number < row_limit
     )
-    select h.account_id, h.session_id, case when s.gate = 'stopped' then now() else h.created_at end
+    select h.account_id, h.session_id, case when s.gate in ('stopped', 'pause') then now() else h.created_at end
     from head h
     left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
     order by h.number

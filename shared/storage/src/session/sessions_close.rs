@@ -10,15 +10,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use contracts::{
     event::{Event, NotificationEnded, SessionEnded, SessionOpened},
-    session::{SessionClosed, SessionResolved},
+    session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, TaskId, TurnId,
+    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
+    StopThen, TASK_CLOSED, TaskId, TurnId,
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
 
-use super::verdict::{Closing, Judged, Waiting, judge};
+use super::{
+    turn_stop::{StopRequest, turn_stop},
+    verdict::{Closing, Judged, Waiting, judge},
+};
 use crate::{
     Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
@@ -26,8 +30,6 @@ use crate::{
     statement::column,
 };
 
-/// The reason on a notification that was cancelled because its task closed.
-pub const TASK_CLOSED: &str = "task closed";
 /// The reason for an agent that was removed.
 pub const AGENT_REMOVED: &str = "agent removed";
 
@@ -39,7 +41,7 @@ pub struct ClosedSession {
     pub generation: Generation,
     pub kind: SessionKind,
     pub agent_id: Option<AgentId>,
-    /// The turn in flight: it may run to its end, and its outcome changes nothing.
+    /// The turn in flight: it may run to its end, and its outcome changes nothing; or it is [`Cut`] off.
     #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
 }
@@ -60,8 +62,19 @@ impl Scope<'_> {
     }
 }
 
+/// Turns in progress on the task do not run out: they are asked to stop.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut<'a> {
+    /// The name of who closes.
+    pub by: &'a str,
+    /// The turn that closes its own task: it runs out.
+    pub spares: Option<TurnId>,
+}
+
 pub(crate) struct Closed {
     pub sessions: Vec<ClosedSession>,
+    /// Turns that were asked to stop.
+    pub stopping: usize,
     pub cancelled: Vec<NotificationId>,
     pub carried: Vec<NotificationId>,
     pub messages: Vec<Owned>,
@@ -77,9 +90,9 @@ struct SessionRow {
     interrupted: bool,
 }
 
-/// The open sessions of a task, and the open sessions of scope `agent` in which items of the task wait, without the
-/// known ones. Relies on session_active_task, session_active_system and notification_queue.
-pub const OF_TASK: &str = "
+macro_rules! of_task {
+    () => {
+        "
     select o.id from session o
     where o.account_id = $1 and o.task_id = $2 and o.kind = 'task' and o.closed_at is null and not o.id = any($3::uuid[])
     union all
@@ -87,7 +100,26 @@ pub const OF_TASK: &str = "
         select from notification n
         where n.account_id = any (array[o.account_id]) and n.session_id = o.id and n.state = 'queued' and n.task_id = $2
         limit 1) w
-    where o.account_id = $1 and o.kind = 'system' and o.closed_at is null and o.queued > 0 and not o.id = any($3::uuid[])";
+    where o.account_id = $1 and o.kind = 'system' and o.closed_at is null and o.queued > 0 and not o.id = any($3::uuid[])"
+    };
+}
+
+/// The open sessions of a task, and the open sessions of scope `agent` in which items of the task wait, without the
+/// known ones. Relies on session_active_task, session_active_system and notification_queue.
+pub const OF_TASK: &str = of_task!();
+
+/// And the open sessions of scope `agent` whose turn in progress is on the task. Relies on turn_pkey too.
+pub const OF_TASK_WITH_TURNS: &str = concat!(
+    of_task!(),
+    "
+    union
+    select o.id from session o cross join lateral (
+        select from turn t
+        where t.account_id = any (array[o.account_id]) and t.id = o.active_turn_id and t.task_id = $2
+        limit 1) w
+    where o.account_id = $1 and o.kind = 'system' and o.closed_at is null and o.active_turn_id is not null
+      and not o.id = any($3::uuid[])"
+);
 
 /// The open sessions of an agent, without the known ones. Relies on session_of_agent.
 pub const OF_AGENT: &str = "
@@ -122,7 +154,7 @@ pub async fn task_sessions_lock(
     task: &TaskId,
     own: SessionId,
 ) -> Result<(), StorageError> {
-    let mut ids = find(tx, account, OF_TASK, task.key().into(), Vec::new()).await?;
+    let mut ids = find(tx, account, OF_TASK_WITH_TURNS, task.key().into(), Vec::new()).await?;
     ids.push(own);
     let values = [account.into(), ids.into()];
     tx.execute("lock sessions of a task", LOCK_WITH_OWN, values).await?;
@@ -148,8 +180,10 @@ async fn lock(
     tx: &Tx,
     account: &AccountId,
     scope: Scope<'_>,
+    cuts: bool,
 ) -> Result<(Vec<SessionRow>, Vec<SessionRow>), StorageError> {
     let (sql, of) = match scope {
+        Scope::Task(task) if cuts => (OF_TASK_WITH_TURNS, Value::from(task.key())),
         Scope::Task(task) => (OF_TASK, Value::from(task.key())),
         Scope::Agent(agent) => (OF_AGENT, Value::from(agent)),
     };
@@ -172,7 +206,7 @@ async fn lock(
 
 /// A turn that waits for its next attempt is woken and ends: it makes no further call.
 pub const CLOSE: &str = "
-    update session s set closed_at = $3, close_reason = $4, gate = null, gated_since = null,
+    update session s set closed_at = $3, close_reason = $4, gate = null, gate_ref = null, gated_since = null,
         wake_at = case when s.phase = 'backoff' then now() else s.wake_at end
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
@@ -254,13 +288,14 @@ pub(crate) async fn close(
     account: &AccountId,
     scope: Scope<'_>,
     reason: CloseReason,
-    closing: Closing,
+    (closing, cut): (Closing, Option<Cut<'_>>),
     setting: &Setting<'_>,
 ) -> Result<Closed, StorageError> {
-    let (sessions, open) = lock(tx, account, scope).await?;
+    let (sessions, open) = lock(tx, account, scope, cut.is_some()).await?;
     let ids = column(&sessions, |row| row.session.session_id);
     let values = [account.into(), ids.clone(), setting.now.into(), reason.into()];
     tx.execute("close sessions", CLOSE, values).await?;
+    let stops = turns_cut(tx, account, scope, cut, sessions.iter().chain(&open)).await?;
 
     let values = [account.into(), ids.clone()];
     let mut items: Vec<ItemRow> = tx.rows("lock items of waiting turns", LOCK_TRIED, values).await?;
@@ -295,6 +330,7 @@ pub(crate) async fn close(
 
     let ended = |row| ended_messages(account, row, reason, setting);
     let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
+    messages.extend(stops.iter().map(|stop| setting.message(&stop.message_id(), stop)));
     for (n, items) in cancelled.chunks(EVENTS_MAX).enumerate() {
         let told = items.iter().map(|item| {
             let session = by_id.get(&item.session_id);
@@ -321,8 +357,35 @@ pub(crate) async fn close(
         cancelled: cancelled.iter().filter_map(parse).collect(),
         carried: moving.iter().chain(&judged.staying).filter_map(parse).collect(),
         sessions: sessions.into_iter().map(|row| row.session).collect(),
+        stopping: stops.len(),
         messages,
     })
+}
+
+/// Asks the turns in progress on the task to stop.
+async fn turns_cut(
+    tx: &Tx,
+    account: &AccountId,
+    scope: Scope<'_>,
+    cut: Option<Cut<'_>>,
+    rows: impl Iterator<Item = &SessionRow>,
+) -> Result<Vec<SessionStopRequested>, StorageError> {
+    let (Some(cut), Scope::Task(task)) = (cut, scope) else {
+        return Ok(Vec::new());
+    };
+    let turns = rows.filter_map(|row| Some((row.session.session_id, row.session.active_turn?)));
+    let asked: Vec<StopRequest<'_>> = turns
+        .filter(|(_, turn)| cut.spares != Some(*turn))
+        .map(|(session, turn)| StopRequest {
+            session: (account.clone(), session),
+            turn: Some(turn),
+            kind: StopKind::Cancelled,
+            by: cut.by,
+            then: StopThen::Continue,
+            task: Some(task),
+        })
+        .collect();
+    turn_stop(tx, &asked).await
 }
 
 fn cancel_reason(scope: Scope<'_>) -> &'static str {

@@ -1,7 +1,8 @@
 //! Parks sessions behind a gate, and unparks them. A parked session is in phase `backoff` without a turn; it uses no attempt and
 //! holds no lease. The caller holds the sessions' locks.
 
-use domain::{Gate, SessionPhase};
+use domain::{Gate, HoldId, SessionPhase};
+use uuid::Uuid;
 
 use super::SessionName;
 use crate::{
@@ -15,16 +16,20 @@ pub struct Park {
     /// As the state table says.
     pub phase: SessionPhase,
     pub gate: Gate,
+    /// The hold that keeps it, if the gate is one.
+    pub hold: Option<HoldId>,
     /// When to look again.
     pub wake_ms: i64,
 }
 
 /// The same gate again counts a look. Relies on the primary key.
 pub const SESSIONS_PARK: &str = "
-    update session s set phase = p.phase, lease_owner = null, gate = p.gate, wake_at = now() + p.wake_ms * interval '1 millisecond',
+    update session s set phase = p.phase, lease_owner = null, gate = p.gate,
+        gate_ref = nullif(p.hold, '00000000-0000-0000-0000-000000000000'), wake_at = now() + p.wake_ms * interval '1 millisecond',
         gated_since = case when s.gate = p.gate then s.gated_since else now() end,
         gate_looks = case when s.gate = p.gate then s.gate_looks + 1 else 0 end
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::bigint[]) as p (account_id, id, phase, gate, wake_ms)
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::uuid[])
+        as p (account_id, id, phase, gate, wake_ms, hold)
     where s.account_id = any (array[p.account_id]) and s.id = p.id";
 
 pub async fn sessions_park(tx: &Tx, parks: &[Park]) -> Result<(), StorageError> {
@@ -37,13 +42,14 @@ pub async fn sessions_park(tx: &Tx, parks: &[Park]) -> Result<(), StorageError> 
         column(parks, |park| park.phase),
         column(parks, |park| park.gate),
         column(parks, |park| park.wake_ms),
+        column(parks, |park| park.hold.map_or(Uuid::nil(), Uuid::from)),
     ];
     tx.execute("park sessions", SESSIONS_PARK, values).await.map(|_| ())
 }
 
 /// Relies on the primary key.
 pub const SESSIONS_UNPARK: &str = "
-    update session s set gate = null, gated_since = null, gate_looks = 0, wake_at = now()
+    update session s set gate = null, gate_ref = null, gated_since = null, gate_looks = 0, wake_at = now()
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate is not null and s.active_turn_id is null";
 

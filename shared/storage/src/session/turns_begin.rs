@@ -68,7 +68,7 @@ pub const TURNS_BEGIN: &str = "
     ), occupied as (
         update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
             queued = s.queued - 1 - cardinality(g.more::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
-            gate = null, gated_since = null, gate_looks = 0
+            gate = null, gate_ref = null, gated_since = null, gate_looks = 0
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     )

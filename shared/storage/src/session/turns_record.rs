@@ -127,7 +127,7 @@ pub const TURNS_RECORD: &str = concat!(
             mismatch = coalesce(c.mismatch, s.mismatch),
             stop_turn_id = case when c.keeps_turn then s.stop_turn_id end,
             stopped_turn_id = coalesce(c.stopped, s.stopped_turn_id),
-            gate = c.gate, gated_since = case when c.gate is not null then now() end
+            gate = c.gate, gate_ref = null, gated_since = case when c.gate is not null then now() end
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more

@@ -1,7 +1,7 @@
 //! Closing a task: its sessions close in the same transaction, and every waiting item gets its outcome.
 
 use contracts::{Root, outgoing::Origin};
-use domain::{AccountId, Actor, ActorKind, AgentId, TaskId, TaskStatus};
+use domain::{AccountId, Actor, ActorKind, AgentId, TaskId, TaskStatus, TurnId};
 use sqlx::Row;
 use storage::{
     Accounts, Role, Setting,
@@ -92,6 +92,7 @@ impl Scene {
             task: &self.task,
             to,
             by: &by,
+            reason: None,
             turn: None,
         };
         let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
@@ -267,6 +268,90 @@ async fn cancelled_and_archived_end_everything() {
     }
 }
 
+/// Turns in progress are cut off by a cancel, in sessions of the task and in those of its agents; the turn of an agent that
+/// cancels its own task runs out, and so do all turns after `done` and `archived`.
+#[tokio::test]
+async fn a_cancel_cuts_off_the_turns_of_its_task() {
+    let check = async |to, own: bool, expected: &[&str]| {
+        let scene = scene().await;
+        let owner = &scene.test.owner;
+        let other = Fixture(&scene.test).task(&scene.account, "OTHER-1", &[]).await;
+        let tester = Fixture(&scene.test).agent(&scene.account, "tester").await;
+        let writer = Fixture(&scene.test).agent(&scene.account, "writer").await;
+        let mut turns = Vec::new();
+        for (name, agent, of, task) in [
+            ("task", scene.agent, Some(&scene.task), &scene.task),
+            ("system", tester, None, &scene.task),
+            ("elsewhere", writer, None, &other),
+        ] {
+            let (session, turn) = (Uuid::now_v7(), Uuid::now_v7());
+            let row = rows("session").with("agent_id", agent).with("active_turn_id", turn);
+            let row = row.with("phase", "waiting").with("mismatch", name);
+            match of {
+                // The session of the scene.
+                Some(_) => {
+                    let running =
+                        "update session set phase = 'waiting', active_turn_id = $1, mismatch = 'task' where id = $2";
+                    let running = sqlx::query(running).bind(turn).bind(scene.session);
+                    running.execute(owner).await.unwrap();
+                }
+                None => {
+                    let key = format!("system:agent:{agent}:acme:v1");
+                    row.with("id", session)
+                        .with("kind", "system")
+                        .with("key", key)
+                        .insert(owner)
+                        .await;
+                }
+            }
+            let id = if of.is_some() { scene.session } else { session };
+            let row = rows("turn")
+                .with("id", turn)
+                .with("state", "awaiting_tools")
+                .with("task_id", task.key());
+            row.from(format!("session s where s.id = '{id}'")).insert(owner).await;
+            turns.push(TurnId(turn));
+        }
+        let database = scene.test.connect(Role::ToolGateway).await;
+        let tx = database.begin(&Accounts::one(&scene.account)).await.unwrap();
+        let root = Root::default();
+        let setting = Setting {
+            root: &root,
+            source: "/signalbox/tool-gateway",
+            origin: Origin::default(),
+            now: OffsetDateTime::now_utc(),
+        };
+        let by = Actor::system();
+        let asked = TaskMove {
+            account: &scene.account,
+            task: &scene.task,
+            to,
+            by: &by,
+            reason: Some("no longer wanted"),
+            turn: own.then(|| turns[0]),
+        };
+        let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
+        outbox_insert(&tx, moved.messages).await.unwrap();
+        tx.commit().await.unwrap();
+        let stops =
+            "select mismatch || ' ' || stop_kind || ' ' || stop_by || ' ' || (closed_at is not null) from session
+                     where stop_turn_id = active_turn_id order by mismatch desc";
+        assert_eq!(scene.test.texts(stops).await, expected, "{to} {own}");
+        assert_eq!(moved.stopping, expected.len());
+        let hints = "select count(*) from outbox cross join string_to_table(subject, ' ') as s (one)
+                     where s.one = 'signalbox.session.stop_requested.acme.PROJ-7'";
+        assert_eq!(scene.test.count(hints).await, i64::try_from(expected.len()).unwrap());
+        let noted = "select count(*) from activity where detail ->> 'reason' = 'no longer wanted'";
+        assert_eq!(scene.test.count(noted).await, 1);
+    };
+    let both = ["task cancelled Signalbox true", "system cancelled Signalbox false"];
+    check(TaskStatus::Cancelled, false, &both).await;
+    check(TaskStatus::Cancelled, true, &both[1..]).await;
+    for to in [TaskStatus::Done, TaskStatus::Archived] {
+        check(to, false, &[]).await;
+    }
+}
+
 /// No call is in flight for the item, so it counts as waiting, though a turn has taken it.
 #[tokio::test]
 async fn an_item_between_two_attempts_is_judged_with_those_that_wait() {
@@ -380,6 +465,7 @@ async fn removing_an_agent_closes_what_was_opened_while_it_waited() {
         task: &scene.task,
         to: TaskStatus::Done,
         by: &by,
+        reason: None,
         turn: None,
     };
     let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();

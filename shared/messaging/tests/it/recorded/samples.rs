@@ -4,8 +4,9 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, Event, EventMessage, MessageDied, MessagePosted, NotificationEnded, ProviderSessionMismatched,
-        SessionEnded, SessionGated, SessionOpened, TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
+        AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded,
+        ProviderSessionMismatched, SessionEnded, SessionGated, SessionOpened, TaskCreated, TaskStatusChanged,
+        TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -15,8 +16,9 @@ use contracts::{
     tool::{ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Gate, Generation, MessageId, NotificationId,
-    QueueMode, SessionId, SessionKind, StopKind, TaskId, TaskStatus, ToolCallState, TurnId, TurnState,
+    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
+    MessageId, NotificationId, QueueMode, SessionId, SessionKind, StopKind, TaskId, TaskStatus, ToolCallState, TurnId,
+    TurnState,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -397,6 +399,23 @@ fn events() -> Vec<Sample> {
         all.push(of_task(gate.as_str(), Event::SessionParked(gated.clone())));
         all.push(of_task(gate.as_str(), Event::SessionReleased(gated)));
     }
+    all.extend(HoldScope::ALL.iter().map(|&scope| {
+        let changed = HoldChanged {
+            hold_id: HoldId(Uuid::from_u128(8)),
+            scope,
+            scope_id: "proj-7".to_owned(),
+            running: if scope == HoldScope::Task {
+                HoldRunning::Stop
+            } else {
+                HoldRunning::Finish
+            },
+            until: (scope == HoldScope::Account).then(at),
+            by: actor(ActorKind::User),
+            released: scope == HoldScope::Agent,
+            released_by: (scope == HoldScope::Agent).then(|| "Ann".to_owned()),
+        };
+        event(None, scope.as_str(), Event::HoldChanged(changed))
+    }));
     all.extend(
         TurnState::ALL
             .iter()

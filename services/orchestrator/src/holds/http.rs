@@ -1,0 +1,164 @@
+//! `/api/orgs/{account}/holds`.
+
+use api::holds::{Affected, Hold, NewHold, Placed, Scope, ScopeId};
+use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
+use domain::{AccountId, AgentRef, HoldId, HoldRunning, HoldScope, SessionId, TaskId};
+use runtime::http::Problem;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use storage::{
+    Accounts, Tx,
+    hold::{self, HOLDS_MAX, NotSet, hold_release, hold_set},
+};
+use time::OffsetDateTime;
+
+use super::store;
+use crate::{
+    agents,
+    app::{App, database_now},
+    auth::Access,
+    body::{Named, Query},
+    error::ApiError,
+    idempotency::{Answer, Done, Post},
+    paging::{Cursor, Limit, List, Page, Shown},
+    route::routes,
+};
+
+routes! {
+    "holds": "What people have paused";
+    /// Holds, newest first.
+    GET "/api/orgs/{account}/holds" Read => list;
+    /// Pause a session, an agent, a task or the account: no turn starts there, and notifications wait, a person's too. Turns in
+    /// progress go on to their end, or are ended with `running: stop`: their notifications are cancelled.
+    POST "/api/orgs/{account}/holds" Control => place or 404;
+    /// Release a hold. What waits goes on in its order, unless another hold or another gate keeps it.
+    DELETE "/api/orgs/{account}/holds/{hold}" Control => release;
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListQuery {
+    /// `true`: only active ones. `false`: only those that have ended.
+    active: Option<bool>,
+    /// Only those of this kind of scope.
+    scope: Option<HoldScope>,
+    /// Only those of this scope, by its id as the hold shows it.
+    scope_id: Option<ScopeId>,
+    limit: Option<Limit>,
+    cursor: Option<Cursor>,
+}
+
+async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Hold>, ApiError> {
+    let list = List::of(
+        &store::LIST,
+        "holds",
+        &access.account,
+        format_args!("{:?} {:?} {:?}", query.active, query.scope, query.scope_id),
+    );
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
+    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let values = [
+        query.active.into(),
+        query.scope.into(),
+        query.scope_id.map(String::from).into(),
+    ];
+    let rows = page.read(&tx, &store::LIST, values, "list holds").await?;
+    tx.commit().await?;
+    Ok(rows.show())
+}
+
+async fn place(
+    State(app): State<App>,
+    access: Access,
+    Post { body, once }: Post<NewHold>,
+) -> Result<Answer<201, Placed, 200>, ApiError> {
+    let account = &access.account;
+    if body.dry_run == Some(true) {
+        let tx = app.begin(account).await?;
+        is_to_come(body.until.map(|until| until.0), database_now(&tx).await?)?;
+        let affected = counted(&tx, account, &body.scope).await?.1;
+        tx.rollback().await?;
+        let placed = Placed { id: None, affected };
+        return Ok((StatusCode::OK, Json(placed)).into_response().into());
+    }
+    once.run(&app, access.party(), async |work| {
+        let until = body.until.map(|until| until.0);
+        is_to_come(until, work.now)?;
+        let (scope_id, affected) = counted(&work.tx, account, &body.scope).await?;
+        let new = hold::NewHold {
+            account,
+            scope: body.scope.kind,
+            scope_id: &scope_id,
+            reason: body.reason.as_deref().unwrap_or_default(),
+            by: &access.caller.actor(),
+            running: body.running.unwrap_or(HoldRunning::Finish),
+            until,
+        };
+        let (row, messages) = match hold_set(&work.tx, &new, &app.setting(None, work.now)).await? {
+            Ok(set) => set,
+            Err(NotSet::TooMany { oldest }) => return Err(too_many(&oldest).into()),
+            Err(NotSet::NoAccount) => return Err(Problem::not_found().into()),
+        };
+        tracing::info!(%account, hold = %row.id, scope = %row.scope_kind, scope_id, running = %row.running, "set a hold");
+        let id = Some(row.id);
+        Ok(Done::new(Placed { id, affected }).with(messages))
+    })
+    .await
+}
+
+async fn release(State(app): State<App>, access: Access, Named(hold): Named<HoldId>) -> Result<Json<Hold>, ApiError> {
+    let account = &access.account;
+    let tx = app.begin(account).await?;
+    let setting = app.setting(None, database_now(&tx).await?);
+    let by = access.caller.actor();
+    let (was_active, messages) = hold_release(&tx, account, hold, &by.name, &setting).await?;
+    let released = store::hold_find(&tx, account, hold).await?;
+    let released = released.ok_or_else(Problem::not_found)?;
+    app.commit(tx, messages).await?;
+    if was_active {
+        tracing::info!(%account, %hold, "released a hold");
+    }
+    Ok(Json(released))
+}
+
+/// The id of a scope as it is compared, and what a hold on it covers now. A scope that is not there is a 404.
+async fn counted(tx: &Tx, account: &AccountId, scope: &Scope) -> Result<(String, Affected), ApiError> {
+    let found = match scope.kind {
+        HoldScope::Account => Some(account.to_string()).filter(|id| **id == *scope.id),
+        HoldScope::Task => match TaskId::parse(&scope.id) {
+            Ok(task) if store::is_task(tx, account, &task).await? => Some(task.key().to_string()),
+            Ok(_) | Err(_) => None,
+        },
+        HoldScope::Agent => match AgentRef::parse(&scope.id) {
+            Ok(agent) => {
+                let found = agents::store::agent_find(tx, account, &agent).await?;
+                found.map(|agent| agent.id.to_string())
+            }
+            Err(_) => None,
+        },
+        HoldScope::Session => match SessionId::parse(&scope.id) {
+            Ok(session) if store::is_session(tx, account, session).await? => Some(session.to_string()),
+            Ok(_) | Err(_) => None,
+        },
+    };
+    let scope_id = found.ok_or_else(Problem::not_found)?;
+    let affected = store::affected(tx, account, scope.kind, &scope_id).await?;
+    Ok((scope_id, affected))
+}
+
+fn is_to_come(until: Option<OffsetDateTime>, now: OffsetDateTime) -> Result<(), Problem> {
+    match until {
+        Some(until) if until <= now => {
+            let what = "until is in the past: name a time to come, or leave it out";
+            Err(Problem::unprocessable("invalid", what))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn too_many(oldest: &str) -> Problem {
+    let what = format!(
+        "the account has {HOLDS_MAX} active holds, as many as it may have; the oldest is {oldest}: release one"
+    );
+    Problem::conflict("too_many_holds", what)
+}

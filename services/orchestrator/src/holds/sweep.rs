@@ -1,0 +1,71 @@
+//! What holds have still to do: turns to stop, sessions to unpark, holds whose time is over. Idempotent, and safe in several
+//! replicas at once: each piece locks its hold.
+
+use std::time::Duration;
+
+use domain::error_chain;
+use runtime::sweep::{Parts, Sweep, Ticks};
+use storage::{
+    Accounts, Role, StorageError,
+    directory::{HoldDue, hold_due},
+    hold::{hold_settle, holds_expire},
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::{App, database_now};
+
+/// One piece of a hold each time: 1,000 sessions a second.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Holds read in one query.
+const HOLDS_MAX: i32 = 500;
+
+pub async fn sweep(app: App, stop: CancellationToken) {
+    let sweep = Sweep::new(Role::Orchestrator.service(), "holds");
+    let mut ticks = Ticks::every(LOOK_EVERY, stop.clone());
+    while ticks.next().await {
+        sweep.once(settle_once(&app, &stop)).await;
+    }
+}
+
+/// One piece of every hold that has something to do; gives the number of sessions. A hold that fails does not stop the others.
+pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, StorageError> {
+    let mut parts = Parts::default();
+    let mut after: Option<HoldDue> = None;
+    loop {
+        let due = hold_due(&app.database, after.as_ref(), HOLDS_MAX).await?;
+        let unsettled = due.iter().filter(|due| !due.is_over).count();
+        for due in &due {
+            if stop.is_cancelled() {
+                return parts.end();
+            }
+            parts.note(&due.account, settle(app, due).await);
+        }
+        if unsettled < usize::try_from(HOLDS_MAX).unwrap_or(usize::MAX) {
+            return parts.end();
+        }
+        after = due.into_iter().rfind(|due| !due.is_over);
+    }
+}
+
+async fn settle(app: &App, due: &HoldDue) -> Result<u64, StorageError> {
+    let tx = app.database.begin(&Accounts::one(&due.account)).await?;
+    let setting = app.setting(None, database_now(&tx).await?);
+    let done = match due.is_over {
+        true => holds_expire(&tx, &due.account, &setting)
+            .await
+            .map(|messages| (0, messages)),
+        false => hold_settle(&tx, &due.account, due.hold, &setting).await,
+    };
+    match done {
+        Ok((sessions, messages)) => {
+            app.commit_free(tx, messages).await?;
+            Ok(sessions as u64)
+        }
+        Err(error) => {
+            if let Err(failed) = tx.rollback().await {
+                tracing::debug!(error = error_chain(&failed), "could not roll back");
+            }
+            Err(error)
+        }
+    }
+}

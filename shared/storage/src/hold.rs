@@ -1,0 +1,433 @@
+//! Holds: sets and releases them, and does what follows in pieces. A claim reads the active holds under its session's lock, in
+//! a snapshot that is newer than the lock, and only for accounts that have any (`account.holds`).
+//!
+//! A claim that was in flight when a hold was made may begin a turn that the hold did not see, and one in flight when it was
+//! released may park a session that the release did not see. So a hold stays unsettled until [`SETTLED_AFTER_S`] have passed and
+//! nothing is left to do; until then a sweep looks again ([`hold_settle`]).
+//!
+//! Lock order: account, hold, sessions. Locked sessions are left to the sweep.
+
+use std::collections::HashMap;
+
+use contracts::{
+    Timestamp,
+    event::{Event, HoldChanged, SessionGated},
+    session::SessionResolved,
+};
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, Gate, Generation, HoldId, HoldRunning, HoldScope, SessionId, StopKind,
+    StopThen, TaskId, TurnId, hold::Hold,
+};
+use sea_orm::{FromQueryResult, Value};
+use time::OffsetDateTime;
+
+use crate::{
+    Setting, StorageError, Tx,
+    outbox::Owned,
+    session::{
+        SessionName,
+        sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock},
+        sessions_park::sessions_unpark,
+        turn_stop::{StopRequest, turn_stop},
+    },
+    setting::fresh_id,
+};
+
+/// Active holds of an account.
+pub const HOLDS_MAX: i32 = 100;
+/// Sessions that one transaction stops or unparks.
+pub const SESSIONS_MAX: i64 = 1_000;
+/// Longer than any transaction that read the holds before the change.
+pub const SETTLED_AFTER_S: f64 = 30.0;
+
+/// A hold to set.
+#[derive(Clone, Debug)]
+pub struct NewHold<'a> {
+    pub account: &'a AccountId,
+    pub scope: HoldScope,
+    /// As it is compared.
+    pub scope_id: &'a str,
+    pub reason: &'a str,
+    pub by: &'a Actor,
+    pub running: HoldRunning,
+    pub until: Option<OffsetDateTime>,
+}
+
+/// A hold's row.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct HoldRow {
+    pub id: HoldId,
+    pub scope_kind: HoldScope,
+    pub scope_id: String,
+    pub reason: String,
+    pub by_kind: ActorKind,
+    pub by_id: String,
+    pub by_name: String,
+    pub running: HoldRunning,
+    pub until: Option<OffsetDateTime>,
+    pub created_at: OffsetDateTime,
+    pub released_at: Option<OffsetDateTime>,
+    pub released_by: Option<String>,
+}
+
+macro_rules! returning {
+    () => {
+        " returning id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, created_at, released_at, released_by"
+    };
+}
+
+/// Why a hold was not set.
+#[derive(Debug)]
+pub enum NotSet {
+    /// The account has [`HOLDS_MAX`] others.
+    TooMany {
+        oldest: String,
+    },
+    NoAccount,
+}
+
+/// One change of an account's holds at a time, so that its count is exact.
+const ACCOUNT_LOCK: &str = "select true from account where id = $1 for no key update";
+
+/// Holds whose time is over. Relies on index hold_active.
+pub const HOLDS_EXPIRE: &str = concat!(
+    "update hold set released_at = until, unsettled = true
+     where account_id = $1 and released_at is null and until <= now()",
+    returning!()
+);
+
+/// The same person's hold on the same thing is changed. Relies on index hold_active.
+const HOLD_SET: &str = concat!(
+    "insert into hold as h (account_id, id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, unsettled)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $9 = 'stop')
+     on conflict (account_id, scope_kind, scope_id, by_kind, by_id) where released_at is null
+     do update set reason = excluded.reason, by_name = excluded.by_name, running = excluded.running, until = excluded.until,
+         unsettled = h.unsettled or excluded.unsettled",
+    returning!()
+);
+
+/// Also says which hold is the oldest. Relies on index hold_active.
+pub const HOLDS_COUNT: &str = "
+    update account set holds = (select count(*) from hold h where h.account_id = $1 and h.released_at is null)
+    where id = $1
+    returning holds, (
+        select concat(o.id, ' on ', o.scope_kind, ' ', o.scope_id, ', by ', o.by_name, ' since ',
+                      to_char(o.created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'))
+        from hold o where o.account_id = $1 and o.released_at is null order by o.created_at, o.id limit 1) as oldest";
+
+const HOLD_RELEASE: &str = concat!(
+    "update hold set released_at = now(), released_by = $3, unsettled = true
+     where account_id = $1 and id = $2 and released_at is null",
+    returning!()
+);
+
+#[derive(FromQueryResult)]
+struct Count {
+    holds: i32,
+    oldest: Option<String>,
+}
+
+/// Locks the account, and marks the holds whose time is over. `None`: there is no such account.
+async fn lock(tx: &Tx, account: &AccountId, setting: &Setting<'_>) -> Result<Option<Vec<Owned>>, StorageError> {
+    if !tx.exists("lock account", ACCOUNT_LOCK, [account.into()]).await? {
+        return Ok(None);
+    }
+    let expired: Vec<HoldRow> = tx.rows("expire holds", HOLDS_EXPIRE, [account.into()]).await?;
+    Ok(Some(
+        expired.iter().map(|hold| changed(account, hold, setting)).collect(),
+    ))
+}
+
+async fn count(tx: &Tx, account: &AccountId) -> Result<Count, StorageError> {
+    const ATTEMPT: &str = "count holds";
+    let count = tx.one(ATTEMPT, HOLDS_COUNT, [account.into()]).await?;
+    count.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
+}
+
+/// Marks the account's holds whose time is over.
+pub async fn holds_expire(tx: &Tx, account: &AccountId, setting: &Setting<'_>) -> Result<Vec<Owned>, StorageError> {
+    let expired = lock(tx, account, setting).await?.unwrap_or_default();
+    if !expired.is_empty() {
+        count(tx, account).await?;
+    }
+    Ok(expired)
+}
+
+/// Sets a hold, and asks the first turns that it ends to stop; the sweep does the rest. After a refusal the caller rolls back.
+pub async fn hold_set(
+    tx: &Tx,
+    new: &NewHold<'_>,
+    setting: &Setting<'_>,
+) -> Result<Result<(HoldRow, Vec<Owned>), NotSet>, StorageError> {
+    const ATTEMPT: &str = "set hold";
+    let account = new.account;
+    let Some(mut messages) = lock(tx, account, setting).await? else {
+        return Ok(Err(NotSet::NoAccount));
+    };
+    let values: [Value; 10] = [
+        account.into(),
+        HoldId(fresh_id()).into(),
+        new.scope.into(),
+        new.scope_id.into(),
+        new.reason.into(),
+        new.by.kind.into(),
+        new.by.id.clone().into(),
+        new.by.name.clone().into(),
+        new.running.into(),
+        new.until.into(),
+    ];
+    let row: Option<HoldRow> = tx.one(ATTEMPT, HOLD_SET, values).await?;
+    let row = row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))?;
+    let Count { holds, oldest } = count(tx, account).await?;
+    if holds > HOLDS_MAX {
+        let oldest = oldest.unwrap_or_default();
+        return Ok(Err(NotSet::TooMany { oldest }));
+    }
+    messages.push(changed(account, &row, setting));
+    if row.running == HoldRunning::Stop {
+        messages.extend(turns_stop(tx, account, &row, setting).await?.1);
+    }
+    Ok(Ok((row, messages)))
+}
+
+/// Releases a hold, and unparks the first sessions that it keeps; the sweep does the rest. `false`: it was not active.
+pub async fn hold_release(
+    tx: &Tx,
+    account: &AccountId,
+    hold: HoldId,
+    by: &str,
+    setting: &Setting<'_>,
+) -> Result<(bool, Vec<Owned>), StorageError> {
+    let Some(mut messages) = lock(tx, account, setting).await? else {
+        return Ok((false, Vec::new()));
+    };
+    let values = [account.into(), hold.into(), by.into()];
+    let released: Option<HoldRow> = tx.one("release hold", HOLD_RELEASE, values).await?;
+    count(tx, account).await?;
+    if let Some(row) = &released {
+        messages.push(changed(account, row, setting));
+        messages.extend(sessions_open(tx, account, row.id, setting).await?.1);
+    }
+    Ok((released.is_some(), messages))
+}
+
+fn changed(account: &AccountId, hold: &HoldRow, setting: &Setting<'_>) -> Owned {
+    let data = HoldChanged {
+        hold_id: hold.id,
+        scope: hold.scope_kind,
+        scope_id: hold.scope_id.clone(),
+        running: hold.running,
+        until: hold.until.map(Timestamp::from),
+        by: Actor {
+            kind: hold.by_kind,
+            id: hold.by_id.clone(),
+            name: hold.by_name.clone(),
+            via: None,
+        },
+        released: hold.released_at.is_some(),
+        released_by: hold.released_by.clone(),
+    };
+    setting.event(account, None, &fresh_id().to_string(), Event::HoldChanged(data))
+}
+
+#[derive(FromQueryResult)]
+struct TurnRow {
+    session_id: SessionId,
+    turn_id: TurnId,
+    /// As its client spelled it.
+    task: Option<TaskId>,
+}
+
+/// Turns in progress in a scope that are not asked to stop. Relies on index turn_open, whose order is requested, and on primary
+/// keys.
+pub const TURNS_IN_SCOPE: &str = "
+    select t.session_id, t.id as turn_id, k.display_id as task
+    from (select t.account_id, t.session_id, t.id, t.task_id from turn t
+          where t.account_id = $1 and t.finished_at is null
+            and case $2 when 'account' then true when 'task' then t.task_id = $3 when 'agent' then t.agent_id::text = $3
+                        else t.session_id::text = $3 end
+          order by t.account_id, t.session_id offset 0) t
+    cross join lateral (
+        select from session s
+        where s.account_id = t.account_id and s.id = t.session_id and s.active_turn_id = t.id and s.stop_turn_id is distinct from t.id
+        limit 1) s
+    left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id
+    limit $4";
+
+/// Asks turns in the scope of a hold to stop. Gives how many were found. A turn that somebody else has asked to stop is left:
+/// what follows it is theirs to say.
+async fn turns_stop(
+    tx: &Tx,
+    account: &AccountId,
+    hold: &HoldRow,
+    setting: &Setting<'_>,
+) -> Result<(usize, Vec<Owned>), StorageError> {
+    let values: [Value; 4] = [
+        account.into(),
+        hold.scope_kind.into(),
+        hold.scope_id.clone().into(),
+        SESSIONS_MAX.into(),
+    ];
+    let found: Vec<TurnRow> = tx.rows("find turns of a hold", TURNS_IN_SCOPE, values).await?;
+    if found.is_empty() {
+        return Ok((0, Vec::new()));
+    }
+    let names: Vec<SessionName> = found.iter().map(|row| (account.clone(), row.session_id)).collect();
+    let locked: HashMap<SessionId, LockedSession> = sessions_lock(tx, SESSIONS_LOCK_FREE, &names)
+        .await?
+        .into_iter()
+        .map(|session| (session.id, session))
+        .collect();
+    let is_theirs = |row: &&TurnRow| {
+        let session = locked.get(&row.session_id);
+        session.is_some_and(|session| session.active_turn == Some(row.turn_id) && !session.facts.stopping)
+    };
+    let asked: Vec<StopRequest<'_>> = found
+        .iter()
+        .filter(is_theirs)
+        .map(|row| StopRequest {
+            session: (account.clone(), row.session_id),
+            turn: Some(row.turn_id),
+            kind: StopKind::Paused,
+            by: &hold.by_name,
+            then: StopThen::Continue,
+            task: row.task.as_ref(),
+        })
+        .collect();
+    let stops = turn_stop(tx, &asked).await?;
+    let messages = stops.iter().map(|stop| setting.message(&stop.message_id(), stop));
+    Ok((found.len(), messages.collect()))
+}
+
+#[derive(FromQueryResult)]
+struct ParkedRow {
+    id: SessionId,
+    key: String,
+    generation: Generation,
+    agent_id: Option<AgentId>,
+    queued: i32,
+    queue_tail: i64,
+    /// As its client spelled it.
+    task: Option<TaskId>,
+}
+
+/// Sessions that a hold keeps. Relies on index session_gated, whose order is requested, and on the primary key of tasks.
+pub const PARKED_BY: &str = "
+    select s.id, s.key, s.generation, s.agent_id, s.queued, s.queue_tail, k.display_id as task
+    from (select * from session s where s.account_id = $1 and s.gate_ref = $2
+          order by s.account_id, s.gate_ref, s.id limit $3 for no key update skip locked) s
+    left join task k on k.account_id = any (array[s.account_id]) and k.id = s.task_id";
+
+/// Unparks sessions that a released hold keeps. Gives how many.
+async fn sessions_open(
+    tx: &Tx,
+    account: &AccountId,
+    hold: HoldId,
+    setting: &Setting<'_>,
+) -> Result<(usize, Vec<Owned>), StorageError> {
+    let values = [account.into(), hold.into(), SESSIONS_MAX.into()];
+    let parked: Vec<ParkedRow> = tx.rows("find sessions of a hold", PARKED_BY, values).await?;
+    let names: Vec<SessionName> = parked.iter().map(|row| (account.clone(), row.id)).collect();
+    sessions_unpark(tx, &names).await?;
+    let messages = parked
+        .iter()
+        .flat_map(|row| opened(account, hold, row, setting))
+        .collect();
+    Ok((parked.len(), messages))
+}
+
+/// The event of an unparked session, and the wake-up for delivery. A hold keeps a session once, so its id makes theirs unique:
+/// the broker would take a repeated wake-up for a duplicate.
+fn opened(account: &AccountId, hold: HoldId, row: &ParkedRow, setting: &Setting<'_>) -> [Owned; 2] {
+    let released = SessionGated {
+        session_id: row.id,
+        session_key: row.key.clone(),
+        generation: row.generation,
+        agent_id: row.agent_id,
+        gate: Gate::Pause,
+        queued: row.queued.unsigned_abs(),
+    };
+    let id = format!("{}:{hold}", row.id);
+    let event = setting.event(account, row.task.as_ref(), &id, Event::SessionReleased(released));
+    let wake_up = SessionResolved {
+        account: account.clone(),
+        task: row.task.clone(),
+        session_id: row.id,
+        session_key: row.key.clone(),
+        generation: row.generation,
+        agent_id: row.agent_id,
+        position: row.queue_tail,
+    };
+    [
+        event,
+        setting.message(&format!("{}:{hold}", wake_up.message_id()), &wake_up),
+    ]
+}
+
+const UNSETTLED: &str = "
+    select id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, created_at, released_at, released_by
+    from hold where account_id = $1 and id = $2 and unsettled for update skip locked";
+
+/// Relies on index session_gated.
+pub const IS_PARKING: &str = "select true from session s where s.account_id = $1 and s.gate_ref = $2 limit 1";
+
+const SETTLE: &str = "
+    update hold set unsettled = false
+    where account_id = $1 and id = $2 and coalesce(released_at, created_at) < now() - $3 * interval '1 second'";
+
+/// One piece of what a hold has still to do. Gives how many sessions were found.
+pub async fn hold_settle(
+    tx: &Tx,
+    account: &AccountId,
+    hold: HoldId,
+    setting: &Setting<'_>,
+) -> Result<(usize, Vec<Owned>), StorageError> {
+    let values = [account.into(), hold.into()];
+    let Some(row) = tx.one::<HoldRow>("lock hold", UNSETTLED, values).await? else {
+        return Ok((0, Vec::new()));
+    };
+    let (found, messages) = match row.released_at {
+        Some(_) => sessions_open(tx, account, hold, setting).await?,
+        None if row.running == HoldRunning::Stop => turns_stop(tx, account, &row, setting).await?,
+        None => (0, Vec::new()),
+    };
+    // A session that another transaction has locked was not found.
+    let values = [account.into(), hold.into()];
+    let is_left = found > 0 || row.released_at.is_some() && tx.exists("find kept sessions", IS_PARKING, values).await?;
+    if !is_left {
+        let values = [account.into(), hold.into(), SETTLED_AFTER_S.into()];
+        tx.execute("settle hold", SETTLE, values).await?;
+    }
+    Ok((found, messages))
+}
+
+/// An active hold.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct ActiveHold {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    #[sea_orm(nested)]
+    pub hold: Hold,
+    /// Until its end.
+    pub left_ms: Option<i64>,
+}
+
+impl AsRef<Hold> for ActiveHold {
+    fn as_ref(&self) -> &Hold {
+        &self.hold
+    }
+}
+
+/// Relies on index hold_active, whose order is requested. One whose time is over covers nothing, marked or not.
+pub const HOLDS_ACTIVE: &str = "
+    select h.account_id, h.id, h.scope_kind, h.scope_id, h.running, h.until, h.by_name,
+           ceil(extract(epoch from h.until - now()) * 1000)::bigint as left_ms
+    from unnest($1::text[]) as w (account_id)
+    cross join lateral (
+        select * from hold h where h.account_id = w.account_id and h.released_at is null
+        order by h.account_id, h.scope_kind, h.scope_id) h
+    where h.until is null or h.until > now()";
+
+pub async fn holds_active(tx: &Tx, accounts: Vec<AccountId>) -> Result<Vec<ActiveHold>, StorageError> {
+    tx.rows("read holds", HOLDS_ACTIVE, [accounts.into()]).await
+}
