@@ -1411,11 +1411,62 @@ alter table session
     -- a turn that was stopped, until the next turn's agent is told
     add column stopped_turn_id uuid,
     add column gate            text,
+    -- which hold keeps it
+    add column gate_ref        uuid,
     add column gated_since     timestamptz,
-    add column gate_looks      integer not null default 0;
+    add column gate_looks      integer not null default 0,
+    -- how often its waiting items were edited: part of the revision of its queue
+    add column queue_edits     bigint not null default 0;
 
--- An item with mode collect that met a busy session: it may be answered together with others.
-alter table notification add column joins boolean not null default false;
+alter table notification
+    -- with mode collect: it met a busy session, and may be answered together with others
+    add column joins       boolean not null default false,
+    -- how often it was edited, from 1
+    add column revision    integer not null default 1,
+    -- SHA-256 of the edited content; content_hash stays that of the publisher
+    add column edited_hash bytea;
+-- Items are edited through the API.
+grant update (title, body, queue_mode, joins, metadata, revision, edited_hash) on notification to signalbox_orchestrator;
+-- A released lease raises the fence of its turn.
+grant update (fence) on turn to signalbox_orchestrator;
+
+-- What was added to calls of the turn: [{attempt, text, notification_ids}].
+alter table turn add column notes jsonb;
+
+-- Holds: what is paused. A claim looks for them only where the account has any.
+alter table account add column holds integer not null default 0;
+create table hold (
+    account_id  text not null references account,
+    id          uuid not null,
+    -- account, task, agent or session, and its id as compared
+    scope_kind  text not null,
+    scope_id    text not null,
+    reason      text not null default '',
+    by_kind     text not null,
+    by_id       text not null,
+    by_name     text not null,
+    -- what becomes of turns in progress: finish or stop
+    running     text not null,
+    until       timestamptz,
+    created_at  timestamptz not null default now(),
+    released_at timestamptz,
+    -- the name of who released it
+    released_by text,
+    -- what a sweep has still to do: ask turns to stop, or unpark sessions
+    unsettled   boolean not null default false,
+    primary key (account_id, id)
+);
+create unique index hold_active on hold (account_id, scope_kind, scope_id, by_kind, by_id) where released_at is null;
+create index hold_unsettled on hold (account_id, id) where unsettled;
+alter table hold enable row level security;
+alter table hold force row level security;
+create policy tenant on hold
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select on hold to signalbox_delivery, signalbox_orchestrator;
+grant insert, update, delete on hold to signalbox_orchestrator;
+-- The sessions that a hold keeps: found when it is released.
+create index session_gated on session (account_id, gate_ref, id) where gate_ref is not null;
 
 -- Requests that are not yet carried out: few. The statements of a turn leave the column as it is, so they do not touch the index.
 create index session_stopping on session (account_id, id) where stop_turn_id is not null;
@@ -1488,7 +1539,8 @@ begin
         ('orchestrator',
          array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.requested', 'tool.finished'],
          array['turn.finished', 'task.created', 'task.status_changed', 'message.posted', 'notification.cancelled', 'session.opened',
-               'session.closed', 'session.released', 'agent.removed', 'message.died'],
+               'session.closed', 'session.released', 'session.lease_released', 'queue.changed', 'hold.changed', 'agent.removed',
+               'message.died'],
          'false')
     ) as services (name, messages, events, reads)
     loop

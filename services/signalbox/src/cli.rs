@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{StopThen, TurnId};
+use domain::{QueueMode, StopThen, TurnId};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -17,6 +17,7 @@ Examples:
   signalbox notify demo DEMO-7 coder 'Tests fail' --wait   ask an agent, from another terminal
   signalbox sessions --task DEMO-7                      what came of it
   signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
+  signalbox queue SESSION                               what waits in it and why; `queue withdraw SESSION ID` and others
   signalbox dead list --account demo                    what could not be processed, and why
   signalbox doctor                                      is this installation in order?
 
@@ -60,6 +61,10 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Resume a session whose turn was stopped
     Resume(ResumeArgs),
+    /// Show what waits in a session and why, and change it
+    Queue(QueueArgs),
+    /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
+    Release(ReleaseArgs),
     /// Show the turns of sessions, or one turn in full
     Turns(TurnsArgs),
     /// Show notifications, or one of them
@@ -248,6 +253,93 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct ReleaseArgs {
+    /// The session's id
+    pub(crate) session: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct QueueArgs {
+    /// The session's id
+    #[arg(required = true)]
+    pub(crate) session: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+    #[command(subcommand)]
+    pub(crate) command: Option<QueueCommand>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum QueueCommand {
+    /// Change the text, title or mode of a waiting notification
+    Edit(QueueEditArgs),
+    /// Withdraw a waiting notification: it is cancelled
+    Withdraw(QueueItemArgs),
+    /// Put a waiting notification next, behind the steers that wait
+    Promote(QueueItemArgs),
+    /// Put waiting notifications first, in this order; the others follow as they were
+    Order(QueueOrderArgs),
+    /// Make a waiting notification a steer: it ends the turn in progress and goes first
+    Steer(QueueTurnArgs),
+    /// Give a waiting notification to the turn in progress, with the next results of its tools
+    Inject(QueueTurnArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueItemArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// The notification's id
+    pub(crate) notification: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueEditArgs {
+    #[command(flatten)]
+    pub(crate) item: QueueItemArgs,
+    #[arg(long, required_unless_present_any = ["title", "mode"])]
+    pub(crate) body: Option<String>,
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    #[arg(long, value_name = "followup|collect|steer|inject")]
+    pub(crate) mode: Option<QueueMode>,
+    /// Only if it still has this revision [default: the present one]
+    #[arg(long)]
+    pub(crate) revision: Option<i32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueOrderArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// The notifications' ids
+    #[arg(required = true)]
+    pub(crate) notifications: Vec<String>,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueTurnArgs {
+    #[command(flatten)]
+    pub(crate) item: QueueItemArgs,
+    /// Only if this turn is in progress
+    #[arg(long, value_name = "ID")]
+    pub(crate) turn: Option<TurnId>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct TurnsArgs {
     /// One turn's id
     pub(crate) id: Option<String>,
@@ -383,6 +475,12 @@ mod tests {
             "signalbox stop S --turn nonsense",
             "signalbox stop S --then wait",
             "signalbox resume",
+            "signalbox queue",
+            "signalbox queue edit S n-1",
+            "signalbox queue edit S n-1 --mode reject",
+            "signalbox queue withdraw S",
+            "signalbox queue order S",
+            "signalbox release",
             "signalbox sessions --limit 0",
             "signalbox serve",
             "signalbox serve postgres",

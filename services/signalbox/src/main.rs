@@ -25,7 +25,8 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        dead, demo_agent, health, migrate, nats_users, notifications, notify, provider, resume, sessions, stop, turns,
+        dead, demo_agent, health, migrate, nats_users, notifications, notify, provider, queue, release, resume,
+        sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -71,6 +72,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sessions(args) => sessions::run(&args, json).await,
         Command::Stop(args) => stop::run(&args, json).await,
         Command::Resume(args) => resume::run(&args, json).await,
+        Command::Queue(args) => queue::run(&args, json).await,
+        Command::Release(args) => release::run(&args, json).await,
         Command::Turns(args) => turns::run(&args, json).await,
         Command::Notifications(args) => notifications::run(&args, json).await,
         Command::Dead(args) => match args.command {

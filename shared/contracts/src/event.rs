@@ -2,8 +2,8 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, MessageId, NotificationId, SessionId, SessionKind,
-    TaskId, TaskStatus, TurnId, TurnState,
+    AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, MessageId, NotificationId, QueueOp, SessionId,
+    SessionKind, TaskId, TaskStatus, TurnId, TurnState,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,10 @@ events! {
     "session.parked" SessionParked(SessionGated) from [Delivery];
     /// The gate was opened.
     "session.released" SessionReleased(SessionGated) from [Resolver, Delivery, ToolGateway, Orchestrator];
+    /// A person took the lease of a turn in progress from its holder.
+    "session.lease_released" SessionLeaseReleased(SessionLeaseReleased) from [Orchestrator];
+    /// Waiting notifications of a session were edited.
+    "queue.changed" QueueChanged(QueueChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
@@ -163,6 +167,34 @@ pub struct SessionGated {
     pub gate: Gate,
     /// Items that wait behind the gate.
     pub queued: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionLeaseReleased {
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    pub turn_id: Option<TurnId>,
+    /// The replica of delivery that held it: what it still writes has no effect.
+    pub holder: Option<uuid::Uuid>,
+    /// The fence from now on.
+    pub fence: Fence,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct QueueChanged {
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    pub op: QueueOp,
+    /// The notification. Absent for `order`.
+    pub item: Option<NotificationId>,
+    /// The revision of the queue from now on.
+    pub revision: String,
+    pub by: Actor,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -62,6 +62,20 @@ impl Client {
         self.send(Method::POST, path, &[], Some(&body)).await
     }
 
+    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_value(body).expect("bodies have string keys");
+        self.send(Method::PATCH, path, &[], Some(&body)).await
+    }
+
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_value(body).expect("bodies have string keys");
+        self.send(Method::PUT, path, &[], Some(&body)).await
+    }
+
+    pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ApiError> {
+        self.send(Method::DELETE, path, &[], None).await
+    }
+
     /// Items of a list, page by page, up to `limit`.
     pub(crate) async fn list(
         &self,

@@ -64,6 +64,8 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::SessionEnded(_)
             | Event::SessionParked(_)
             | Event::SessionReleased(_)
+            | Event::SessionLeaseReleased(_)
+            | Event::QueueChanged(_)
             | Event::AgentRemoved(_)
             | Event::ProviderSessionMismatched(_)
             | Event::MessageDied(_) => None,

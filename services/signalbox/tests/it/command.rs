@@ -30,6 +30,8 @@ fn help_names_every_command() {
         "sessions",
         "stop",
         "resume",
+        "queue",
+        "release",
         "turns",
         "notifications",
         "dead",
