@@ -1430,7 +1430,9 @@ grant update (title, body, queue_mode, joins, metadata, revision, edited_hash) o
 -- A released lease raises the fence of its turn.
 grant update (fence) on turn to signalbox_orchestrator;
 
--- What was added to calls of the turn: [{attempt, text, notification_ids}].
+-- The items that may be given to a turn in progress.
+create index notification_inject on notification (account_id, session_id, position) where state = 'queued' and queue_mode = 'inject';
+-- What was given to the turn with its tool results: [{round, text, notification_ids}].
 alter table turn add column notes jsonb;
 
 -- Holds: what is paused. A claim looks for them only where the account has any.

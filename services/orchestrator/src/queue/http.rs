@@ -3,7 +3,7 @@
 use api::queue::{IntoTurn, Item, ItemChange, Order, Promotion, Queue, Running};
 use axum::{Json, extract::State, http::StatusCode};
 use contracts::notification::BODY_BYTES_MAX;
-use domain::{NotificationId, SessionId, queue::Editor};
+use domain::{Actor, NotificationId, SessionId, queue::Editor};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -217,10 +217,7 @@ async fn edit(
 ) -> Result<Vec<Owned>, ApiError> {
     let (op, account) = (wanted.op(), &access.account);
     let actor = access.caller.actor();
-    let editor = Editor {
-        actor: &actor,
-        is_admin: access.caller.is_admin(),
-    };
+    let editor = editor(access, &actor);
     let name = (account.clone(), session);
     let edited = queue_edit(tx, (&name, item), wanted, &editor, &app.setting(None, now)).await?;
     match edited {
@@ -235,6 +232,12 @@ async fn edit(
     }
 }
 
+/// The caller, who is this actor.
+fn editor<'a>(access: &Access, actor: &'a Actor) -> Editor<'a> {
+    let is_admin = access.caller.is_admin();
+    Editor { actor, is_admin }
+}
+
 fn first_page<'a>(app: &App, access: &'a Access, session: SessionId) -> Result<Page<'a>, Problem> {
     let list = List::of(&store::LIST, "queue", &access.account, session);
     Page::new(list, &app.settings, None, None)
@@ -247,10 +250,7 @@ async fn queue_read(tx: &Tx, access: &Access, session: SessionId, page: &Page<'_
         .await?
         .ok_or_else(Problem::not_found)?;
     let actor = access.caller.actor();
-    let caller = Editor {
-        actor: &actor,
-        is_admin: access.caller.is_admin(),
-    };
+    let caller = editor(access, &actor);
     let show = |row: store::ItemRow, before| row.shown(before, &queue.now, &caller);
     let running = match queue.now.active_turn {
         None => None,
@@ -289,9 +289,6 @@ async fn item_read(tx: &Tx, access: &Access, session: SessionId, item: &Notifica
         .await?
         .ok_or_else(Problem::not_found)?;
     let actor = access.caller.actor();
-    let caller = Editor {
-        actor: &actor,
-        is_admin: access.caller.is_admin(),
-    };
+    let caller = editor(access, &actor);
     Ok(row.shown(0, &queue.now, &caller))
 }
