@@ -61,6 +61,8 @@ pub struct SessionNow {
     pub gate: Option<Gate>,
     pub gated_since: Option<Timestamp>,
     pub wake_at: Option<Timestamp>,
+    /// That time has come.
+    pub due: bool,
 }
 
 /// The next step of an item that waits or is in a turn. `session`: none as long as the resolver has not placed it.
@@ -127,14 +129,14 @@ fn waiting(item: &ItemNow, session: Option<&SessionNow>) -> Next {
             until: session.wake_at,
             ..queued
         },
-        (None, SessionPhase::Backoff) => Next {
+        (None, SessionPhase::Backoff) if !session.due => Next {
             code: NextCode::Waiting,
             on: Some(WaitsOn::Retry),
             text: format!("{place}the last turn was interrupted: the next attempt is due at `until`"),
             until: session.wake_at,
             ..queued
         },
-        (None, SessionPhase::Idle | SessionPhase::Running | SessionPhase::Waiting) => queued,
+        (None, SessionPhase::Backoff | SessionPhase::Idle | SessionPhase::Running | SessionPhase::Waiting) => queued,
     }
 }
 
@@ -166,6 +168,7 @@ mod tests {
             gate: None,
             gated_since: None,
             wake_at: None,
+            due: false,
         };
         let parked = |gate, wake_at| SessionNow {
             phase: SessionPhase::Backoff,
@@ -242,6 +245,16 @@ mod tests {
             None,
             Some(interrupted),
             "waiting retry 10 30 the last turn was interrupted: the next attempt is due at `until`",
+        );
+        let due = SessionNow {
+            due: true,
+            ..interrupted
+        };
+        check(
+            Queued,
+            None,
+            Some(due),
+            "queued - 10 0 its turn starts when a place is free",
         );
         check(
             Running,

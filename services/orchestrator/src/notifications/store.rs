@@ -45,7 +45,8 @@ impl NotificationRow {
 macro_rules! session_now {
     () => {
         "s.phase as now_phase, s.active_turn_id as now_active_turn, coalesce(s.stop_turn_id = s.active_turn_id, false) as now_stopping,
-         s.gate as now_gate, s.gated_since as now_gated_since, s.wake_at as now_wake_at"
+         s.gate as now_gate, s.gated_since as now_gated_since, s.wake_at as now_wake_at,
+         coalesce(s.wake_at <= now(), false) as now_due"
     };
 }
 

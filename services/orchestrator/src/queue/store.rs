@@ -66,7 +66,8 @@ pub const RUNNING: &str = concat!(
 /// Relies on the primary key.
 pub const FIND: &str = "
     select s.queue_tail, s.turn_count, s.queue_edits, s.phase, s.active_turn_id as active_turn,
-           coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since, s.wake_at
+           coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since, s.wake_at,
+           coalesce(s.wake_at <= now(), false) as due
     from session s where s.account_id = $1 and s.id = $2";
 
 /// A notification of a session.

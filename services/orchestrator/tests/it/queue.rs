@@ -404,6 +404,7 @@ async fn items_are_put_into_another_order_by_who_knows_the_present_one() {
         (200, ["n-4", "n-2", "n-3", "n-1"].map(str::to_owned).to_vec())
     );
     assert_eq!(promoted.body["gate"], Value::Null, "what a person stopped goes on");
+    assert_eq!(promoted.body["items"][0]["why"]["code"], "queued");
     assert_eq!(
         scene.texts("select (wake_at <= now())::text from session").await,
         ["true"]

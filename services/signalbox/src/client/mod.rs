@@ -24,7 +24,7 @@ pub(crate) use error::ApiError;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Items requested at a time; the API's own limit may be lower.
-const PAGE_ITEMS: usize = 100;
+pub(crate) const PAGE_ITEMS: usize = 100;
 
 #[derive(Clone)]
 pub(crate) struct Client {

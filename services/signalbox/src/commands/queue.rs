@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::moment;
 use crate::{
     cli::{QueueArgs, QueueCommand, QueueEditArgs, QueueItemArgs, QueueOrderArgs, QueueTurnArgs},
-    client::{Client, read_as},
+    client::{Client, PAGE_ITEMS, read_as},
     print::show,
     table::Table,
     text::one_line,
@@ -52,7 +52,9 @@ fn within<'a>(args: &'a QueueItemArgs, rest: &[&'a str]) -> Vec<&'a str> {
 
 /// Up to `limit` items, page by page.
 async fn queue(client: &Client, path: &[&str], limit: usize) -> anyhow::Result<Queue> {
-    let mut queue: Queue = client.get(path, &[("limit", &limit.to_string())]).await?;
+    let mut queue: Queue = client
+        .get(path, &[("limit", &limit.min(PAGE_ITEMS).to_string())])
+        .await?;
     while let Some(cursor) = queue.next_cursor.take_if(|_| queue.items.len() < limit) {
         let more: Queue = client.get(path, &[("cursor", &cursor)]).await?;
         queue.items.extend(more.items);
