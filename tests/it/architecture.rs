@@ -165,6 +165,7 @@ const PLANTED: &[&str] = &[
     "services/delivery/tests/it/interrupted.rs",
     "services/delivery/tests/it/twins.rs",
     "services/orchestrator/tests/it/notifications.rs",
+    "services/orchestrator/tests/it/queue.rs",
     "services/orchestrator/tests/it/twins.rs",
     "services/resolver/tests/it/ids.rs",
     "services/resolver/tests/it/modes.rs",

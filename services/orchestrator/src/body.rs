@@ -87,11 +87,41 @@ impl<T: FromStr, S: Send + Sync> FromRequestParts<S> for Named<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let parameters = RawPathParams::from_request_parts(parts, state).await;
-        let parameters = parameters.map_err(|_| Problem::not_found())?;
-        let name = parameters.iter().last().and_then(|(_, name)| name.parse().ok());
-        name.map(Named).ok_or_else(Problem::not_found)
+        let names = names(parts, state).await?;
+        named(names.last()).map(Named)
     }
+}
+
+/// The last two parameters of a path: a thing, and one within it.
+pub struct Within<T, U>(pub T, pub U);
+
+impl<T: JsonSchema, U: JsonSchema> Described for Within<T, U> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.names_outer::<T>();
+        Named::<U>::describe(operation);
+    }
+}
+
+impl<T: FromStr, U: FromStr, S: Send + Sync> FromRequestParts<S> for Within<T, U> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let names = names(parts, state).await?;
+        let mut from_the_end = names.iter().rev();
+        let inner = named(from_the_end.next())?;
+        Ok(Within(named(from_the_end.next())?, inner))
+    }
+}
+
+/// The parameters of the path.
+async fn names<S: Send + Sync>(parts: &mut Parts, state: &S) -> Result<Vec<String>, Problem> {
+    let parameters = RawPathParams::from_request_parts(parts, state).await;
+    let parameters = parameters.map_err(|_| Problem::not_found())?;
+    Ok(parameters.iter().map(|(_, name)| name.to_owned()).collect())
+}
+
+fn named<T: FromStr>(name: Option<&String>) -> Result<T, Problem> {
+    name.and_then(|name| name.parse().ok()).ok_or_else(Problem::not_found)
 }
 
 /// `application/json`, or a type that ends in `+json`.

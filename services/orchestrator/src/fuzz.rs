@@ -7,6 +7,7 @@ use api::{
     agents::{AgentChange, NewAgent},
     keys::NewKey,
     messages::NewMessage,
+    queue::{ItemChange, Order},
     sessions::Stop,
     tasks::{NewTask, TaskChange},
 };
@@ -74,13 +75,15 @@ fn api_body() {
         r#"{"name":"k","role":"admin","expires_at":"9999-12-31T23:59:59-23:59"}"#,
         r#"{"status":"done"}"#,
         r#"{"turn_id":"0190b5a8-0000-7000-8000-000000000001","then":"hold"}"#,
+        r#"{"revision":1,"body":"b","title":"t","queue_mode":"steer"}"#,
+        r#"{"revision":"7.2.1","items":["n-1","n-2"]}"#,
         "",
     ];
     fuzz("api_body")
         .seeds(seeds)
         .flood(1024 * 1024)
-        // Each input is read as nine types.
-        .work_per_byte(9 * 256)
+        // Each input is read as eleven types.
+        .work_per_byte(11 * 256)
         .must_meet(&["read", "refused"])
         .run(|input| {
             let read = [
@@ -92,6 +95,8 @@ fn api_body() {
                 reads::<TaskChange>(input),
                 reads::<NewMessage>(input),
                 reads::<Stop>(input),
+                reads::<ItemChange>(input),
+                reads::<Order>(input),
                 body::parse::<NewKey>(input).is_ok_and(|key| {
                     // A value that was read can be stored and shown.
                     if let Some(expires_at) = key.expires_at {

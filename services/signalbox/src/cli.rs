@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{StopThen, Timestamp, TurnId};
+use domain::{QueueMode, StopThen, Timestamp, TurnId};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -18,6 +18,7 @@ Examples:
   signalbox sessions --task DEMO-7                      what came of it
   signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
   signalbox pause --task DEMO-7                         start no turn on it until `signalbox resume --task DEMO-7`
+  signalbox queue SESSION                               what waits in it and why; `queue withdraw SESSION ID` and others
   signalbox dead list --account demo                    what could not be processed, and why
   signalbox doctor                                      is this installation in order?
 
@@ -65,6 +66,10 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Cancel a task: its turns in progress end, and all that waits is cancelled
     Cancel(CancelArgs),
+    /// Show what waits in a session and why, and change it
+    Queue(QueueArgs),
+    /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
+    Release(ReleaseArgs),
     /// Show the turns of sessions, or one turn in full
     Turns(TurnsArgs),
     /// Show notifications, or one of them
@@ -292,6 +297,16 @@ pub(crate) struct ResumeArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct ReleaseArgs {
+    /// The session's id
+    pub(crate) session: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct CancelArgs {
     /// The task's id
     pub(crate) task: String,
@@ -307,10 +322,87 @@ pub(crate) struct CancelArgs {
     pub(crate) access: AccessArgs,
 }
 
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct QueueArgs {
+    /// The session's id
+    #[arg(required = true)]
+    pub(crate) session: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+    #[command(subcommand)]
+    pub(crate) command: Option<QueueCommand>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum QueueCommand {
+    /// Change the text, title or mode of a waiting notification
+    Edit(QueueEditArgs),
+    /// Withdraw a waiting notification: it is cancelled
+    Withdraw(QueueItemArgs),
+    /// Put a waiting notification next, behind the steers that wait
+    Promote(QueueItemArgs),
+    /// Put waiting notifications first, in this order; the others follow as they were
+    Order(QueueOrderArgs),
+    /// Make a waiting notification a steer: it ends the turn in progress and goes first
+    Steer(QueueTurnArgs),
+    /// Give a waiting notification to the turn in progress, with the next results of its tools
+    Inject(QueueTurnArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueItemArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// The notification's id
+    pub(crate) notification: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
 /// A time by RFC 3339.
 fn moment(text: &str) -> Result<Timestamp, String> {
     let read = serde_json::from_value(text.into());
     read.map_err(|_| "expected a time such as 2026-01-31T18:00:00Z".to_owned())
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueEditArgs {
+    #[command(flatten)]
+    pub(crate) item: QueueItemArgs,
+    #[arg(long, required_unless_present_any = ["title", "mode"])]
+    pub(crate) body: Option<String>,
+    #[arg(long)]
+    pub(crate) title: Option<String>,
+    #[arg(long, value_name = "followup|collect|steer|inject")]
+    pub(crate) mode: Option<QueueMode>,
+    /// Only if it still has this revision [default: the present one]
+    #[arg(long)]
+    pub(crate) revision: Option<i32>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueOrderArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// The notifications' ids
+    #[arg(required = true)]
+    pub(crate) notifications: Vec<String>,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QueueTurnArgs {
+    #[command(flatten)]
+    pub(crate) item: QueueItemArgs,
+    /// Only if this turn is in progress
+    #[arg(long, value_name = "ID")]
+    pub(crate) turn: Option<TurnId>,
 }
 
 #[derive(Args, Debug)]
@@ -453,6 +545,12 @@ mod tests {
             "signalbox pause S --task T",
             "signalbox pause --all --until tomorrow",
             "signalbox cancel",
+            "signalbox queue",
+            "signalbox queue edit S n-1",
+            "signalbox queue edit S n-1 --mode reject",
+            "signalbox queue withdraw S",
+            "signalbox queue order S",
+            "signalbox release",
             "signalbox sessions --limit 0",
             "signalbox serve",
             "signalbox serve postgres",

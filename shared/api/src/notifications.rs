@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use crate::text::Text;
+use crate::{next::Next, text::Text};
 
 /// The body of a new notification: the message of NATS plus `task`. It is parsed as over NATS, which keeps unknown
 /// fields in `metadata`.
@@ -85,6 +85,13 @@ pub struct Notification {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<QueueMode>")]
     pub queue_mode: Option<String>,
+    /// Another one after each change, from 1.
+    #[serde(default)]
+    pub revision: i32,
+    /// What it waits for. Absent when it has ended, and for one to several agents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[sea_orm(skip)]
+    pub why: Option<Next>,
     /// Its text; not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,

@@ -43,8 +43,21 @@ pub struct Session {
     /// Since when its gate keeps it.
     #[serde(default)]
     pub gated_since: Option<Timestamp>,
+    /// What a waiting notification can do to it now.
+    #[serde(default)]
+    #[sea_orm(nested(prefix = "can_"))]
+    pub can: SessionCan,
     /// The other session that its provider ran instead of the key's. Null if none was seen.
     pub mismatch: Option<String>,
+}
+
+/// What a waiting notification can do to a session now.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct SessionCan {
+    /// Be given to the turn in progress.
+    pub inject: bool,
+    /// End the turn in progress, and go before all others.
+    pub steer: bool,
 }
 
 /// Ends the turn in progress.
@@ -80,6 +93,11 @@ pub enum StopState {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Resume {}
+
+/// A release takes no fields.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {}
 
 /// Whether turns may start in it, by the row's close reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -3,7 +3,7 @@
 
 use domain::{
     AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
-    NotificationId, SessionId, SessionKind, TaskId, TaskStatus, TurnId, TurnState,
+    NotificationId, QueueOp, SessionId, SessionKind, TaskId, TaskStatus, TurnId, TurnState,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -77,6 +77,10 @@ events! {
     "session.released" SessionReleased(SessionGated) from [Resolver, Delivery, ToolGateway, Orchestrator];
     /// A person paused something, or a hold ended.
     "hold.changed" HoldChanged(HoldChanged) from [Orchestrator];
+    /// A person took the lease of a turn in progress from its holder.
+    "session.lease_released" SessionLeaseReleased(SessionLeaseReleased) from [Orchestrator];
+    /// Waiting notifications of a session were edited.
+    "queue.changed" QueueChanged(QueueChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
@@ -182,6 +186,34 @@ pub struct SessionGated {
     pub gate: Gate,
     /// Items that wait behind the gate.
     pub queued: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionLeaseReleased {
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    pub turn_id: Option<TurnId>,
+    /// The replica of delivery that held it: what it still writes has no effect.
+    pub holder: Option<uuid::Uuid>,
+    /// The fence from now on.
+    pub fence: Fence,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct QueueChanged {
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    pub op: QueueOp,
+    /// The notification. Absent for `order`.
+    pub item: Option<NotificationId>,
+    /// The revision of the queue from now on.
+    pub revision: String,
+    pub by: Actor,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

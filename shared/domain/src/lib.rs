@@ -2,9 +2,9 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
-//! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`turn`],
-//! [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`] (authentication), [`limit`] (the operator's
-//! limits), [`Timestamp`] (a time as it is written).
+//! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
+//! (edits of what waits), [`next`] (what a thing waits for), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
+//! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
 pub mod actor;
@@ -19,7 +19,9 @@ pub mod gate;
 pub mod hold;
 pub mod id;
 pub mod limit;
+pub mod next;
 pub mod notification;
+pub mod queue;
 pub mod session;
 pub mod session_key;
 pub mod step;
@@ -44,7 +46,9 @@ pub use id::{
     TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
+pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
+pub use queue::QueueOp;
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::{SessionKey, SessionOf};
 pub use step::ImpossibleStep;

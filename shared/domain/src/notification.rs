@@ -37,6 +37,15 @@ impl QueueMode {
         }
     }
 
+    /// The position of an item of this mode and position that gets mode `to`: that of its number.
+    pub fn position_as(self, to: QueueMode, position: i64) -> i64 {
+        match (self == Self::Steer, to == Self::Steer) {
+            (false, true) if position > 0 => position - STEER_OFFSET,
+            (true, false) if position <= 0 => position + STEER_OFFSET,
+            _ => position,
+        }
+    }
+
     /// The mode of an item in an agent's name: an agent ends no turn, and speaks into none.
     pub fn of_agent(self) -> QueueMode {
         match self {

@@ -56,6 +56,10 @@ string_enum! {
         Unparked = "unparked",
         /// Its turn in progress is to end.
         StopAsked = "stop_asked",
+        /// Its last waiting item was withdrawn, and it has no turn.
+        Emptied = "emptied",
+        /// An admin took the lease from its holder.
+        LeaseReleased = "lease_released",
     }
 }
 
@@ -71,8 +75,8 @@ impl SessionState {
     /// end.
     pub fn on(self, event: SessionEvent) -> Result<SessionState, ImpossibleStep> {
         use SessionEvent::{
-            AwaitedLonger, Claimed, Closed, Entered, LeaseLost, Parked, RetryScheduled, StopAsked, Succeeded,
-            ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
+            AwaitedLonger, Claimed, Closed, Emptied, Entered, LeaseLost, LeaseReleased, Parked, RetryScheduled,
+            StopAsked, Succeeded, ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
         };
         use SessionPhase::{Backoff, Idle, Running, Waiting};
         let phase = |phase| Ok(SessionState { phase, ..self });
@@ -107,6 +111,10 @@ impl SessionState {
             (Parked | Unparked, Idle | Running | Waiting | Backoff, true) => impossible(),
             (StopAsked, Running | Waiting | Backoff, false | true) => Ok(self),
             (StopAsked, Idle, false | true) => impossible(),
+            (Emptied, Idle | Backoff, false) => phase(Idle),
+            (Emptied, Running | Waiting, false) | (Emptied, Idle | Running | Waiting | Backoff, true) => impossible(),
+            (LeaseReleased, Running, false | true) => phase(Backoff),
+            (LeaseReleased, Idle | Waiting | Backoff, false | true) => impossible(),
         }
     }
 }

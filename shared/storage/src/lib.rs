@@ -8,6 +8,7 @@
 
 pub mod accepted;
 pub mod accounts;
+mod activity;
 pub mod api_key;
 pub mod connection;
 pub mod database;

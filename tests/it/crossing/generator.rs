@@ -8,7 +8,7 @@ use testkit::{Tenant, tenant::ROLES};
 use super::{
     attempt::{Attempt, Door, Draft, Expected},
     names::{escaped, missing, spelled},
-    routes::{AGENT_ROUTES, ROUTES, Route, kind_of, replace_parameter},
+    routes::{AGENT_ROUTES, ROUTES, Route, kind_of, kind_within, replace_parameter},
 };
 use crate::simulation::random::Random;
 
@@ -100,6 +100,17 @@ impl<'a> Generator<'a> {
                 self.attacker.account.clone()
             };
             path = path.replace("{account}", &account);
+        }
+        if let Some(kind) = kind_within(route.path) {
+            // What is named within it is foreign in any case.
+            let outer = match self.random.below(2) {
+                0 => self.own_name(kind),
+                _ => {
+                    let id = self.any(kind);
+                    self.name(&mut draft, &id, true)
+                }
+            };
+            path = replace_parameter(&path, &outer);
         }
         if let Some(kind) = kind_of(route.path) {
             let foreign = abroad || route.queries.is_empty() || self.random.below(3) > 0;

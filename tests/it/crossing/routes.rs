@@ -83,6 +83,11 @@ pub(crate) fn kind_of(path: &'static str) -> Option<&'static str> {
     Some(last).filter(|name| *name != "account" && *name != "name")
 }
 
+/// The kind of the path's last parameter but one, which has the last one.
+pub(crate) fn kind_within(path: &'static str) -> Option<&'static str> {
+    kind_of(path.rsplit_once('{')?.0)
+}
+
 fn queries_of(method: &str, operation: &Value) -> Vec<Said> {
     if method != "get" {
         return Vec::new();
@@ -281,5 +286,16 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
             r#"{"dry_run":true,"reason":"taken-over","tree":true}"#,
         ],
     );
+    check(
+        "PATCH",
+        "/api/orgs/{account}/sessions/{session}/queue/{notification}",
+        &[],
+        &[r#"{"account_id":"{any}","revision":1}"#, r#"{"revision":1}"#],
+    );
+    assert_eq!(
+        kind_within("/api/orgs/{account}/sessions/{session}/queue/{notification}"),
+        Some("session")
+    );
+    assert_eq!(kind_within("/api/orgs/{account}/sessions/{session}/stop"), None);
     check("POST", "/agent/tools/{name}", &[], &[r#"{"task_id":"{any}"}"#, "{}"]);
 }

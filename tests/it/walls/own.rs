@@ -10,7 +10,7 @@ use testkit::{
 use crate::crossing::{
     attempt::{Door, Request},
     generator::Ids,
-    routes::{ROUTES, Route, kind_of, replace_parameter},
+    routes::{ROUTES, Route, kind_of, kind_within, replace_parameter},
 };
 
 fn request(method: &'static str, path: String, token: &str, body: Option<&Value>) -> Request {
@@ -24,16 +24,15 @@ fn request(method: &'static str, path: String, token: &str, body: Option<&Value>
     }
 }
 
-/// A path for each thing that its last parameter can name.
+/// A path for each thing that its last parameter can name, within each thing that the one before can name.
 fn paths_of(route: &'static Route, tenant: &Tenant, ids: &Ids) -> Vec<String> {
-    let path = route.path.replace("{account}", &tenant.account);
-    match kind_of(route.path) {
-        Some(kind) => {
-            let ids = ids.get(kind).unwrap_or_else(|| panic!("tenant.sql has no {kind}"));
-            ids.iter().map(|id| replace_parameter(&path, id)).collect()
-        }
-        None => vec![path],
+    let mut paths = vec![route.path.replace("{account}", &tenant.account)];
+    for kind in [kind_within(route.path), kind_of(route.path)].into_iter().flatten() {
+        let ids = ids.get(kind).unwrap_or_else(|| panic!("tenant.sql has no {kind}"));
+        let named = |path: &String| ids.iter().map(|id| replace_parameter(path, id)).collect::<Vec<_>>();
+        paths = paths.iter().flat_map(named).collect();
     }
+    paths
 }
 
 fn routes_of(method: &str) -> impl Iterator<Item = &'static Route> {

@@ -31,6 +31,7 @@ use crate::{
 const FAILS: &str = "please fail";
 const WAITS: &str = "please wait";
 const HOLDS: &str = "please hold";
+const LINGERS: &str = "please linger";
 /// Marks before a task, and before the status that it gets.
 const CALLS: &str = "please call ";
 
@@ -46,6 +47,9 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     }
     if input.contains(HOLDS) {
         return Reply::After(Duration::from_secs(30), Box::new(Reply::text("held")));
+    }
+    if input.contains(LINGERS) {
+        return Reply::After(Duration::from_secs(3), Box::new(Reply::text("at last")));
     }
     let said = input.split_once(CALLS).filter(|_| seen.tool_outputs().is_empty());
     let Some((_, said)) = said else {
@@ -84,6 +88,7 @@ impl Walk<'_> {
         self.refused_and_failed().await;
         self.tools_that_are_awaited().await;
         self.stopped().await;
+        self.edited().await;
         self.paused().await;
         self.closing().await;
         // Lists continue after newer rows.
@@ -358,6 +363,44 @@ impl Walk<'_> {
         self.trials.next_step();
         self.house.up().await;
         self.house.until(&account, "is-ended", "cancelled").await;
+    }
+
+    /// What waits behind a turn is listed, changed, moved, injected and withdrawn; a steered one ends the turn. Then the lease of
+    /// a turn is released.
+    async fn edited(&self) {
+        let account = &self.tenant.account;
+        self.sent("is-edited", "followup", HOLDS).await;
+        self.house.until(account, "is-edited", "running").await;
+        for id in ["edit-1", "edit-2", "edit-3"] {
+            self.sent(id, "followup", "b").await;
+            self.house.until(account, id, "queued").await;
+        }
+        let session =
+            "select id::text from session where account_id = 'alder' and task_id = 'live-1' and phase = 'running'";
+        let session = self.house.world.database.texts(session).await.remove(0);
+        let queue = format!("/sessions/{session}/queue");
+        let first = self.api("GET", &format!("{queue}?limit=1"), &Value::Null).await;
+        let cursor = first["next_cursor"].as_str().expect("a second page");
+        self.api("GET", &format!("{queue}?cursor={cursor}"), &Value::Null).await;
+        let change = json!({"revision": 1, "body": "c"});
+        self.api("PATCH", &format!("{queue}/edit-1"), &change).await;
+        let revision = self.api("GET", &queue, &Value::Null).await["revision"].take();
+        let promoted = json!({"revision": revision});
+        let promoted = self.api("POST", &format!("{queue}/edit-3/promote"), &promoted).await;
+        let order = json!({"revision": promoted["revision"], "items": ["edit-1", "edit-2", "edit-3"]});
+        self.api("PUT", &format!("{queue}/order"), &order).await;
+        self.api("POST", &format!("{queue}/edit-3/inject"), &json!({})).await;
+        self.api("DELETE", &format!("{queue}/edit-1"), &Value::Null).await;
+        self.api("POST", &format!("{queue}/edit-2/steer"), &json!({})).await;
+        for id in ["edit-2", "edit-3"] {
+            self.house.until(account, id, "delivered").await;
+        }
+
+        self.sent("lingers", "followup", LINGERS).await;
+        self.house.until(account, "lingers", "running").await;
+        self.api("POST", &format!("/sessions/{session}/release"), &json!({}))
+            .await;
+        self.house.until(account, "lingers", "delivered").await;
     }
 
     /// A turn in progress is ended by a hold, and what waits behind it is parked until it is released; then the task is

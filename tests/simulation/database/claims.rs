@@ -88,6 +88,8 @@ impl Database {
             stop_then: row.stop.as_ref().map(|stop| stop.then),
             stopped_turn: row.stopped_turn,
             gate: row.gate,
+            queue_tail: row.queue_tail,
+            queue_edits: 0,
             facts: SessionFacts {
                 phase: row.phase,
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),

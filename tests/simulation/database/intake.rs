@@ -114,6 +114,7 @@ impl Database {
             if let Some(row) = self.notifications.get(&(account.clone(), id.clone())) {
                 let known = Known {
                     hash: row.hash,
+                    edited: None,
                     agent: row.agent,
                     state: row.state,
                 };

@@ -10,21 +10,9 @@
 //! Signalbox's own; and at the limits of [`RunLimits`].
 
 use contracts::notification::COLLECT_DEBOUNCE_MS_MAX;
-use domain::{QueueMode, TaskId};
+use domain::{QueueMode, TaskId, queue::is_own_kind};
 
 use crate::store::{context::QueuedItem, runs::Behind};
-
-/// Notifications that Signalbox sends itself. Each is answered alone.
-pub const OWN_KINDS: [&str; 8] = [
-    "answer",
-    "question",
-    "review",
-    "timer",
-    "recovery",
-    "branch_result",
-    "task_unblocked",
-    "dependency_ended",
-];
 
 /// A waiting item, as far as a run depends on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -111,7 +99,7 @@ impl Candidate {
             QueueMode::Collect => self.joins,
             QueueMode::Followup | QueueMode::Inject => false,
         };
-        joins && !OWN_KINDS.contains(&self.kind.as_str())
+        joins && !is_own_kind(&self.kind)
     }
 
     fn is_followed_by(&self, next: &Candidate) -> bool {

@@ -1,24 +1,15 @@
 //! Rebuilds a notification's message from its row. It is the payload of a failed turn's dead letter, so that the letter
-//! is complete and can be redriven under the same id.
+//! is complete and can be redriven under the same id. An edited notification's letter has the text that the agent was given.
 
 use contracts::{Headers, Outgoing, Root, header, notification::NotificationMessage};
-use domain::{AccountId, Actor, AgentId, MessageId, NotificationId, QueueMode, TaskId};
+use domain::AccountId;
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx};
+use storage::{StorageError, Tx, session::item_content::ItemContent};
 
 #[derive(FromQueryResult)]
 struct Row {
-    id: NotificationId,
-    task: Option<TaskId>,
-    agent_id: Option<AgentId>,
-    kind: String,
-    title: Option<String>,
-    body: String,
-    message_id: Option<MessageId>,
-    #[sea_orm(nested(prefix = "sender_"))]
-    sender: Actor,
-    queue_mode: QueueMode,
-    metadata: serde_json::Value,
+    #[sea_orm(nested)]
+    content: ItemContent,
     cause: Option<String>,
     hops: i32,
     traceparent: Option<String>,
@@ -44,28 +35,17 @@ pub async fn notifications_load(
 }
 
 fn message(row: Row, root: &Root, account: &AccountId) -> Outgoing {
-    let message = NotificationMessage {
-        id: Some(row.id.clone()),
-        kind: Some(row.kind),
-        agent: row.agent_id.map(|id| id.to_string()),
-        agents: Vec::new(),
-        title: row.title,
-        body: row.body,
-        message_id: row.message_id,
-        sender: Some(row.sender),
-        queue_mode: Some(row.queue_mode),
-        metadata: row.metadata.as_object().cloned().unwrap_or_default(),
-    };
     let mut headers = Headers::default();
-    headers.set(header::MESSAGE_ID, row.id.as_str());
+    headers.set(header::MESSAGE_ID, row.content.id.as_str());
     headers.set(header::HOPS, row.hops.to_string());
     headers.set(header::CAUSE, row.cause.unwrap_or_default());
     headers.set(header::TRACEPARENT, row.traceparent.unwrap_or_default());
     // The row's sender is as the resolver stored it.
     headers.set(header::VOUCHED, "1");
-    let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
+    let payload =
+        serde_json::to_vec(&row.content.message()).expect("wire types have string keys and no failing serializer");
     Outgoing {
-        subject: root.subject::<NotificationMessage>(account, row.task.as_ref()),
+        subject: root.subject::<NotificationMessage>(account, row.content.task.as_ref()),
         headers,
         payload,
     }

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use domain::{InstructionLayout, TaskId, TurnId, TurnState};
+use domain::{InstructionLayout, TaskId, TurnId, TurnState, queue::OWN_KINDS};
 use storage::{
     StorageError, Tx,
     manifest::Manifest,
@@ -16,7 +16,6 @@ use storage::{
 use super::starter::Starter;
 use crate::{
     prompt::{Marks, note},
-    queue::run::OWN_KINDS,
     store::{
         SessionName,
         claim::OpenTurn,

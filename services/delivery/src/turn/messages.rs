@@ -1,7 +1,7 @@
 //! The messages of a turn: built here from a decision, written to the outbox in the transaction of that decision. The
 //! same turn and call give the same message on every replica and every attempt.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 use contracts::{
     Root, TraceContext,
@@ -12,7 +12,7 @@ use contracts::{
     outgoing::Origin,
     tool::ToolRequested,
 };
-use domain::{Actor, ActorKind, AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState};
+use domain::{Actor, ActorKind, AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState, next::began};
 use storage::{
     Setting,
     lifecycle::{self, reply_message_id},
@@ -60,9 +60,7 @@ pub(super) fn turn_started(root: &Root, work: &Work) -> Owned {
 
 /// The time of the turn's id.
 pub(super) fn begun_at(turn: TurnId) -> OffsetDateTime {
-    let (seconds, nanos) = turn.uuid().get_timestamp().map_or((0, 0), |at| at.to_unix());
-    let at = OffsetDateTime::from_unix_timestamp(i64::try_from(seconds).unwrap_or_default());
-    at.unwrap_or(OffsetDateTime::UNIX_EPOCH) + Duration::from_nanos(nanos.into())
+    began(turn).map_or(OffsetDateTime::UNIX_EPOCH, |at| at.0)
 }
 
 /// `id`: see [`Setting::event`].

@@ -3,6 +3,7 @@
 
 mod brakes;
 mod claims;
+mod edits;
 mod failures;
 mod fairness;
 mod gateway;

@@ -5,7 +5,11 @@ use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs};
 use runtime::http::{Problem, openapi::Operation};
 use storage::{Accounts, accounts::OPERATOR, api_key::KeyHolder};
 
-use crate::{error::invalid_field, route::Described};
+use crate::{
+    error::invalid_field,
+    permission::{Need, permits},
+    route::Described,
+};
 
 /// Ids of keys are hexadecimal.
 const OPERATOR_PRINCIPAL: &str = "operator";
@@ -54,6 +58,14 @@ impl Caller {
         match self {
             Self::Operator => OPERATOR_PRINCIPAL,
             Self::Key(holder) => holder.id.as_str(),
+        }
+    }
+
+    /// Whether the caller administers the account of the path.
+    pub fn is_admin(&self) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Key(holder) => permits(holder.role, Need::Administer),
         }
     }
 

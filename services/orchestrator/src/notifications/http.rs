@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::{
     incoming, outcome_of,
-    store::{self, Filter},
+    store::{self, Filter, NotificationRow},
 };
 use crate::{
     app::App,
@@ -105,7 +105,7 @@ async fn list(
         .read(&tx, &store::LIST, filter.values(), "list notifications")
         .await?;
     tx.commit().await?;
-    Ok(rows.show())
+    Ok(rows.show_as(NotificationRow::told))
 }
 
 async fn read(

@@ -35,6 +35,8 @@ pub fn accepted(row: entity::accepted_notification::Model, waits_for: Option<Wai
         cause: None,
         hops: 0,
         queue_mode: None,
+        revision: 1,
+        why: None,
         body: None,
         metadata: None,
         parts: Vec::new(),
@@ -81,6 +83,7 @@ pub fn of_parts(id: &str, parts: Vec<Notification>) -> Option<Notification> {
         turn_id: None,
         attempts,
         reason: None,
+        why: None,
         parts: list,
         ..first
     })

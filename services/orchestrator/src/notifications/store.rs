@@ -1,9 +1,12 @@
 //! Every query on notifications.
 
-use api::notifications::Notification;
+use api::{next::Next, notifications::Notification};
 use contracts::notification::message_id;
-use domain::{AccountId, AgentRef, NotificationId, NotificationState, TaskId};
-use sea_orm::Value;
+use domain::{
+    AccountId, AgentRef, NotificationId, NotificationState, TaskId, TurnId,
+    next::{ItemNow, SessionNow, item_next},
+};
+use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx, accepted::accepted_find, outbox::outbox_waits_for};
 
 use super::{accepted, of_parts};
@@ -12,13 +15,49 @@ use crate::{
     paging::{Column, Listing, Order},
 };
 
+/// A notification, with the present state of its session.
+#[derive(FromQueryResult)]
+pub struct NotificationRow {
+    #[sea_orm(nested)]
+    notification: Notification,
+    #[sea_orm(nested(prefix = "now_"))]
+    session: Option<SessionNow>,
+}
+
+impl NotificationRow {
+    pub fn told(self) -> Notification {
+        let mut told = self.notification;
+        // Words of a newer version have no next step here.
+        let now = NotificationState::parse(&told.state).map(|state| ItemNow {
+            state,
+            turn: told.turn_id.map(TurnId),
+            created_at: told.created_at,
+            place: None,
+        });
+        told.why = now
+            .and_then(|now| item_next(&now, self.session.as_ref()))
+            .map(Next::from);
+        told
+    }
+}
+
+/// The columns of [`SessionNow`], of a session `s`.
+macro_rules! session_now {
+    () => {
+        "s.phase as now_phase, s.active_turn_id as now_active_turn, coalesce(s.stop_turn_id = s.active_turn_id, false) as now_stopping,
+         s.gate as now_gate, s.gate_ref as now_gate_ref, s.gated_since as now_gated_since, s.wake_at as now_wake_at,
+         coalesce(s.wake_at <= now(), false) as now_due"
+    };
+}
+
 /// A notification with the names of its agent, task and session.
 macro_rules! select {
     ($content:literal, $rest:literal) => {
         concat!(
             "select n.id, coalesce(t.display_id, n.task_id) as task, n.agent_id, a.slug as agent, n.kind, n.state,
                     n.session_id, s.key as session_key, n.turn_id, n.attempts, n.reason, n.title, n.sender_kind,
-                    n.sender_id, n.sender_name, n.sender_via, n.message_id, n.cause, n.hops, n.queue_mode, n.created_at, ",
+                    n.sender_id, n.sender_name, n.sender_via, n.message_id, n.cause, n.hops, n.queue_mode, n.revision, n.created_at, ",
+            session_now!(),
             $content,
             "
              from notification n
@@ -32,12 +71,12 @@ macro_rules! select {
 }
 
 /// Relies on the primary key.
-const FIND: &str = select!("n.body, n.metadata", "and n.id = $2");
+const FIND: &str = select!(", n.body, n.metadata", "and n.id = $2");
 
 /// A notification for several agents has one row an agent, named after it. All have the same text, which is read once. Relies on
 /// the primary key, once an agent of the account; of very many agents, the youngest.
 const FIND_PARTS: &str = select!(
-    "case when row_number() over (order by a.slug) = 1 then n.body end as body,
+    ", case when row_number() over (order by a.slug) = 1 then n.body end as body,
      case when row_number() over (order by a.slug) = 1 then n.metadata end as metadata",
     "and n.id in (select $2 || ':' || agent.id::text from agent where agent.account_id = $1
                   order by agent.id desc limit 20000)
@@ -47,7 +86,7 @@ const FIND_PARTS: &str = select!(
 /// Relies on notification_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, task_id, agent_id, kind, state, session_id, turn_id, attempts, reason, title,
-            sender_kind, sender_id, sender_name, sender_via, message_id, cause, hops, queue_mode, created_at
+            sender_kind, sender_id, sender_name, sender_via, message_id, cause, hops, queue_mode, revision, created_at
         from notification where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
@@ -61,8 +100,11 @@ pub const LIST: Listing = Listing {
     ),
     bytes: "octet_length(title) + octet_length(sender_name)",
     names: (
-        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent, s.key as session_key, null::text as body,
-         null::jsonb as metadata",
+        concat!(
+            ", coalesce(t.display_id, page.task_id) as task, a.slug as agent, s.key as session_key, null::text as body,
+             null::jsonb as metadata, ",
+            session_now!()
+        ),
         "left join task t on t.account_id = page.account_id and t.id = page.task_id
          left join agent a on a.account_id = page.account_id and a.id = page.agent_id
          left join session s on s.account_id = page.account_id and s.id = page.session_id",
@@ -76,12 +118,12 @@ pub async fn notification_find(
     id: &NotificationId,
 ) -> Result<Option<Notification>, StorageError> {
     let values = || [account.into(), id.into()];
-    let found = tx.one("find notification", FIND, values()).await?;
-    if found.is_some() {
-        return Ok(found);
+    let found: Option<NotificationRow> = tx.one("find notification", FIND, values()).await?;
+    if let Some(found) = found {
+        return Ok(Some(found.told()));
     }
-    let parts = tx.rows("find a notification's parts", FIND_PARTS, values()).await?;
-    if let Some(whole) = of_parts(id.as_str(), parts) {
+    let parts: Vec<NotificationRow> = tx.rows("find a notification's parts", FIND_PARTS, values()).await?;
+    if let Some(whole) = of_parts(id.as_str(), parts.into_iter().map(NotificationRow::told).collect()) {
         return Ok(Some(whole));
     }
     let Some(row) = accepted_find(tx, account, id).await? else {

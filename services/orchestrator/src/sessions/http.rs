@@ -1,6 +1,6 @@
 //! `/api/orgs/{account}/sessions`.
 
-use api::sessions::{Resume, Session, Stop, StopState, Stopping};
+use api::sessions::{Release, Resume, Session, Stop, StopState, Stopping};
 use axum::{Json, extract::State};
 use contracts::{
     event::{Event, SessionGated},
@@ -14,6 +14,7 @@ use storage::{
     Accounts, Setting, Tx,
     outbox::Owned,
     session::{
+        session_release::session_release,
         sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
         sessions_park::sessions_unpark,
         turn_stop::{StopRequest, stops_continue, turn_stop},
@@ -42,6 +43,9 @@ routes! {
     POST "/api/orgs/{account}/sessions/{session}/stop" Control => stop;
     /// Resume a session whose turn was stopped: the notifications that waited behind it are processed in their order.
     POST "/api/orgs/{account}/sessions/{session}/resume" Control => resume;
+    /// Take the lease of a turn in progress from the replica that holds it and gets no further. Another one carries the turn
+    /// on at once; what the holder still writes has no effect.
+    POST "/api/orgs/{account}/sessions/{session}/release" Administer => release;
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -146,6 +150,27 @@ async fn resume(
         }
         let session = session_read(&work.tx, account, session).await?;
         Ok(Done::new(session).with(messages))
+    })
+    .await
+}
+
+async fn release(
+    State(app): State<App>,
+    access: Access,
+    Named(session): Named<SessionId>,
+    Post { once, .. }: Post<Release>,
+) -> Result<Answer<200, Session>, ApiError> {
+    let account = &access.account;
+    once.run(&app, access.party(), async |work| {
+        let locked = session_lock(&work.tx, account, session).await?;
+        let (by, setting) = (access.caller.actor(), app.setting(None, work.now));
+        let released = session_release(&work.tx, &locked, &by, &setting).await?;
+        if released.is_some() {
+            let holder = locked.lease_owner.map(tracing::field::display);
+            tracing::info!(%account, session_id = %session, holder, "released a lease");
+        }
+        let session = session_read(&work.tx, account, session).await?;
+        Ok(Done::new(session).with(released.unwrap_or_default()))
     })
     .await
 }

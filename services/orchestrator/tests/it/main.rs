@@ -13,6 +13,7 @@ mod openapi;
 mod pages;
 mod plans;
 mod problems;
+mod queue;
 mod replies;
 mod seed;
 mod service;

@@ -394,6 +394,7 @@ async fn a_publisher_is_told_what_became_of_its_own() {
             "session_id",
             "attempts",
             "reason",
+            "revision",
             "hops",
             "queue_mode",
             "created_at"

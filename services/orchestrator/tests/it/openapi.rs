@@ -120,6 +120,28 @@ fn the_shapes_of_the_contract_are_there() {
     );
     check("Stopping", &["state", "turn_id"]);
     check(
+        "Queue",
+        &["revision", "gate", "stopping", "running", "items", "next_cursor"],
+    );
+    check(
+        "Item",
+        &[
+            "id",
+            "place",
+            "queue_mode",
+            "author",
+            "type",
+            "title",
+            "body",
+            "revision",
+            "created_at",
+            "editable",
+            "why",
+        ],
+    );
+    check("Next", &["code", "on", "ref", "text", "since", "until"]);
+    check("SessionCan", &["inject", "steer"]);
+    check(
         "Turn",
         &[
             "id",
@@ -248,6 +270,17 @@ fn the_document_says_what_is_enforced() {
         [
             "200", "202", "400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503"
         ]
+    );
+    let item = "/api/orgs/{account}/sessions/{session}/queue/{notification}";
+    assert_eq!(
+        answers(item, "patch"),
+        [
+            "200", "400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "500", "503"
+        ]
+    );
+    assert_eq!(
+        answers(item, "delete"),
+        ["200", "400", "401", "403", "404", "409", "429", "500", "503"]
     );
     assert_eq!(
         answers("/api/orgs/{account}/keys/{key}", "delete"),

@@ -6,14 +6,17 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, sessions, tasks, turns,
+    paging::Listing, queue, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Accounts, Database, Role, hold,
     outbox::OUTBOX_SHARES,
-    session::{sessions_close, sessions_lock::SESSIONS_LOCK, sessions_park::SESSIONS_UNPARK, turn_stop::TURN_STOP},
+    session::{
+        queue_edit, session_release::SESSION_RELEASE, sessions_close, sessions_lock::SESSIONS_LOCK,
+        sessions_park::SESSIONS_UNPARK, turn_stop::TURN_STOP,
+    },
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -21,7 +24,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 30] = [
+const STATEMENTS: [Planned; 40] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -57,6 +60,16 @@ const STATEMENTS: [Planned; 30] = [
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
+    (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
+    (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),
+    (queue_edit::ITEMS_MOVE, 3, &["notification_pkey"]),
+    (queue_edit::ITEM_REWRITE, 9, &["notification_pkey"]),
+    (queue_edit::ITEM_WITHDRAW, 3, &["notification_pkey"]),
+    (queue_edit::QUEUE_EDITED, 4, &["session_pkey", "task_pkey"]),
+    (SESSION_RELEASE, 3, &["session_pkey", "task_pkey", "turn_pkey"]),
+    (queue::store::ITEM, 3, &["notification_pkey", "notification_queue"]),
+    (queue::store::RUNNING, 2, &["notification_pkey", "turn_pkey"]),
+    (queue::store::BEFORE, 3, &["notification_queue"]),
     (
         sessions_close::OF_TASK,
         3,
@@ -158,7 +171,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 10] = [
+const LISTS: [(Listing, usize, &str); 11] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -167,6 +180,7 @@ const LISTS: [(Listing, usize, &str); 10] = [
     (notifications::store::LIST, 5, "notification_newest"),
     (sessions::store::LIST, 5, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
+    (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),
 ];

@@ -57,6 +57,25 @@ pub(crate) async fn queued(world: &World, tenant: &Tenant, session: Uuid, id: &s
     row.insert(&world.test.owner).await;
 }
 
+/// A waiting notification with its mode, type and sender's id.
+pub(crate) async fn item(
+    world: &World,
+    tenant: &Tenant,
+    session: Uuid,
+    (id, mode, kind, sender): (&str, &str, &str, &str),
+) {
+    let row = enqueued(&tenant.id, session)
+        .with("id", id)
+        .with("kind", kind)
+        .with("queue_mode", mode);
+    let row = row.with("sender_id", sender).with("body", format!("body of {id}"));
+    let row = match mode {
+        "steer" => row.set("position", "s.queue_tail - (1::bigint << 40)"),
+        _ => row,
+    };
+    row.insert(&world.test.owner).await;
+}
+
 /// A notification with an outcome.
 pub(crate) async fn notification(world: &World, tenant: &Tenant, id: &str, agent: &str, state: &str) {
     let row = rows("notification")

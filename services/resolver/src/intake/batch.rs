@@ -56,6 +56,7 @@ fn remember_accepted(received: &Received, accepted: &Accepted, facts: &mut Batch
     for entry in &accepted.entries {
         let known = Known {
             hash: received.hash,
+            edited: None,
             agent: Some(entry.agent),
             state: NotificationState::Queued,
         };
@@ -67,6 +68,7 @@ fn remember_refused(received: &Received, refused: &Refused, facts: &mut BatchFac
     if let Some(account) = received.account.as_ref().filter(|_| refused.keep_row) {
         let known = Known {
             hash: received.hash,
+            edited: None,
             agent: refused.agent,
             state: NotificationState::Refused,
         };

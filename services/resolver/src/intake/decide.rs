@@ -92,7 +92,7 @@ pub fn decide(received: &Received, facts: &BatchFacts, limits: &QueueLimits) -> 
     let verdict = match &received.content {
         Ok(notification) => judge(received, notification, known, limits),
         Err(refusal) => match known.notification(&received.id) {
-            Some(before) if before.hash == received.hash && !received.is_redrive => Ok(Verdict::Duplicate),
+            Some(before) if before.says(received.hash) && !received.is_redrive => Ok(Verdict::Duplicate),
             Some(_) | None => Err(refusal.clone()),
         },
     };
@@ -219,7 +219,7 @@ fn before(
             (Some(_), _, Recipients::Many(_) | Recipients::Assignees) => false,
             (Some(_), _, Recipients::One(_)) | (None, _, _) => true,
         };
-    if known.hash != received.hash || !agrees {
+    if !known.says(received.hash) || !agrees {
         return Err(Refusal::id_conflict(&received.id));
     }
     let may_go_again = was_refused || known.state == NotificationState::Failed;
@@ -337,7 +337,7 @@ fn parts(received: &Received, agents: &[AgentId], account: &AccountFacts) -> Res
         let id = part_id(&received.id, agent)?;
         let requeue = match account.notification(&id) {
             None => false,
-            Some(known) if known.hash != received.hash || known.agent.is_some_and(|then| then != agent) => {
+            Some(known) if !known.says(received.hash) || known.agent.is_some_and(|then| then != agent) => {
                 return Err(Refusal::id_conflict(&id));
             }
             Some(known) => {

@@ -95,9 +95,18 @@ pub struct AccountFacts {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Known {
     pub hash: ContentHash,
+    /// Of its text since it was edited; its dead letter has that text.
+    pub edited: Option<ContentHash>,
     /// None: it was refused before an agent was chosen.
     pub agent: Option<AgentId>,
     pub state: NotificationState,
+}
+
+impl Known {
+    /// Whether this is the content that was published, or the edited one.
+    pub fn says(&self, hash: ContentHash) -> bool {
+        self.hash == hash || self.edited == Some(hash)
+    }
 }
 
 /// One fact.

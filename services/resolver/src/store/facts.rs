@@ -18,6 +18,7 @@ struct FactRow {
     value: String,
     id: Option<Uuid>,
     hash: Option<Vec<u8>>,
+    edited: Option<Vec<u8>>,
 }
 
 /// Relies on the primary keys of account, agent, task, message and notification, on agent_slug, and on the primary key
@@ -25,32 +26,32 @@ struct FactRow {
 /// turning a look-up per row of the batch into a scan of the table.
 pub const FACTS_FIND: &str = "
     select 'account' as fact, a.id as account_id, a.session_scope as name, a.auto_create_tasks::text as value,
-           null::uuid as id, null::bytea as hash
+           null::uuid as id, null::bytea as hash, null::bytea as edited
     from unnest($1::text[]) as w (id)
     cross join lateral (select * from account a where a.id = w.id offset 0) as a
     union all
-    select 'agent', a.account_id, '', '', a.id, null
+    select 'agent', a.account_id, '', '', a.id, null, null
     from unnest($2::text[], $3::uuid[]) as w (account_id, id)
     cross join lateral (select * from agent a where a.account_id = w.account_id and a.id = w.id offset 0) as a
     where a.removed_at is null
     union all
-    select 'slug', a.account_id, a.slug, '', a.id, null
+    select 'slug', a.account_id, a.slug, '', a.id, null, null
     from unnest($4::text[], $5::text[]) as w (account_id, slug)
     cross join lateral (
         select * from agent a where a.account_id = w.account_id and a.slug = w.slug and a.removed_at is null offset 0) as a
     union all
-    select 'task', t.account_id, t.display_id, '', null, null
+    select 'task', t.account_id, t.display_id, '', null, null, null
     from unnest($6::text[], $7::text[]) as w (account_id, id)
     cross join lateral (select * from task t where t.account_id = w.account_id and t.id = w.id offset 0) as t
     union all
-    select 'assignee', s.account_id, s.task_id, '', s.agent_id, null
+    select 'assignee', s.account_id, s.task_id, '', s.agent_id, null, null
     from unnest($8::text[], $9::text[]) as w (account_id, task_id)
     cross join lateral (
         select * from task_assignee s where s.account_id = w.account_id and s.task_id = w.task_id offset 0) as s
     cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) as a
     where a.removed_at is null
     union all
-    select 'coordinator', a.id, a.coordinator_task, '', s.agent_id, null
+    select 'coordinator', a.id, a.coordinator_task, '', s.agent_id, null, null
     from unnest($1::text[]) as w (id)
     cross join lateral (select * from account a where a.id = w.id and a.coordinator_task is not null offset 0) as a
     cross join lateral (
@@ -58,14 +59,14 @@ pub const FACTS_FIND: &str = "
     cross join lateral (select * from agent g where g.account_id = s.account_id and g.id = s.agent_id offset 0) as g
     where g.removed_at is null
     union all
-    select 'message', m.account_id, m.task_id, '', m.id, null
+    select 'message', m.account_id, m.task_id, '', m.id, null, null
     from unnest($10::text[], $11::uuid[]) as w (account_id, id)
     cross join lateral (select * from message m where m.account_id = w.account_id and m.id = w.id offset 0) as m
     union all
-    select 'notification', n.account_id, n.id, n.state, n.agent_id, n.content_hash
+    select 'notification', n.account_id, n.id, n.state, n.agent_id, n.content_hash, n.edited_hash
     from unnest($12::text[], $13::text[]) as w (account_id, id)
     cross join lateral (
-        select n.account_id, n.id, n.state, n.agent_id, n.content_hash from notification n
+        select n.account_id, n.id, n.state, n.agent_id, n.content_hash, n.edited_hash from notification n
         where n.account_id = w.account_id and n.id = w.id offset 0) as n";
 
 /// Adds the rows of the database to the facts.
@@ -123,6 +124,7 @@ impl FactRow {
                         .as_deref()
                         .and_then(ContentHash::from_bytes)
                         .ok_or("an invalid content hash")?,
+                    edited: self.edited.as_deref().and_then(ContentHash::from_bytes),
                     agent: self.id.map(AgentId),
                     state: self.value.parse()?,
                 };

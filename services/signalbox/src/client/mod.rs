@@ -24,7 +24,7 @@ pub(crate) use error::ApiError;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Items requested at a time; the API's own limit may be lower.
-const PAGE_ITEMS: usize = 100;
+pub(crate) const PAGE_ITEMS: usize = 100;
 
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -60,6 +60,16 @@ impl Client {
     pub(crate) async fn post<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ApiError> {
         let body = serde_json::to_value(body).expect("bodies have string keys");
         self.send(Method::POST, path, &[], Some(&body)).await
+    }
+
+    pub(crate) async fn patch<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_value(body).expect("bodies have string keys");
+        self.send(Method::PATCH, path, &[], Some(&body)).await
+    }
+
+    pub(crate) async fn put<T: DeserializeOwned>(&self, path: &[&str], body: &impl Serialize) -> Result<T, ApiError> {
+        let body = serde_json::to_value(body).expect("bodies have string keys");
+        self.send(Method::PUT, path, &[], Some(&body)).await
     }
 
     pub(crate) async fn delete<T: DeserializeOwned>(&self, path: &[&str]) -> Result<T, ApiError> {

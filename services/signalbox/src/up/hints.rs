@@ -65,6 +65,8 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::SessionParked(_)
             | Event::SessionReleased(_)
             | Event::HoldChanged(_)
+            | Event::SessionLeaseReleased(_)
+            | Event::QueueChanged(_)
             | Event::AgentRemoved(_)
             | Event::ProviderSessionMismatched(_)
             | Event::MessageDied(_) => None,

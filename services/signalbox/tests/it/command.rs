@@ -32,6 +32,8 @@ fn help_names_every_command() {
         "pause",
         "resume",
         "cancel",
+        "queue",
+        "release",
         "turns",
         "notifications",
         "dead",

@@ -52,6 +52,15 @@ impl Operation<'_> {
         self.path_parameter::<T>(name);
     }
 
+    /// The type of the path's last parameter but one.
+    pub fn names_outer<T: JsonSchema>(&mut self) {
+        let names: Vec<&str> = parameters_of(self.path).collect();
+        let [.., outer, _] = names[..] else {
+            panic!("{} names one thing within another", self.path);
+        };
+        self.path_parameter::<T>(outer);
+    }
+
     /// Describes a parameter of the path, if the path has it.
     pub fn path_parameter<T: JsonSchema>(&mut self, name: &str) {
         if parameters_of(self.path).any(|parameter| parameter == name) {

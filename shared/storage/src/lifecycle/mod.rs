@@ -8,14 +8,13 @@
 //! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
-mod activity;
 mod agent_remove;
 mod messages_post;
 mod replies_post;
 mod task_create;
 mod task_status;
 
-pub use activity::activity_insert;
+pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, agent_remove};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};

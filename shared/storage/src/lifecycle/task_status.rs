@@ -7,7 +7,7 @@ use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, 
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use super::activity::activity_insert;
+use crate::activity::activity_insert;
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,

@@ -27,6 +27,8 @@ alter table notification
     add column edited_hash bytea;
 -- Items are edited through the API.
 grant update (title, body, queue_mode, joins, metadata, revision, edited_hash) on notification to signalbox_orchestrator;
+-- A released lease raises the fence of its turn.
+grant update (fence) on turn to signalbox_orchestrator;
 
 -- The items that may be given to a turn in progress.
 create index notification_inject on notification (account_id, session_id, position) where state = 'queued' and queue_mode = 'inject';

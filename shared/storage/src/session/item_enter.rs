@@ -56,12 +56,14 @@ pub enum Entered {
 #[derive(FromQueryResult)]
 struct KnownRow {
     content_hash: Vec<u8>,
+    edited_hash: Option<Vec<u8>>,
     agent_id: Option<AgentId>,
     state: NotificationState,
 }
 
 /// Relies on the primary key.
-pub const ITEM_KNOWN: &str = "select content_hash, agent_id, state from notification where account_id = $1 and id = $2";
+pub const ITEM_KNOWN: &str =
+    "select content_hash, edited_hash, agent_id, state from notification where account_id = $1 and id = $2";
 
 /// Enters an item; returns the messages for the outbox. Locks the conversation's open session: a caller that locks
 /// further sessions follows the lock order of [`super`].
@@ -145,7 +147,9 @@ impl Entering<'_> {
         let values = [(&self.conversation.account).into(), self.id.into()];
         let row: Option<KnownRow> = tx.one("find item", ITEM_KNOWN, values).await?;
         Ok(row.map(|row| {
-            let is_same = row.content_hash == self.hash.bytes() && row.agent_id == Some(self.conversation.agent);
+            let hashes = [Some(row.content_hash), row.edited_hash];
+            let is_same =
+                hashes.contains(&Some(self.hash.bytes().to_vec())) && row.agent_id == Some(self.conversation.agent);
             match is_same {
                 true => Entered::Known(row.state),
                 false => Entered::Refused(Refusal::id_conflict(self.id)),

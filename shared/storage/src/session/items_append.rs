@@ -156,7 +156,8 @@ pub const ITEMS_APPEND: &str = concat!(
     counted!()
 );
 
-/// Refused and failed rows start over, with the present content. Relies on the primary keys. The state is compared in a form
+/// Refused and failed rows start over, with the present content; an edited one that comes as it was edited keeps the hash of its
+/// publisher. Relies on the primary keys. The state is compared in a form
 /// without selectivity statistics: the planner would otherwise expect few such rows and read all of them first.
 pub const ITEMS_REQUEUE: &str = concat!(
     "with entered as (
@@ -165,7 +166,9 @@ pub const ITEMS_REQUEUE: &str = concat!(
             title = nullif(r.title, ''), body = r.body, message_id = nullif(r.message_id, none.id),
             sender_kind = r.sender_kind, sender_id = r.sender_id, sender_name = r.sender_name,
             sender_via = nullif(r.sender_via, ''), queue_mode = r.queue_mode, joins = r.joins,
-            metadata = r.metadata::jsonb, content_hash = r.content_hash, state = 'queued', reason = nullif(r.reason, ''),
+            metadata = r.metadata::jsonb, revision = n.revision + 1,
+            content_hash = case when n.edited_hash = r.content_hash then n.content_hash else r.content_hash end,
+            edited_hash = case when n.edited_hash = r.content_hash then n.edited_hash end, state = 'queued', reason = nullif(r.reason, ''),
             cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
             tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
         from ",

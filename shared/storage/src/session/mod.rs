@@ -17,18 +17,25 @@
 //! | [`turns_record`] | outcome, items, lease | delivery |
 //! | [`sessions_park`] | parks sessions behind a gate, and unparks them | delivery, [`arrivals`], orchestrator |
 //! | [`turn_stop`] | asks the turn in progress to stop | [`arrivals`], orchestrator |
+//! | [`queue_edit`](mod@queue_edit) | changes, withdraws and moves waiting items on request | orchestrator |
+//! | [`session_release`](mod@session_release) | takes a lease from its holder | orchestrator |
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
+//!
+//! [`item_content`] is what an item says, as a message.
 //!
 //! Lock order: tool call, then task or agent, then sessions by account and id, then items. A caller that holds one session and
 //! needs another begins again with both.
 
 pub mod arrivals;
+pub mod item_content;
 pub mod item_enter;
 pub mod items_append;
 pub mod items_append_known;
 pub mod items_join;
 pub mod items_refuse;
+pub mod queue_edit;
+pub mod session_release;
 pub mod sessions_close;
 pub mod sessions_lock;
 pub mod sessions_open;

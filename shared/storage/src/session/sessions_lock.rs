@@ -84,6 +84,10 @@ pub struct LockedSession {
     pub stopped_turn: Option<TurnId>,
     /// What keeps its queue from starting.
     pub gate: Option<Gate>,
+    /// The number of items that were ever queued.
+    pub queue_tail: i64,
+    /// How often its waiting items were edited.
+    pub queue_edits: i64,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
@@ -93,6 +97,11 @@ pub struct LockedSession {
 impl LockedSession {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.id)
+    }
+
+    /// The revision of its queue: another one after each entry, turn and edit.
+    pub fn revision(&self) -> String {
+        queue_revision(self.queue_tail, self.turn_count, self.queue_edits)
     }
 
     /// Why its turn in progress is to end, and who asked.
@@ -127,6 +136,11 @@ impl LockedSession {
     }
 }
 
+/// The revision of a queue, from the columns of its session.
+pub fn queue_revision(tail: i64, turns: i64, edits: i64) -> String {
+    format!("{tail}.{turns}.{edits}")
+}
+
 macro_rules! sessions_lock {
     ($wait:literal) => {
         concat!(
@@ -134,7 +148,7 @@ macro_rules! sessions_lock {
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
-           s.stop_then, s.stopped_turn_id, s.gate,
+           s.stop_then, s.stopped_turn_id, s.gate, s.queue_tail, s.queue_edits,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id

@@ -61,6 +61,7 @@ fn with_before(
 ) -> BatchFacts {
     let known = Known {
         hash: before.hash,
+        edited: None,
         agent: agent.map(self::agent),
         state,
     };

@@ -5,8 +5,8 @@ use contracts::{
     dead::DeadLetter,
     event::{
         AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded,
-        ProviderSessionMismatched, SessionEnded, SessionGated, SessionOpened, TaskCreated, TaskStatusChanged,
-        TurnFinished, TurnStarted,
+        ProviderSessionMismatched, QueueChanged, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened,
+        TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -17,8 +17,8 @@ use contracts::{
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
-    MessageId, NotificationId, QueueMode, SessionId, SessionKind, StopKind, TaskId, TaskStatus, ToolCallState, TurnId,
-    TurnState,
+    MessageId, NotificationId, QueueMode, QueueOp, SessionId, SessionKind, StopKind, TaskId, TaskStatus, ToolCallState,
+    TurnId, TurnState,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -416,6 +416,30 @@ fn events() -> Vec<Sample> {
         };
         event(None, scope.as_str(), Event::HoldChanged(changed))
     }));
+    all.extend(QueueOp::ALL.iter().map(|&op| {
+        let changed = QueueChanged {
+            session_id: session(),
+            session_key: SESSION_KEY.to_owned(),
+            generation: generation(),
+            agent_id: Some(agent()),
+            op,
+            item: notifications().pop().filter(|_| op != QueueOp::Order),
+            revision: "7.2.1".to_owned(),
+            by: Actor::publisher(),
+        };
+        of_task(op.as_str(), Event::QueueChanged(changed))
+    }));
+    let released = SessionLeaseReleased {
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        agent_id: Some(agent()),
+        turn_id: Some(turn()),
+        holder: Some(Uuid::from_u128(7)),
+        fence: Fence(3),
+        by: Actor::publisher(),
+    };
+    all.push(of_task("", Event::SessionLeaseReleased(released)));
     all.extend(
         TurnState::ALL
             .iter()
