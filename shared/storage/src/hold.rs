@@ -108,12 +108,13 @@ const HOLD_SET: &str = concat!(
 
 /// Also says which hold is the oldest. Relies on index hold_active.
 pub const HOLDS_COUNT: &str = "
-    update account set holds = (select count(*) from hold h where h.account_id = $1 and h.released_at is null)
-    where id = $1
-    returning holds, (
-        select concat(o.id, ' on ', o.scope_kind, ' ', o.scope_id, ', by ', o.by_name, ' since ',
-                      to_char(o.created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'))
-        from hold o where o.account_id = $1 and o.released_at is null order by o.created_at, o.id limit 1) as oldest";
+    update account a set holds = c.holds
+    from (select count(*) as holds,
+                 (array_agg(concat(h.id, ' on ', h.scope_kind, ' ', h.scope_id, ', by ', h.by_name, ' since ',
+                                   to_char(h.created_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'))
+                            order by h.created_at, h.id))[1] as oldest
+          from hold h where h.account_id = $1 and h.released_at is null) c
+    where a.id = $1 returning a.holds, c.oldest";
 
 const HOLD_RELEASE: &str = concat!(
     "update hold set released_at = now(), released_by = $3, unsettled = true

@@ -411,7 +411,9 @@ impl Walk<'_> {
         self.house.until(account, "runs", "running").await;
         self.sent("is-kept", "followup", "b").await;
         self.house.until(account, "is-kept", "queued").await;
-        let session = self.ids["session"].first().expect("a session");
+        let running =
+            "select id::text from session where account_id = 'alder' and task_id = 'live-1' and closed_at is null";
+        let session = &self.house.world.database.texts(running).await[0];
         let scopes = [
             ("account", account.as_str()),
             ("task", "LIVE-1"),

@@ -22,6 +22,7 @@ use crate::{
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     route::routes,
+    sessions::store::session_find,
 };
 
 routes! {
@@ -137,7 +138,7 @@ async fn counted(tx: &Tx, account: &AccountId, scope: &Scope) -> Result<(String,
             Err(_) => None,
         },
         HoldScope::Session => match SessionId::parse(&scope.id) {
-            Ok(session) if store::is_session(tx, account, session).await? => Some(session.to_string()),
+            Ok(session) if session_find(tx, account, session).await?.is_some() => Some(session.to_string()),
             Ok(_) | Err(_) => None,
         },
     };

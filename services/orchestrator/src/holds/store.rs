@@ -1,10 +1,16 @@
 //! Every query on holds, and the counts of what they cover. `storage::hold` changes them.
 
-use api::holds::{Affected, Hold};
+use api::{
+    holds::{Affected, Hold},
+    sessions::SessionState,
+};
 use domain::{AccountId, HoldId, HoldScope, SessionId, TaskId};
 use storage::{StorageError, Tx};
 
-use crate::paging::{Column, Listing, Order};
+use crate::{
+    paging::{Column, Listing, Order},
+    sessions::store::session_find,
+};
 
 /// Sessions, turns and items that are counted.
 const COUNTED_MAX: i64 = 10_000;
@@ -40,15 +46,8 @@ pub async fn hold_find(tx: &Tx, account: &AccountId, hold: HoldId) -> Result<Opt
 }
 
 const TASK: &str = "select true from task where account_id = $1 and id = $2";
-const SESSION: &str = "select true from session where account_id = $1 and id = $2";
-
 pub async fn is_task(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<bool, StorageError> {
     tx.exists("find task", TASK, [account.into(), task.key().into()]).await
-}
-
-pub async fn is_session(tx: &Tx, account: &AccountId, session: SessionId) -> Result<bool, StorageError> {
-    tx.exists("find session", SESSION, [account.into(), session.into()])
-        .await
 }
 
 macro_rules! affected {
@@ -66,8 +65,6 @@ macro_rules! affected {
     };
 }
 
-/// Relies on the primary key.
-pub const AFFECTED_OF_SESSION: &str = affected!("s.id = $2::uuid and s.closed_at is null", "false");
 /// Relies on session_of_agent.
 pub const AFFECTED_OF_AGENT: &str = affected!(
     "s.agent_id = $2::uuid and coalesce(s.closed_at, 'infinity') = 'infinity'",
@@ -105,10 +102,27 @@ pub async fn affected(
         }
         HoldScope::Task => AFFECTED_OF_TASK,
         HoldScope::Agent => AFFECTED_OF_AGENT,
-        HoldScope::Session => AFFECTED_OF_SESSION,
+        HoldScope::Session => return of_session(tx, account, scope_id).await,
     };
     let found = tx
         .one(ATTEMPT, sql, [account.into(), scope_id.into(), COUNTED_MAX.into()])
         .await;
     found?.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no answer"))
+}
+
+async fn of_session(tx: &Tx, account: &AccountId, session: &str) -> Result<Affected, StorageError> {
+    let session = match SessionId::parse(session) {
+        Ok(session) => session_find(tx, account, session).await?,
+        Err(_) => None,
+    };
+    let session = session.filter(|session| session.state == SessionState::Active);
+    let items = session.as_ref().map_or(0, |session| i64::from(session.queued));
+    let turns = session.map_or(0, |session| i64::from(session.active_turn_id.is_some()));
+    let sessions = i64::from(items + turns > 0);
+    Ok(Affected {
+        turns,
+        items,
+        sessions,
+        at_least: false,
+    })
 }

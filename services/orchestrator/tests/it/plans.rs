@@ -24,7 +24,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 40] = [
+const STATEMENTS: [Planned; 39] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -44,7 +44,6 @@ const STATEMENTS: [Planned; 40] = [
     ),
     (hold::PARKED_BY, 3, &["session_gated", "task_pkey"]),
     (hold::IS_PARKING, 2, &["session_gated"]),
-    (holds::store::AFFECTED_OF_SESSION, 3, &["session_pkey"]),
     (holds::store::AFFECTED_OF_AGENT, 3, &["session_of_agent"]),
     (
         holds::store::AFFECTED_OF_TASK,
