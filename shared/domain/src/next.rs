@@ -129,6 +129,12 @@ fn waiting(item: &ItemNow, session: Option<&SessionNow>) -> Next {
             until: session.wake_at,
             ..queued
         },
+        (Some(Gate::Later), _) => Next {
+            code: NextCode::Waiting,
+            text: format!("{place}a later version of Signalbox keeps the session: that version opens it"),
+            since,
+            ..queued
+        },
         (None, SessionPhase::Backoff) if !session.due => Next {
             code: NextCode::Waiting,
             on: Some(WaitsOn::Retry),

@@ -127,6 +127,7 @@ impl Gate {
         match self {
             Gate::Stopped => matches!(op, QueueOp::Promote | QueueOp::Steer | QueueOp::Inject),
             Gate::Collect => true,
+            Gate::Later => false,
         }
     }
 }
