@@ -1427,6 +1427,8 @@ alter table notification
     add column edited_hash bytea;
 -- Items are edited through the API.
 grant update (title, body, queue_mode, joins, metadata, revision, edited_hash) on notification to signalbox_orchestrator;
+-- A released lease raises the fence of its turn.
+grant update (fence) on turn to signalbox_orchestrator;
 
 -- The items that may be given to a turn in progress.
 create index notification_inject on notification (account_id, session_id, position) where state = 'queued' and queue_mode = 'inject';
@@ -1506,7 +1508,7 @@ alter function session_stopping(uuid, integer) owner to signalbox_sweeper;
 revoke all on function session_stopping(uuid, integer) from public;
 grant execute on function session_stopping(uuid, integer) to signalbox_delivery;
 
--- A queue that a person has stopped or paused is not late: its head has no time.
+-- A queue that a person has stopped or paused is not late, however old its head is.
 create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
     returns table (account_id text, session_id uuid, created_at timestamptz)
     language sql stable security definer set search_path = public, pg_temp as $$
@@ -1523,7 +1525,7 @@ create or replace function notification_waiting(after_account text, after_sessio
             order by n.account_id, n.session_id, n.position limit 1) f
         where h.number < row_limit
     )
-    select h.account_id, h.session_id, case when coalesce(s.gate, '') not in ('stopped', 'pause') then h.created_at end
+    select h.account_id, h.session_id, case when s.gate in ('stopped', 'pause') then now() else h.created_at end
     from head h
     left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
     order by h.number

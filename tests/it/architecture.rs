@@ -159,6 +159,7 @@ const EXEMPT: &[&str] = &[
 ];
 /// Tests that plant a state by updating or deleting existing rows. They insert rows with `testkit::rows`.
 const PLANTED: &[&str] = &[
+    "services/delivery/tests/it/brakes.rs",
     "services/delivery/tests/it/claims.rs",
     "services/delivery/tests/it/fairness.rs",
     "services/delivery/tests/it/impossible.rs",

@@ -1,5 +1,5 @@
 //! Stops provider calls on request. The request is in the session's row; a hint of it, or the sweep, names the session, and
-//! the call is dropped if the row names the turn that runs here under its fence. Without a hint and without a sweep the
+//! the call is dropped if the row names the turn that runs here. Without a hint and without a sweep the
 //! turn's record would still find the request.
 
 use std::{
@@ -72,7 +72,8 @@ impl Calls {
         let held = self.held();
         if let Some(call) = held.get(&(asked.account_id.clone(), asked.id))
             && call.turn == asked.stop_turn_id
-            && call.fence == asked.fence
+            // Its lease may have been taken from it meanwhile.
+            && call.fence <= asked.fence
         {
             call.stop.cancel();
         }

@@ -75,14 +75,17 @@ impl<'a> NewItem<'a> {
     }
 }
 
+/// The name in an item's metadata of the mode that was asked for, where the item has another.
+pub(super) const QUEUE_MODE_ASKED: &str = "queue_mode_asked";
+
 /// With the mode that was asked for, where the item has another.
-fn metadata(content: &Notification) -> String {
+pub(super) fn metadata(content: &Notification) -> String {
     let asked = content.queue_mode.filter(|asked| *asked != content.mode());
     let written = match asked {
         None => serde_json::to_string(&content.metadata),
         Some(asked) => {
             let mut metadata = content.metadata.clone();
-            metadata.insert("queue_mode_asked".to_owned(), asked.as_str().into());
+            metadata.insert(QUEUE_MODE_ASKED.to_owned(), asked.as_str().into());
             serde_json::to_string(&metadata)
         }
     };
