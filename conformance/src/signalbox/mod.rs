@@ -19,25 +19,19 @@ use crate::{
     },
 };
 
-/// What the present Signalbox offers. An entry is switched on when its routes exist.
-const OPS: [(Op, bool); 10] = [
-    (Op::Stop, true),
-    (Op::Resume, true),
-    (Op::Hold, false),
-    (Op::Queue, false),
-    (Op::Order, false),
-    (Op::Replace, false),
-    (Op::Withdraw, false),
-    (Op::Promote, false),
-    (Op::Steer, false),
-    (Op::Inject, false),
+const OPS: [Op; 10] = [
+    Op::Stop,
+    Op::Resume,
+    Op::Hold,
+    Op::Queue,
+    Op::Order,
+    Op::Replace,
+    Op::Withdraw,
+    Op::Promote,
+    Op::Steer,
+    Op::Inject,
 ];
-const MODES: [(Mode, bool); 4] = [
-    (Mode::Followup, true),
-    (Mode::Collect, true),
-    (Mode::Steer, true),
-    (Mode::Inject, true),
-];
+const MODES: [Mode; 4] = [Mode::Followup, Mode::Collect, Mode::Steer, Mode::Inject];
 /// Cases that fail on purpose, and why.
 const DIFFERS: [(&str, &str); 0] = [];
 
@@ -195,14 +189,13 @@ impl Signalbox {
     }
 
     fn hello(&self) -> Hello {
-        let mut features = vec![Feature::Authors, Feature::Restart];
+        let mut features = vec![Feature::Authors, Feature::Restart, Feature::Revision];
         features.extend((self.count > 1).then_some(Feature::Replicas));
-        features.extend(OPS.contains(&(Op::Queue, true)).then_some(Feature::Revision));
         let differs = DIFFERS.map(|(case, why)| (case.to_owned(), why.to_owned()));
         Hello {
             name: format!("signalbox, {} replica(s)", self.count),
-            modes: switched_on(&MODES),
-            ops: switched_on(&OPS),
+            modes: MODES.to_vec(),
+            ops: OPS.to_vec(),
             features,
             differs: differs.into(),
             tool: Some(Tool {
@@ -312,11 +305,6 @@ impl Signalbox {
             _ => Answer::refused(code, detail),
         })
     }
-}
-
-fn switched_on<T: Copy>(table: &[(T, bool)]) -> Vec<T> {
-    let on = table.iter().filter(|(_, is_on)| *is_on);
-    on.map(|(one, _)| *one).collect()
 }
 
 fn queue_of(queue: &Value) -> anyhow::Result<QueueState> {
