@@ -159,7 +159,8 @@ impl Signalbox {
                     EditOp::Replace => (
                         Method::PATCH,
                         path,
-                        Some(json!({"revision": number, "body": edit.text})),
+                        // It must name one: the first, if the case has none.
+                        Some(json!({"revision": number.unwrap_or(1), "body": edit.text})),
                     ),
                     EditOp::Withdraw => {
                         let query = number.map_or(String::new(), |revision| format!("?revision={revision}"));
