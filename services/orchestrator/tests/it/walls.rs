@@ -137,6 +137,11 @@ async fn what_is_theirs_is_not_found_in_ours() {
         }
         let body = match (method.as_str(), pattern) {
             ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
+            ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
+            ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
+            ("PUT", pattern) if pattern.ends_with("/queue/order") => {
+                Some(json!({"revision": "0.0.0", "items": ["n-1"]}))
+            }
             ("PATCH", _) => Some(json!({})),
             _ => None,
         };
