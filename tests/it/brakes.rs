@@ -107,7 +107,7 @@ async fn a_steer_cuts_a_running_turn_and_loses_nothing() {
         house.until("acme", id, "delivered").await;
     }
     assert_eq!(house.notification("acme", "n-1").await["state"], "cancelled");
-    assert_eq!(house.reason("n-1").await, "steered: by ci");
+    assert_eq!(house.reason("n-1").await, "steered: by publisher, on behalf of ci");
     let inputs: Vec<String> = house.called(3).await.iter().map(Seen::input).collect();
     assert!(
         inputs[1].contains("body of n-3") && inputs[1].contains("ended for a newer message by \"ci\""),

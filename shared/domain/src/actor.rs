@@ -39,6 +39,14 @@ pub enum NotTheirs {
 }
 
 impl Actor {
+    /// The name for people, with the service whose word it is.
+    pub fn called(&self) -> String {
+        match &self.via {
+            None => self.name.clone(),
+            Some(via) => format!("{via}, on behalf of {}", self.name),
+        }
+    }
+
     /// Signalbox itself, for changes that no person, agent or publisher made.
     pub fn system() -> Actor {
         Actor {

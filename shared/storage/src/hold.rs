@@ -35,8 +35,8 @@ use crate::{
 
 /// Active holds of an account.
 pub const HOLDS_MAX: i32 = 100;
-/// Sessions that one transaction stops or unparks.
-pub const SESSIONS_MAX: i64 = 1_000;
+/// Sessions that one transaction stops or unparks: their messages are built while they are locked.
+pub const SESSIONS_MAX: i64 = 250;
 /// Longer than any transaction that read the holds before the change.
 pub const SETTLED_AFTER_S: f64 = 30.0;
 
@@ -180,7 +180,8 @@ pub async fn hold_set(
     let row: Option<HoldRow> = tx.one(ATTEMPT, HOLD_SET, values).await?;
     let row = row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))?;
     let Count { holds, oldest } = count(tx, account).await?;
-    if holds > HOLDS_MAX {
+    // What stops everything at once has its place.
+    if holds > HOLDS_MAX && new.scope != HoldScope::Account {
         let oldest = oldest.unwrap_or_default();
         return Ok(Err(NotSet::TooMany { oldest }));
     }
@@ -419,15 +420,16 @@ impl AsRef<Hold> for ActiveHold {
     }
 }
 
-/// Relies on index hold_active, whose order is requested. One whose time is over covers nothing, marked or not.
+/// Relies on index hold_active, whose order is requested. One whose time is over covers nothing, marked or
+/// not; a scope of a later version is left to that version.
 pub const HOLDS_ACTIVE: &str = "
-    select h.account_id, h.id, h.scope_kind, h.scope_id, h.running, h.until, h.by_name,
-           ceil(extract(epoch from h.until - now()) * 1000)::bigint as left_ms
+    select h.account_id, h.id, h.scope_kind, h.scope_id, case h.running when 'stop' then 'stop' else 'finish' end as running,
+           h.until, h.by_name, ceil(extract(epoch from h.until - now()) * 1000)::bigint as left_ms
     from unnest($1::text[]) as w (account_id)
     cross join lateral (
         select * from hold h where h.account_id = w.account_id and h.released_at is null
         order by h.account_id, h.scope_kind, h.scope_id) h
-    where h.until is null or h.until > now()";
+    where coalesce(h.until > now(), true) and h.scope_kind in ('account', 'task', 'agent', 'session')";
 
 pub async fn holds_active(tx: &Tx, accounts: Vec<AccountId>) -> Result<Vec<ActiveHold>, StorageError> {
     tx.rows("read holds", HOLDS_ACTIVE, [accounts.into()]).await

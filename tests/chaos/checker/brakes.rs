@@ -82,7 +82,7 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
             }),
             StopKind::Steered => evidence.rows.notifications.iter().any(|row| {
                 let same = row.account_id == turn.account_id && row.task_id == turn.task_id;
-                same && row.is_steer() && error.ends_with(&format!(": by {}", row.sender_id))
+                same && row.is_steer() && error.ends_with(&row.sender_id)
             }),
             // No client pauses, and the error of a cancelled task has no name in it.
             StopKind::Paused | StopKind::Cancelled => false,

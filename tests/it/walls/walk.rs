@@ -432,12 +432,20 @@ impl Walk<'_> {
             (self.house.world.database.texts(parked).await.len() == 1).then_some(())
         })
         .await;
+        let parked = "select id::text from session where account_id = 'alder' and gate = 'pause'";
+        let session = self.house.world.database.texts(parked).await.remove(0);
+        let change = json!({"revision": 1, "title": "t"});
+        self.api("PATCH", &format!("/sessions/{session}/queue/is-kept"), &change)
+            .await;
         let hold = hold.as_str().expect("its id");
         self.api("DELETE", &format!("/holds/{hold}"), &Value::Null).await;
         self.house.until(account, "is-kept", "delivered").await;
         self.sent("is-cut", "followup", HOLDS).await;
         self.house.until(account, "is-cut", "running").await;
-        self.api("POST", "/tasks/LIVE-1/cancel", &json!({"reason": "r"})).await;
+        for dry_run in [true, false] {
+            let body = json!({"reason": "r", "dry_run": dry_run});
+            self.api("POST", "/tasks/LIVE-1/cancel", &body).await;
+        }
         self.house.until(account, "is-cut", "cancelled").await;
         self.api("PATCH", "/tasks/LIVE-1", &json!({"status": "in_progress"}))
             .await;

@@ -201,7 +201,10 @@ impl Database {
             fence: row.fence,
             is_closed: row.closed.is_some(),
             close_reason: row.closed.map(|(_, reason)| reason.to_string()),
-            turn_stopped: row.stopped_turn.is_some() && row.active_turn.is_none(),
+            turn_stopped: match row.stop.as_ref().and_then(|stop| stop.turn) {
+                Some(asked) if row.active_turn.is_some() => row.active_turn == Some(asked),
+                _ => row.stopped_turn.is_some() && row.active_turn.is_none(),
+            },
             agent: row.conversation.agent,
             agent_slug: agent.slug.clone(),
             agent_name: agent.slug.clone(),

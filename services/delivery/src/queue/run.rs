@@ -10,7 +10,7 @@
 //! Signalbox's own; and at the limits of [`RunLimits`].
 
 use contracts::notification::COLLECT_DEBOUNCE_MS_MAX;
-use domain::{QueueMode, TaskId, queue::is_own_kind};
+use domain::{Actor, QueueMode, TaskId, queue::is_own_kind};
 
 use crate::store::{context::QueuedItem, runs::Behind};
 
@@ -21,8 +21,8 @@ pub struct Candidate {
     /// With mode `collect`: it met a busy session.
     pub joins: bool,
     pub kind: String,
-    /// Kind and id.
-    pub author: (domain::ActorKind, String),
+    /// Whoever speaks for another is another.
+    pub author: Actor,
     /// The task's key.
     pub task: Option<String>,
     /// Of its body.
@@ -58,12 +58,12 @@ fn debounce_ms(stored: Option<&serde_json::Value>) -> Option<i64> {
 
 impl From<&QueuedItem> for Candidate {
     fn from(item: &QueuedItem) -> Candidate {
-        let (facts, sender) = (&item.facts, &item.facts.sender);
+        let facts = &item.facts;
         Candidate {
             mode: item.queue_mode,
             joins: item.joins,
             kind: facts.kind.clone(),
-            author: (sender.kind, sender.id.clone()),
+            author: facts.sender.clone(),
             task: facts.task.as_ref().map(|task| TaskId::key(&task.id).into()),
             bytes: i64::try_from(facts.body.len()).unwrap_or(i64::MAX),
             // The clock may have been set back.
@@ -80,7 +80,7 @@ impl From<&Behind> for Candidate {
             mode: item.queue_mode,
             joins: item.joins,
             kind: item.kind.clone(),
-            author: (item.sender_kind, item.sender_id.clone()),
+            author: item.sender.clone(),
             task: item.task_id.clone(),
             bytes: item.body_bytes,
             // The clock may have been set back.
@@ -149,12 +149,21 @@ mod tests {
         bytes_max: 100,
     };
 
+    fn actor(kind: ActorKind, id: &str) -> Actor {
+        Actor {
+            kind,
+            id: id.to_owned(),
+            name: "A".to_owned(),
+            via: None,
+        }
+    }
+
     fn item(mode: QueueMode, waited_ms: i64) -> Candidate {
         Candidate {
             mode,
             joins: true,
             kind: "notification".to_owned(),
-            author: (ActorKind::User, "ann".to_owned()),
+            author: actor(ActorKind::User, "ann"),
             task: Some("t-1".to_owned()),
             bytes: 10,
             waited_ms,
@@ -177,10 +186,18 @@ mod tests {
         check(&[late(), late(), late()], start(2));
         check(&[late(), item(Followup, 9_000), late()], start(0));
         let other_author = Candidate {
-            author: (ActorKind::Service, "ann".to_owned()),
+            author: actor(ActorKind::Service, "ann"),
             ..late()
         };
         check(&[late(), other_author, late()], start(0));
+        let in_their_name = Candidate {
+            author: Actor {
+                via: Some("ci".to_owned()),
+                ..late().author
+            },
+            ..late()
+        };
+        check(&[late(), in_their_name, late()], start(0));
         let other_task = Candidate { task: None, ..late() };
         check(&[late(), other_task, late()], start(0));
         let put_back = Candidate { attempts: 1, ..late() };
@@ -227,7 +244,7 @@ mod tests {
         (mode, any::<bool>(), 0..2_u8, 0..2_u8, 0..60_i64, 0..40_000_i64).prop_map(
             |(mode, joins, author, task, bytes, waited_ms)| Candidate {
                 joins,
-                author: (ActorKind::User, author.to_string()),
+                author: actor(ActorKind::User, &author.to_string()),
                 task: Some(task.to_string()),
                 bytes,
                 ..item(mode, waited_ms)

@@ -157,7 +157,7 @@ pub const TURNS_LOAD: &str = concat!(
            coalesce(t.notes, '[]') as notes,
            (select count(*) from (
                 select from notification n
-                where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject'
+                where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject' and n.attempts = 0
                 order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t

@@ -1,6 +1,6 @@
 //! Reads the items behind the heads of queues, for runs; the items that may be given to turns in progress; and what the agent of a stopped turn's successor is told.
 
-use domain::{AccountId, Actor, ActorKind, NotificationId, QueueMode, SessionId, TaskId, TurnId};
+use domain::{AccountId, Actor, NotificationId, QueueMode, SessionId, TaskId, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, statement::column};
 
@@ -15,8 +15,8 @@ pub struct Behind {
     pub session_id: SessionId,
     pub id: NotificationId,
     pub kind: String,
-    pub sender_kind: ActorKind,
-    pub sender_id: String,
+    #[sea_orm(nested(prefix = "sender_"))]
+    pub sender: Actor,
     pub task_id: Option<String>,
     pub queue_mode: QueueMode,
     pub joins: bool,
@@ -47,7 +47,7 @@ impl Behind {
 /// The items behind these heads. Bodies are read as far as a run may have bytes, the head's included. The callers hold the
 /// sessions' locks. Relies on index notification_queue.
 pub const QUEUE_BEHIND: &str = "
-    select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.task_id, n.queue_mode, n.joins,
+    select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.task_id, n.queue_mode, n.joins,
            (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms, n.metadata -> 'collect_debounce_ms' as debounce_ms,
            n.attempts, n.hops, n.title, octet_length(n.body)::bigint as body_bytes,
            case when n.bytes <= $5 then n.body end as body
@@ -93,7 +93,8 @@ pub struct Injectable {
     pub manifest: Option<Vec<u8>>,
 }
 
-/// The next items with mode `inject` of the turn's task. Signalbox's own items are never among them. The callers hold the
+/// The next items with mode `inject` of the turn's task. Signalbox's own items are never among them, and none with an attempt:
+/// what made a provider refuse one turn must not make it refuse the next. The callers hold the
 /// sessions' locks. Relies on notification_inject and the primary key.
 pub const INJECTS_LOAD: &str = "
     select n.account_id, n.session_id, n.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.title, n.body, n.hops,
@@ -104,7 +105,7 @@ pub const INJECTS_LOAD: &str = "
         select n.*, sum(octet_length(n.body)) over (order by n.position) as bytes from (
             select * from notification n
             where n.account_id = w.account_id and n.session_id = w.session_id and n.state = 'queued' and n.queue_mode = 'inject'
-              and coalesce(n.task_id, '') = w.task_id and n.kind <> all ($5::text[])
+              and n.attempts = 0 and octet_length(n.body) <= $7 and coalesce(n.task_id, '') = w.task_id and n.kind <> all ($5::text[])
             order by n.account_id, n.session_id, n.position limit $6) n) n
     where n.bytes <= $7
     order by n.account_id, n.session_id, n.position";

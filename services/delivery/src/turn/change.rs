@@ -205,6 +205,8 @@ impl Change {
         self.items = unused(work, ended);
         let back = self.items.last_mut().expect("an outcome for the injected ones");
         (back.state, back.reason) = (NotificationState::Queued, None);
+        // It may be the one that the provider refused: its next try is a turn of its own.
+        back.attempts_more = i32::from(state == NotificationState::Failed);
         self.session.queued = count(&work.injected);
         self.more = true;
     }

@@ -122,8 +122,8 @@ async fn a_note_of_a_failed_call_goes_back_to_its_place() {
     let attempts = "select attempts::text from notification where id in ('n-1', 'i-1') order by id";
     assert_eq!(
         scene.world.database.texts(attempts).await,
-        ["1", "3"],
-        "the failed calls used none of i-1"
+        ["2", "3"],
+        "all failed calls together are one attempt at i-1"
     );
     let letters = "select count(*) from dead_letter";
     assert_eq!(scene.world.database.count(letters).await, 1);
@@ -184,5 +184,30 @@ async fn a_note_has_a_limit() {
     scene.tool_finished("c-1", 1, "{}").await;
     scene.until("i-3", "delivered").await;
     assert_eq!(scene.notifications_of_turns().await, ["n-1 i-1 i-2", "i-3"]);
+    running.stop().await;
+}
+
+/// What makes a provider refuse a turn fails in its own turn, and takes no further one with it.
+#[tokio::test]
+async fn a_refused_note_is_given_to_no_further_turn() {
+    let scene = Scene::with(|seen| {
+        if seen.input().contains("body of bad") {
+            return Reply::Status(400, String::new(), Vec::new());
+        }
+        match seen.order {
+            0 => Reply::call("c-1", "task_history", json!({})),
+            _ => Reply::text("ok"),
+        }
+    })
+    .await;
+    let running = scene.run().await;
+    scene.until_it_asks().await;
+    scene.inject("bad", "Eve").await;
+    scene.tool_finished("c-1", 1, "{}").await;
+    scene.until("n-1", "failed").await;
+    scene.until("bad", "failed").await;
+    let waiting = "select attempts::text from notification where id = 'bad'";
+    assert_eq!(scene.world.database.texts(waiting).await, ["2"]);
+    assert_eq!(scene.notifications_of_turns().await, ["n-1 bad", "bad"]);
     running.stop().await;
 }

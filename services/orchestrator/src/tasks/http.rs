@@ -1,5 +1,7 @@
 //! `/api/orgs/{account}/tasks`.
 
+use std::time::Duration;
+
 use api::tasks::{Cancel, NewTask, Outcomes, StatusEffect, Task, TaskChange};
 use axum::{Json, extract::State, response::IntoResponse};
 use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
@@ -128,6 +130,9 @@ async fn change(
     let row = store::task_lock(&tx, account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
+    if change.dry_run == Some(true) {
+        alone(&tx, account).await?;
+    }
     // The display id, which subjects carry.
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
@@ -176,6 +181,19 @@ async fn change(
     Ok(Json(task))
 }
 
+/// Refuses a second dry run of the account at the same time: it holds as many locks as the change itself.
+async fn alone(tx: &Tx, account: &AccountId) -> Result<(), ApiError> {
+    match store::dry_run_alone(tx, account).await? {
+        true => Ok(()),
+        false => {
+            let wait = Problem::too_many_requests(Duration::from_secs(1));
+            Err(wait
+                .detail("another dry run of this account is in progress: try again when it has ended")
+                .into())
+        }
+    }
+}
+
 async fn cancel(
     State(app): State<App>,
     access: Access,
@@ -185,6 +203,8 @@ async fn cancel(
     let account = &access.account;
     if body.dry_run == Some(true) {
         let tx = app.begin(account).await?;
+        task_find(&tx, account, &task).await?;
+        alone(&tx, account).await?;
         let now = database_now(&tx).await?;
         let (task, _) = cancelled(&app, &access, (&tx, now), &task, &body).await?;
         // Counted by doing it.

@@ -216,3 +216,25 @@ async fn a_resume_counts_before_the_stopped_turn_has_ended() {
     let requests = world.test.texts(REQUEST).await;
     assert_eq!(requests, [format!("{turn} stopped a member continue t")]);
 }
+
+/// The hold may cover the item that was first, and not the one that is first now.
+#[tokio::test]
+async fn an_edit_of_a_paused_queue_asks_its_gate_again() {
+    let (world, tenant, coder) = working("acme").await;
+    let session = seed::parked(&world, &tenant, "PROJ-7", &coder, "pause").await;
+    for id in ["n-1", "n-2"] {
+        seed::queued(&world, &tenant, session, id).await;
+    }
+    let before = world.sent().await.len();
+    let path = tenant.path(&format!("/sessions/{session}/queue/n-2/steer"));
+    let answer = world.post(&tenant.member, &path, json!({})).await;
+    assert_eq!(answer.status.as_u16(), 202, "{answer:?}");
+    assert_eq!(world.test.texts(DUE).await, ["true"]);
+    assert_eq!(world.test.texts("select gate from session").await, ["pause"]);
+    let sent = world.sent().await.split_off(before);
+    let subjects: Vec<&str> = sent.iter().map(|sent| sent.subject.as_str()).collect();
+    assert!(
+        subjects.contains(&"signalbox.session.resolved.acme.PROJ-7"),
+        "{subjects:?}"
+    );
+}

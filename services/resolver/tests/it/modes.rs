@@ -158,7 +158,10 @@ async fn a_steer_asks_the_turn_in_progress_to_stop() {
         committed.wakes[0].subject,
         "signalbox.session.stop_requested.acme.PROJ-7"
     );
-    assert_eq!(scene.stop().await, ["steered Somebody continue true"]);
+    assert_eq!(
+        scene.stop().await,
+        ["steered publisher, on behalf of Somebody continue true"]
+    );
     scene.check().await;
 }
 

@@ -69,7 +69,7 @@ pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &
 pub const FACTS: &str = concat!(
     "
     select w.place, s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
-           s.stopped_turn_id is not null and s.active_turn_id is null as turn_stopped,
+           coalesce(s.stop_turn_id = s.active_turn_id, s.stopped_turn_id is not null and s.active_turn_id is null) as turn_stopped,
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),

@@ -11,7 +11,7 @@ use domain::{Actor, ActorKind, Arrival, Conversation, Gate, QueueMode, StopKind,
 use super::{
     SessionName,
     sessions_lock::ActiveSession,
-    sessions_park::sessions_unpark,
+    sessions_park::{sessions_look, sessions_unpark},
     turn_stop::{StopRequest, stops_continue, turn_stop},
 };
 use crate::{Setting, StorageError, Tx, outbox::Owned};
@@ -31,7 +31,7 @@ pub struct Arrived<'a> {
 #[derive(Debug, Default)]
 pub struct Effects {
     pub stops: Vec<SessionStopRequested>,
-    /// Sessions whose gate was opened: delivery must be woken.
+    /// Sessions whose gate was opened, or is to be asked again: delivery must be woken.
     pub released: Vec<SessionName>,
 }
 
@@ -50,6 +50,11 @@ impl Arrived<'_> {
 
     pub fn opens(&self) -> bool {
         self.session.gate.is_some_and(|gate| self.would_open(gate))
+    }
+
+    /// It goes first: what keeps the session may be about another item.
+    pub fn goes_first(&self) -> bool {
+        self.session.gate == Some(Gate::Pause) && self.mode == QueueMode::Steer
     }
 
     /// The gate is not closed yet: its turn is still to end.
@@ -86,12 +91,13 @@ impl Arrived<'_> {
 /// Applies the effects of items that were appended in this transaction, in their order.
 pub async fn arrivals_apply(tx: &Tx, arrived: &[Arrived<'_>]) -> Result<Effects, StorageError> {
     let mut asked: Vec<StopRequest<'_>> = Vec::new();
-    for item in arrived.iter().filter(|item| item.stops()) {
+    let names: Vec<String> = arrived.iter().map(|item| item.sender.called()).collect();
+    for (at, item) in arrived.iter().enumerate().filter(|(_, item)| item.stops()) {
         let request = StopRequest {
             session: item.name(),
             turn: item.session.active_turn,
             kind: StopKind::Steered,
-            by: &item.sender.name,
+            by: &names[at],
             then: StopThen::Continue,
             task: item.task,
         };
@@ -102,6 +108,15 @@ pub async fn arrivals_apply(tx: &Tx, arrived: &[Arrived<'_>]) -> Result<Effects,
     released.sort_unstable();
     released.dedup();
     sessions_unpark(tx, &released).await?;
+    let mut first: Vec<SessionName> = arrived
+        .iter()
+        .filter(|item| item.goes_first())
+        .map(Arrived::name)
+        .collect();
+    first.sort_unstable();
+    first.dedup();
+    sessions_look(tx, &first).await?;
+    released.extend(first);
     let stops = turn_stop(tx, &asked).await?;
     let mut going_on: Vec<SessionName> = arrived
         .iter()

@@ -18,7 +18,7 @@ use super::{
     SessionName,
     item_content::ItemContent,
     sessions_lock::{LockedSession, SESSIONS_LOCK, queue_revision, sessions_lock},
-    sessions_park::sessions_unpark,
+    sessions_park::{sessions_look, sessions_unpark},
     turn_stop::{StopRequest, stops_continue, turn_stop},
 };
 use crate::{Setting, StorageError, Tx, activity::activity_insert, outbox::Owned, statement::column};
@@ -396,6 +396,11 @@ impl Editing<'_> {
         if opened.is_some() {
             sessions_unpark(tx, &[session.name()]).await?;
         }
+        // Another item may be first now, which the hold does not cover.
+        let looks = session.gate == Some(Gate::Pause) && rests.is_none() && self.op != QueueOp::Inject;
+        if looks {
+            sessions_look(tx, &[session.name()]).await?;
+        }
         let will_hold = session.stop().is_some_and(|stop| stop.then == StopThen::Hold);
         if will_hold && Gate::Stopped.is_opened_by_edit(op) {
             stops_continue(tx, &[session.name()]).await?;
@@ -433,7 +438,7 @@ impl Editing<'_> {
             let queued = session.facts.queued.unsigned_abs() - u32::from(change.withdrawn);
             messages.push(self.event(task, &edit, Event::SessionReleased(self.released(gate, queued))));
         }
-        if opened.is_some() {
+        if opened.is_some() || looks {
             // The broker knows the ids of the wake-ups that announced the items.
             let wake_up = self.wake_up(task);
             messages.push(self.setting.message(

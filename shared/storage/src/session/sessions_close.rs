@@ -258,9 +258,9 @@ pub const CANCEL: &str = "
     from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
     where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
-/// Updates the counters of every session that lost items.
+/// Updates the counters of every session that lost items. A hold may have covered these items only.
 pub const UNCOUNT: &str = "
-    update session s set queued = s.queued - f.items
+    update session s set queued = s.queued - f.items, wake_at = case when s.gate = 'pause' then now() else s.wake_at end
     from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::integer[]) as f (id, items) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
 

@@ -47,11 +47,12 @@ pub async fn sessions_park(tx: &Tx, parks: &[Park]) -> Result<(), StorageError> 
     tx.execute("park sessions", SESSIONS_PARK, values).await.map(|_| ())
 }
 
-/// Relies on the primary key.
+/// A version without gates may have begun a turn. Relies on the primary key.
 pub const SESSIONS_UNPARK: &str = "
-    update session s set gate = null, gate_ref = null, gated_since = null, gate_looks = 0, wake_at = now()
+    update session s set gate = null, gate_ref = null, gated_since = null, gate_looks = 0,
+        wake_at = case when s.active_turn_id is null then now() else s.wake_at end
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate is not null and s.active_turn_id is null";
+    where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate is not null";
 
 /// Their queues may start at once. The caller wakes delivery.
 pub async fn sessions_unpark(tx: &Tx, sessions: &[SessionName]) -> Result<(), StorageError> {
@@ -61,4 +62,22 @@ pub async fn sessions_unpark(tx: &Tx, sessions: &[SessionName]) -> Result<(), St
     let (accounts, ids) = pairs(sessions);
     let values = [accounts.into(), ids.into()];
     tx.execute("unpark sessions", SESSIONS_UNPARK, values).await.map(|_| ())
+}
+
+/// Relies on the primary key.
+pub const SESSIONS_LOOK: &str = "
+    update session s set wake_at = now()
+    from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate is not null and s.active_turn_id is null";
+
+/// Their gates are asked again: another item is first. The caller wakes delivery.
+pub async fn sessions_look(tx: &Tx, sessions: &[SessionName]) -> Result<(), StorageError> {
+    if sessions.is_empty() {
+        return Ok(());
+    }
+    let (accounts, ids) = pairs(sessions);
+    let values = [accounts.into(), ids.into()];
+    tx.execute("look at parked sessions", SESSIONS_LOOK, values)
+        .await
+        .map(|_| ())
 }
