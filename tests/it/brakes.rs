@@ -110,7 +110,8 @@ async fn a_steer_cuts_a_running_turn_and_loses_nothing() {
     assert_eq!(house.reason("n-1").await, "steered: by publisher, on behalf of ci");
     let inputs: Vec<String> = house.called(3).await.iter().map(Seen::input).collect();
     assert!(
-        inputs[1].contains("body of n-3") && inputs[1].contains("ended for a newer message by \"ci\""),
+        inputs[1].contains("body of n-3")
+            && inputs[1].contains("ended for a newer message by \"publisher, on behalf of ci\""),
         "{}",
         inputs[1]
     );
