@@ -42,7 +42,7 @@ TARGET ?=
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help run test ci chaos nightly age contract fuzz bench bench-peers bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly age contract conformance fuzz bench bench-peers bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,11 +75,12 @@ else
 	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),--faults $(FAULTS) --seed $(SEED) $(ARGS))
 endif
 
-nightly: provision rust nextest ## Run what takes too long for every change: all tests at full length, containers, campaign, contract, 20,000 seeds, age
+nightly: provision rust nextest ## Run what takes too long for every change: all tests at full length, containers, campaign, contract, conformance, 20,000 seeds, age
 	SIGNALBOX_NIGHTLY=1 cargo nextest run --workspace $(TEST_FEATURES) --profile nightly
 	$(MAKE) containers
 	$(MAKE) chaos FAULTS=500 SEED=$(SEED) ARGS="--again 2"
 	$(MAKE) contract
+	$(MAKE) conformance
 	$(MAKE) chaos SIM=20000
 	$(MAKE) age
 
@@ -139,6 +140,13 @@ digests: ## Get the digests of third-party images from the registry and write th
 
 provision: ## Install nats-server, Postgres and a linker if they are missing
 	@deploy/provision/provision.sh
+
+conformance: provision build ## Check Signalbox's queue against the cases of queue-conformance, with one and two replicas (ARGS=)
+	cargo build -p queue-conformance --bins --profile $(PROFILE)
+	for replicas in 1 2; do \
+		$(dir $(SIGNALBOX))queue-conformance $(ARGS) \
+			--driver "$(dir $(SIGNALBOX))queue-conformance-signalbox --signalbox $(SIGNALBOX) --replicas $$replicas"; \
+	done
 
 build: rust
 	@echo "building signalbox alone, profile $(PROFILE)"
