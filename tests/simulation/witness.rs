@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::Conversation;
-use domain::{AccountId, NotificationId, NotificationState, QueueMode, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
 use storage::lifecycle::reply_message_id;
 
 use self::brakes::Brakes;
@@ -239,7 +239,8 @@ impl Witness {
 
     fn in_order(&mut self, session: SessionId, id: &NotificationId, row: &NotificationRow) {
         let Some((_, position)) = row.place else { return };
-        let kind = (session, row.mode == QueueMode::Steer);
+        // A steer that was carried into the next generation stands among the carried items.
+        let kind = (session, position < 0);
         if let Some((before, last)) = self.started.insert(kind, (position, id.clone()))
             && (before > position || (before == position && last != *id))
         {

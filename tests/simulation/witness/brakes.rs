@@ -32,7 +32,7 @@ pub(super) struct Brakes {
     called: BTreeSet<TurnId>,
     /// The fence under which a turn began.
     begun: BTreeMap<TurnId, Fence>,
-    /// The last turn of a session that was called and stopped, until another one is called.
+    /// The last turn of a session that was stopped, until another one is called: one that was called comes before others.
     untold: BTreeMap<SessionId, TurnId>,
 }
 
@@ -181,7 +181,8 @@ impl Witness {
                 number
             }
         };
-        (row.mode != QueueMode::Steer, number)
+        // A steer that was carried into the next generation stands among the carried items.
+        (position >= 0, number)
     }
 
     /// A turn begins with these items.
@@ -352,7 +353,7 @@ impl Witness {
             let untold = &mut self.brakes.untold;
             let told = match self.brakes.called.contains(&id) {
                 true => *untold.entry(row.session).insert_entry(id).get(),
-                false => untold.get(&row.session).copied().unwrap_or(id),
+                false => *untold.entry(row.session).or_insert(id),
             };
             // Another holder cannot know whether the first one has called.
             let is_known = self.brakes.begun.get(&id) == Some(&row.fence);
