@@ -2,8 +2,10 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
-    NotificationId, QueueOp, SessionId, SessionKind, TaskId, TaskStatus, TurnId, TurnState,
+    AccountId, Actor, AgentId, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
+    MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
+    RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
+    ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -65,6 +67,12 @@ const fn event(kind: &'static str, publishers: &'static [User], consumers: &'sta
 events! {
     "task.created" TaskCreated(TaskCreated) from [Resolver, Orchestrator];
     "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
+    /// Something else of a task than its status: see `what`.
+    "task.changed" TaskChanged(TaskChanged) from [ToolGateway, Orchestrator];
+    /// Nothing moves the task on.
+    "task.stalled" TaskStalled(TaskRecovery) from [Orchestrator];
+    /// Only a person can move the task on.
+    "task.needs_person" TaskNeedsPerson(TaskRecovery) from [Orchestrator];
     "message.posted" MessagePosted(MessagePosted) from [Delivery, ToolGateway, Orchestrator];
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
     "notification.cancelled" NotificationCancelled(NotificationEnded) from [Delivery, ToolGateway, Orchestrator];
@@ -81,9 +89,25 @@ events! {
     "session.lease_released" SessionLeaseReleased(SessionLeaseReleased) from [Orchestrator];
     /// Waiting notifications of a session were edited.
     "queue.changed" QueueChanged(QueueChanged) from [Orchestrator];
+    "question.opened" QuestionOpened(QuestionChanged) from [ToolGateway, Orchestrator];
+    "question.answered" QuestionAnswered(QuestionChanged) from [ToolGateway, Orchestrator];
+    "question.withdrawn" QuestionWithdrawn(QuestionChanged) from [Delivery, ToolGateway, Orchestrator];
+    /// Nobody answered in time.
+    "question.lapsed" QuestionLapsed(QuestionChanged) from [Orchestrator];
+    /// Its task or its session has ended.
+    "question.cancelled" QuestionCancelled(QuestionChanged) from [ToolGateway, Orchestrator];
+    "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
+    "recovery.changed" RecoveryChanged(RecoveryChanged) from [ToolGateway, Orchestrator];
+    "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
+    /// No turn calls the provider until it is tried again.
+    "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
+    /// One turn tries whether the provider answers again.
+    "provider.probing" ProviderProbing(ProviderChanged) from [Delivery];
+    /// The provider answers again.
+    "provider.closed" ProviderClosed(ProviderChanged) from [Delivery];
     /// A gateway ran another session than the one of the key.
     "provider.session_mismatched" ProviderSessionMismatched(ProviderSessionMismatched) from [Delivery];
     /// A message could not be processed by a service.
@@ -120,6 +144,109 @@ pub struct TaskStatusChanged {
     pub from: TaskStatus,
     pub to: TaskStatus,
     pub by: Actor,
+}
+
+/// A part of a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskPart {
+    /// Its review stages.
+    Stages,
+    /// A review stage was passed, or sent the task back.
+    Stage,
+    /// Whether its work begins with a plan.
+    PlanGate,
+    /// Another agent has it, with what waited for the first.
+    Handover,
+    /// Who moves it on while it is blocked.
+    BlockedOn,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TaskChanged {
+    pub what: TaskPart,
+    pub by: Actor,
+    /// In a few words, for a person.
+    pub detail: String,
+}
+
+/// `task.stalled` and `task.needs_person`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TaskRecovery {
+    pub recovery_id: RecoveryId,
+    pub agent_id: Option<AgentId>,
+    pub cause: RecoveryCause,
+    pub since: Timestamp,
+    /// In a few words, for a person.
+    pub detail: String,
+}
+
+/// `question.opened`, `.answered`, `.withdrawn`, `.lapsed`, `.cancelled`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct QuestionChanged {
+    pub question_id: QuestionId,
+    pub kind: QuestionKind,
+    /// The agent that asks, or the agent whose work is asked about.
+    pub agent_id: Option<AgentId>,
+    pub session_id: Option<SessionId>,
+    pub turn_id: Option<TurnId>,
+    pub title: String,
+    /// Who may answer.
+    pub audience: Vec<String>,
+    pub verdict: Option<Verdict>,
+    /// Who answered or withdrew it.
+    pub by: Option<Actor>,
+    pub reason: Option<String>,
+    pub lapse_at: Option<Timestamp>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TimerChanged {
+    pub timer_id: TimerId,
+    pub kind: TimerKind,
+    pub state: TimerState,
+    pub agent_id: Option<AgentId>,
+    pub session_id: Option<SessionId>,
+    pub due_at: Timestamp,
+    /// Why it was cleared.
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RecoveryChanged {
+    pub recovery_id: RecoveryId,
+    pub agent_id: Option<AgentId>,
+    pub cause: RecoveryCause,
+    pub state: RecoveryState,
+    pub attempts: i32,
+    pub reason: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ToolPolicyChanged {
+    pub policy_id: ToolPolicyId,
+    pub scope: PolicyScope,
+    /// The id of what it holds for, as it is compared.
+    pub scope_id: String,
+    /// A tool, `*`, or the beginning of names and `*`.
+    pub tool: String,
+    pub visible: Option<bool>,
+    pub verdict: Option<PolicyVerdict>,
+    pub revision: i32,
+    pub removed: bool,
+    pub by: Actor,
+}
+
+/// `provider.opened`, `.probing`, `.closed`. Of no account.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ProviderChanged {
+    /// The provider account, as the settings name it.
+    pub key: String,
+    pub state: BreakerState,
+    /// The class of failure that opened it.
+    pub class: Option<String>,
+    /// When it is tried again, or until when it is being tried.
+    pub until: Option<Timestamp>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -9,6 +9,14 @@ string_enum! {
         Pause = "pause",
         /// A person stopped a turn, and items waited behind it.
         Stopped = "stopped",
+        /// Its turns went round for the same reason without progress.
+        NoProgress = "no_progress",
+        /// The agent's provider is not in the settings.
+        Config = "config",
+        /// The breaker of the agent's provider is open.
+        Provider = "provider",
+        /// The plan of its task awaits approval.
+        Approval = "approval",
         /// The head is a run of `collect` items that may still grow.
         Collect = "collect",
         /// A gate of a later version: only that version opens it.
@@ -29,19 +37,19 @@ impl Gate {
     /// Whether a new item opens the gate. A steer starts before all other items, so no run makes it wait.
     pub fn is_opened_by(self, arrival: Arrival) -> bool {
         match self {
-            Gate::Pause => false,
-            Gate::Stopped => {
+            Gate::Stopped | Gate::NoProgress => {
                 arrival.from_person || arrival.alone || matches!(arrival.mode, QueueMode::Steer | QueueMode::Inject)
             }
+            Gate::Approval => arrival.from_person,
             Gate::Collect => arrival.mode == QueueMode::Steer,
-            Gate::Later => false,
+            Gate::Pause | Gate::Config | Gate::Provider | Gate::Later => false,
         }
     }
 
     /// Whether parking and release are announced: a run that grows is no news.
     pub fn is_announced(self) -> bool {
         match self {
-            Gate::Pause | Gate::Stopped => true,
+            Gate::Pause | Gate::Stopped | Gate::NoProgress | Gate::Config | Gate::Provider | Gate::Approval => true,
             Gate::Collect | Gate::Later => false,
         }
     }
@@ -64,7 +72,14 @@ mod tests {
         use QueueMode::{Collect, Followup, Inject, Steer};
         for mode in QueueMode::ALL {
             check(Gate::Pause, *mode, true, false);
+            check(Gate::Config, *mode, true, false);
+            check(Gate::Provider, *mode, true, false);
+            check(Gate::Approval, *mode, true, true);
+            check(Gate::Approval, *mode, false, false);
         }
+        check(Gate::NoProgress, Followup, false, false);
+        check(Gate::NoProgress, Followup, true, true);
+        check(Gate::NoProgress, Steer, false, true);
         check(Gate::Stopped, Followup, false, false);
         check(Gate::Stopped, Followup, true, true);
         check(Gate::Stopped, Collect, true, true);

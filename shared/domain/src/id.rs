@@ -205,6 +205,22 @@ uuid_id! {
     HoldId
 }
 uuid_id! {
+    /// A question, or an approval that is asked for.
+    QuestionId
+}
+uuid_id! {
+    /// A timer.
+    TimerId
+}
+uuid_id! {
+    /// What is done about work that does not move on.
+    RecoveryId
+}
+uuid_id! {
+    /// A rule about tools.
+    ToolPolicyId
+}
+uuid_id! {
     /// A message of a task's thread.
     MessageId
 }

@@ -3,7 +3,9 @@
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
 //! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
-//! (edits of what waits), [`next`] (what a thing waits for), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
+//! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
+//! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
+//! (providers that take no calls), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
 //! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
@@ -11,6 +13,7 @@ pub mod actor;
 pub mod api_key;
 mod backoff;
 pub mod brake;
+pub mod breaker;
 mod columns;
 pub mod conversation;
 mod error_chain;
@@ -19,16 +22,20 @@ pub mod gate;
 pub mod hold;
 pub mod id;
 pub mod limit;
+pub mod liveness;
 pub mod next;
 pub mod notification;
+pub mod question;
 pub mod queue;
 pub mod session;
 pub mod session_key;
 pub mod step;
 mod string_enum;
 pub mod task;
+pub mod timer;
 mod timestamp;
 pub mod tool;
+pub mod tool_policy;
 pub mod turn;
 
 pub use account::{InstructionLayout, KeyRole, SessionScope};
@@ -36,23 +43,28 @@ pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
 pub use brake::{StopKind, StopThen, TASK_CLOSED};
+pub use breaker::BreakerState;
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, SessionId, TaskId,
-    TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
+    SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
+pub use liveness::{RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
+pub use question::{QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::{SessionKey, SessionOf};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
+pub use timer::{TimerKind, TimerState};
 pub use timestamp::Timestamp;
 pub use tool::{CallId, ToolCallState};
+pub use tool_policy::{PolicyScope, PolicyVerdict};
 pub use turn::{TurnRef, TurnState, TurnStep};

@@ -2,8 +2,9 @@
 //! decides nothing.
 
 use time::OffsetDateTime;
+use uuid::Uuid;
 
-use crate::{Gate, HoldId, NotificationState, SessionPhase, Timestamp, TurnId, string_enum::string_enum};
+use crate::{Gate, NotificationState, SessionPhase, Timestamp, TurnId, string_enum::string_enum};
 
 string_enum! {
     NextCode {
@@ -26,6 +27,12 @@ string_enum! {
         Pause = "pause",
         /// A person has to do something.
         Person = "person",
+        /// Its plan is decided.
+        Approval = "approval",
+        /// The agent's provider answers again.
+        Provider = "provider",
+        /// The agent's provider is in the settings.
+        Config = "config",
     }
 }
 
@@ -61,8 +68,8 @@ pub struct SessionNow {
     /// Its turn in progress is to end.
     pub stopping: bool,
     pub gate: Option<Gate>,
-    /// The hold that keeps it.
-    pub gate_ref: Option<HoldId>,
+    /// What keeps it: a hold, a question, a provider.
+    pub gate_ref: Option<Uuid>,
     pub gated_since: Option<Timestamp>,
     pub wake_at: Option<Timestamp>,
     /// That time has come.
@@ -130,6 +137,37 @@ fn waiting(item: &ItemNow, session: Option<&SessionNow>) -> Next {
             on: Some(WaitsOn::Pause),
             of: session.gate_ref.map(|hold| hold.to_string()),
             text: format!("{place}a person paused it: release the hold, or wait for its end"),
+            since,
+            ..queued
+        },
+        (Some(Gate::NoProgress), _) => Next {
+            code: NextCode::Waiting,
+            on: Some(WaitsOn::Person),
+            text: format!("{place}the agent went round without progress: resume the session, or send a new item"),
+            since,
+            ..queued
+        },
+        (Some(Gate::Config), _) => Next {
+            code: NextCode::Waiting,
+            on: Some(WaitsOn::Config),
+            text: format!("{place}the agent's provider is not in the operator's settings"),
+            since,
+            until: session.wake_at,
+            ..queued
+        },
+        (Some(Gate::Provider), _) => Next {
+            code: NextCode::Waiting,
+            on: Some(WaitsOn::Provider),
+            text: format!("{place}the agent's provider takes no calls at the moment: it is tried again at `until`"),
+            since,
+            until: session.wake_at,
+            ..queued
+        },
+        (Some(Gate::Approval), _) => Next {
+            code: NextCode::Waiting,
+            on: Some(WaitsOn::Approval),
+            of: session.gate_ref.map(|question| question.to_string()),
+            text: format!("{place}the task's plan awaits approval: answer the question, or send a message"),
             since,
             ..queued
         },
@@ -253,6 +291,30 @@ mod tests {
             Some(1),
             Some(parked(Gate::Pause, Some(at(30)))),
             "waiting pause 20 0 place 1: a person paused it: release the hold, or wait for its end",
+        );
+        check(
+            Queued,
+            Some(1),
+            Some(parked(Gate::NoProgress, None)),
+            "waiting person 20 0 place 1: the agent went round without progress: resume the session, or send a new item",
+        );
+        check(
+            Queued,
+            Some(1),
+            Some(parked(Gate::Config, Some(at(30)))),
+            "waiting config 20 30 place 1: the agent's provider is not in the operator's settings",
+        );
+        check(
+            Queued,
+            Some(1),
+            Some(parked(Gate::Provider, Some(at(30)))),
+            "waiting provider 20 30 place 1: the agent's provider takes no calls at the moment: it is tried again at `until`",
+        );
+        check(
+            Queued,
+            Some(1),
+            Some(parked(Gate::Approval, None)),
+            "waiting approval 20 0 place 1: the task's plan awaits approval: answer the question, or send a message",
         );
         check(
             Queued,

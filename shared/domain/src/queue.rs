@@ -125,9 +125,9 @@ impl Gate {
     /// Whether the edit opens the gate. Another order or another text may end the waiting of a run.
     pub fn is_opened_by_edit(self, op: QueueOp) -> bool {
         match self {
-            Gate::Stopped => matches!(op, QueueOp::Promote | QueueOp::Steer | QueueOp::Inject),
+            Gate::Stopped | Gate::NoProgress => matches!(op, QueueOp::Promote | QueueOp::Steer | QueueOp::Inject),
             Gate::Collect => true,
-            Gate::Pause | Gate::Later => false,
+            Gate::Pause | Gate::Config | Gate::Provider | Gate::Approval | Gate::Later => false,
         }
     }
 }

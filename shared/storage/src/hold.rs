@@ -11,12 +11,11 @@ use std::collections::HashMap;
 
 use contracts::{
     Timestamp,
-    event::{Event, HoldChanged, SessionGated},
-    session::SessionResolved,
+    event::{Event, HoldChanged},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Gate, Generation, HoldId, HoldRunning, HoldScope, SessionId, StopKind,
-    StopThen, TaskId, TurnId, hold::Hold,
+    AccountId, Actor, ActorKind, Gate, HoldId, HoldRunning, HoldScope, SessionId, StopKind, StopThen, TaskId, TurnId,
+    hold::Hold,
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
@@ -27,7 +26,7 @@ use crate::{
     session::{
         SessionName,
         sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock},
-        sessions_park::sessions_unpark,
+        sessions_park::{IS_PARKING, sessions_open},
         turn_stop::{StopRequest, turn_stop},
     },
     setting::fresh_id,
@@ -208,7 +207,11 @@ pub async fn hold_release(
     count(tx, account).await?;
     if let Some(row) = &released {
         messages.push(changed(account, row, setting));
-        messages.extend(sessions_open(tx, account, row.id, setting).await?.1);
+        messages.extend(
+            sessions_open(tx, account, (Gate::Pause, row.id.into()), SESSIONS_MAX, setting)
+                .await?
+                .1,
+        );
     }
     Ok((released.is_some(), messages))
 }
@@ -301,77 +304,9 @@ async fn turns_stop(
     Ok((found.len(), messages.collect()))
 }
 
-#[derive(FromQueryResult)]
-struct ParkedRow {
-    id: SessionId,
-    key: String,
-    generation: Generation,
-    agent_id: Option<AgentId>,
-    queued: i32,
-    queue_tail: i64,
-    /// As its client spelled it.
-    task: Option<TaskId>,
-}
-
-/// Sessions that a hold keeps. Relies on index session_gated, whose order is requested, and on the primary key of tasks.
-pub const PARKED_BY: &str = "
-    select s.id, s.key, s.generation, s.agent_id, s.queued, s.queue_tail, k.display_id as task
-    from (select * from session s where s.account_id = $1 and s.gate_ref = $2
-          order by s.account_id, s.gate_ref, s.id limit $3 for no key update skip locked) s
-    left join task k on k.account_id = any (array[s.account_id]) and k.id = s.task_id";
-
-/// Unparks sessions that a released hold keeps. Gives how many.
-async fn sessions_open(
-    tx: &Tx,
-    account: &AccountId,
-    hold: HoldId,
-    setting: &Setting<'_>,
-) -> Result<(usize, Vec<Owned>), StorageError> {
-    let values = [account.into(), hold.into(), SESSIONS_MAX.into()];
-    let parked: Vec<ParkedRow> = tx.rows("find sessions of a hold", PARKED_BY, values).await?;
-    let names: Vec<SessionName> = parked.iter().map(|row| (account.clone(), row.id)).collect();
-    sessions_unpark(tx, &names).await?;
-    let messages = parked
-        .iter()
-        .flat_map(|row| opened(account, hold, row, setting))
-        .collect();
-    Ok((parked.len(), messages))
-}
-
-/// The event of an unparked session, and the wake-up for delivery. A hold keeps a session once, so its id makes theirs unique:
-/// the broker would take a repeated wake-up for a duplicate.
-fn opened(account: &AccountId, hold: HoldId, row: &ParkedRow, setting: &Setting<'_>) -> [Owned; 2] {
-    let released = SessionGated {
-        session_id: row.id,
-        session_key: row.key.clone(),
-        generation: row.generation,
-        agent_id: row.agent_id,
-        gate: Gate::Pause,
-        queued: row.queued.unsigned_abs(),
-    };
-    let id = format!("{}:{hold}", row.id);
-    let event = setting.event(account, row.task.as_ref(), &id, Event::SessionReleased(released));
-    let wake_up = SessionResolved {
-        account: account.clone(),
-        task: row.task.clone(),
-        session_id: row.id,
-        session_key: row.key.clone(),
-        generation: row.generation,
-        agent_id: row.agent_id,
-        position: row.queue_tail,
-    };
-    [
-        event,
-        setting.message(&format!("{}:{hold}", wake_up.message_id()), &wake_up),
-    ]
-}
-
 const UNSETTLED: &str = "
     select id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, created_at, released_at, released_by
     from hold where account_id = $1 and id = $2 and unsettled for update skip locked";
-
-/// Relies on index session_gated.
-pub const IS_PARKING: &str = "select true from session s where s.account_id = $1 and s.gate_ref = $2 limit 1";
 
 const SETTLE: &str = "
     update hold set unsettled = false
@@ -389,7 +324,7 @@ pub async fn hold_settle(
         return Ok((0, Vec::new()));
     };
     let (found, messages) = match row.released_at {
-        Some(_) => sessions_open(tx, account, hold, setting).await?,
+        Some(_) => sessions_open(tx, account, (Gate::Pause, hold.into()), SESSIONS_MAX, setting).await?,
         None if row.running == HoldRunning::Stop => turns_stop(tx, account, &row, setting).await?,
         None => (0, Vec::new()),
     };

@@ -247,7 +247,7 @@ impl Database {
             session: session.name(),
             phase: state.phase,
             gate: Gate::Collect,
-            hold: None,
+            gate_ref: None,
             wake_ms: ms,
         })
     }

@@ -10,7 +10,7 @@ use contracts::{
     event::{Event, SessionGated},
     tools::OfferContext,
 };
-use domain::{AccountId, Gate, HoldId, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, hold::Held};
+use domain::{AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, hold::Held};
 use storage::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -204,7 +204,7 @@ impl Starter {
                 continue;
             };
             let wake_ms = kept.left_ms.map_or(look_ms, |left| left.clamp(1, look_ms));
-            let Some(park) = park(&session, Gate::Pause, Some(kept.hold.id), wake_ms) else {
+            let Some(park) = park(&session, Gate::Pause, Some(kept.hold.id.into()), wake_ms) else {
                 continue;
             };
             starting.parked.push(park);
@@ -335,13 +335,13 @@ impl Starter {
     }
 }
 
-fn park(session: &LockedSession, gate: Gate, hold: Option<HoldId>, wake_ms: i64) -> Option<Park> {
+fn park(session: &LockedSession, gate: Gate, gate_ref: Option<Uuid>, wake_ms: i64) -> Option<Park> {
     let state = possible(session.facts.state().on(SessionEvent::Parked), session, None)?;
     Some(Park {
         session: session.name(),
         phase: state.phase,
         gate,
-        hold,
+        gate_ref,
         wake_ms,
     })
 }

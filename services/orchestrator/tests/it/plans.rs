@@ -14,8 +14,12 @@ use storage::{
     Accounts, Database, Role, hold,
     outbox::OUTBOX_SHARES,
     session::{
-        queue_edit, session_release::SESSION_RELEASE, sessions_close, sessions_lock::SESSIONS_LOCK,
-        sessions_park::SESSIONS_UNPARK, turn_stop::TURN_STOP,
+        queue_edit,
+        session_release::SESSION_RELEASE,
+        sessions_close,
+        sessions_lock::SESSIONS_LOCK,
+        sessions_park::{self, SESSIONS_UNPARK},
+        turn_stop::TURN_STOP,
     },
 };
 use testkit::{
@@ -42,8 +46,8 @@ const STATEMENTS: [Planned; 39] = [
         4,
         &["turn_open of the account", "session_pkey", "task_pkey"],
     ),
-    (hold::PARKED_BY, 3, &["session_gated", "task_pkey"]),
-    (hold::IS_PARKING, 2, &["session_gated"]),
+    (sessions_park::PARKED_BY, 3, &["session_gated", "task_pkey"]),
+    (sessions_park::IS_PARKING, 2, &["session_gated"]),
     (holds::store::AFFECTED_OF_AGENT, 3, &["session_of_agent"]),
     (
         holds::store::AFFECTED_OF_TASK,

@@ -1,12 +1,19 @@
 //! Parks sessions behind a gate, and unparks them. A parked session is in phase `backoff` without a turn; it uses no attempt and
 //! holds no lease. The caller holds the sessions' locks.
 
-use domain::{Gate, HoldId, SessionPhase};
+use contracts::{
+    event::{Event, SessionGated},
+    session::SessionResolved,
+};
+use domain::{AccountId, AgentId, Gate, Generation, SessionId, SessionPhase, TaskId};
+use sea_orm::FromQueryResult;
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::SessionName;
 use crate::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
+    outbox::Owned,
     statement::{column, pairs},
 };
 
@@ -16,8 +23,8 @@ pub struct Park {
     /// As the state table says.
     pub phase: SessionPhase,
     pub gate: Gate,
-    /// The hold that keeps it, if the gate is one.
-    pub hold: Option<HoldId>,
+    /// What keeps it, as the gate says: a hold, a question, a provider.
+    pub gate_ref: Option<Uuid>,
     /// When to look again.
     pub wake_ms: i64,
 }
@@ -25,11 +32,11 @@ pub struct Park {
 /// The same gate again counts a look. Relies on the primary key.
 pub const SESSIONS_PARK: &str = "
     update session s set phase = p.phase, lease_owner = null, gate = p.gate,
-        gate_ref = nullif(p.hold, '00000000-0000-0000-0000-000000000000'), wake_at = now() + p.wake_ms * interval '1 millisecond',
+        gate_ref = nullif(p.gate_ref, '00000000-0000-0000-0000-000000000000'), wake_at = now() + p.wake_ms * interval '1 millisecond',
         gated_since = case when s.gate = p.gate then s.gated_since else now() end,
         gate_looks = case when s.gate = p.gate then s.gate_looks + 1 else 0 end
     from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::uuid[])
-        as p (account_id, id, phase, gate, wake_ms, hold)
+        as p (account_id, id, phase, gate, wake_ms, gate_ref)
     where s.account_id = any (array[p.account_id]) and s.id = p.id";
 
 pub async fn sessions_park(tx: &Tx, parks: &[Park]) -> Result<(), StorageError> {
@@ -42,7 +49,7 @@ pub async fn sessions_park(tx: &Tx, parks: &[Park]) -> Result<(), StorageError> 
         column(parks, |park| park.phase),
         column(parks, |park| park.gate),
         column(parks, |park| park.wake_ms),
-        column(parks, |park| park.hold.map_or(Uuid::nil(), Uuid::from)),
+        column(parks, |park| park.gate_ref.unwrap_or_default()),
     ];
     tx.execute("park sessions", SESSIONS_PARK, values).await.map(|_| ())
 }
@@ -80,4 +87,75 @@ pub async fn sessions_look(tx: &Tx, sessions: &[SessionName]) -> Result<(), Stor
     tx.execute("look at parked sessions", SESSIONS_LOOK, values)
         .await
         .map(|_| ())
+}
+
+#[derive(FromQueryResult)]
+struct ParkedRow {
+    id: SessionId,
+    key: String,
+    generation: Generation,
+    agent_id: Option<AgentId>,
+    queued: i32,
+    queue_tail: i64,
+    gated_since: Option<OffsetDateTime>,
+    /// As its client spelled it.
+    task: Option<TaskId>,
+}
+
+/// Sessions that a hold, a question or a provider keeps. Relies on index session_gated, whose order is requested, and on the
+/// primary key of tasks.
+pub const PARKED_BY: &str = "
+    select s.id, s.key, s.generation, s.agent_id, s.queued, s.queue_tail, s.gated_since, k.display_id as task
+    from (select * from session s where s.account_id = $1 and s.gate_ref = $2
+          order by s.gate_ref, s.account_id, s.id limit $3 for no key update skip locked) s
+    left join task k on k.account_id = any (array[s.account_id]) and k.id = s.task_id";
+
+/// Relies on index session_gated.
+pub const IS_PARKING: &str = "select true from session s where s.account_id = $1 and s.gate_ref = $2 limit 1";
+
+/// Locks and unparks sessions of the account that this keeps, at most so many; those that are locked are left. Gives how many,
+/// and their events and wake-ups.
+pub async fn sessions_open(
+    tx: &Tx,
+    account: &AccountId,
+    (gate, gate_ref): (Gate, Uuid),
+    sessions_max: i64,
+    setting: &Setting<'_>,
+) -> Result<(usize, Vec<Owned>), StorageError> {
+    let values = [account.into(), gate_ref.into(), sessions_max.into()];
+    let parked: Vec<ParkedRow> = tx.rows("find parked sessions", PARKED_BY, values).await?;
+    let names: Vec<SessionName> = parked.iter().map(|row| (account.clone(), row.id)).collect();
+    sessions_unpark(tx, &names).await?;
+    let messages = parked
+        .iter()
+        .flat_map(|row| opened(account, (gate, gate_ref), row, setting))
+        .collect();
+    Ok((parked.len(), messages))
+}
+
+/// The event of an unparked session, and the wake-up for delivery. The time of its parking makes theirs unique: the broker
+/// would take a repeated wake-up for a duplicate.
+fn opened(account: &AccountId, (gate, gate_ref): (Gate, Uuid), row: &ParkedRow, setting: &Setting<'_>) -> [Owned; 2] {
+    let released = SessionGated {
+        session_id: row.id,
+        session_key: row.key.clone(),
+        generation: row.generation,
+        agent_id: row.agent_id,
+        gate,
+        queued: row.queued.unsigned_abs(),
+    };
+    let since = row.gated_since.map_or(0, OffsetDateTime::unix_timestamp_nanos);
+    let id = format!("{}:{gate_ref}:{since}", row.id);
+    let event = setting.event(account, row.task.as_ref(), &id, Event::SessionReleased(released));
+    let wake_up = SessionResolved {
+        account: account.clone(),
+        task: row.task.clone(),
+        session_id: row.id,
+        session_key: row.key.clone(),
+        generation: row.generation,
+        agent_id: row.agent_id,
+        position: row.queue_tail,
+    };
+    let id = format!("{}:{gate_ref}:{since}", wake_up.message_id());
+    [event, setting.message(&id, &wake_up)]
 }

@@ -4,9 +4,10 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded,
-        ProviderSessionMismatched, QueueChanged, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened,
-        TaskCreated, TaskStatusChanged, TurnFinished, TurnStarted,
+        AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
+        ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
+        SessionLeaseReleased, SessionOpened, TaskChanged, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
+        TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -16,9 +17,10 @@ use contracts::{
     tool::{ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
-    MessageId, NotificationId, QueueMode, QueueOp, SessionId, SessionKind, StopKind, TaskId, TaskStatus, ToolCallState,
-    TurnId, TurnState,
+    AccountId, Actor, ActorKind, AgentId, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
+    HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode,
+    QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId,
+    TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -347,6 +349,137 @@ fn turn_finished(state: TurnState) -> TurnFinished {
     }
 }
 
+/// Questions, timers, recovery, tool policies and providers.
+fn control() -> Vec<Sample> {
+    let changed = |kind: QuestionKind| QuestionChanged {
+        question_id: QuestionId(Uuid::from_u128(9)),
+        kind,
+        agent_id: Some(agent()),
+        session_id: Some(session()),
+        turn_id: Some(turn()),
+        title: "Which database?".to_owned(),
+        audience: vec!["role:member".to_owned()],
+        verdict: None,
+        by: None,
+        reason: None,
+        lapse_at: Some(at()),
+    };
+    let mut all = Vec::new();
+    for &kind in QuestionKind::ALL {
+        let reason = Some("not needed any more".to_owned());
+        let ended = QuestionChanged {
+            by: Some(actor(ActorKind::User)),
+            ..changed(kind)
+        };
+        let answered = QuestionChanged {
+            verdict: (kind != QuestionKind::Question).then_some(Verdict::Approved),
+            ..ended.clone()
+        };
+        let withdrawn = QuestionChanged { reason, ..ended };
+        all.extend([
+            event(Some(task()), kind.as_str(), Event::QuestionOpened(changed(kind))),
+            event(Some(task()), kind.as_str(), Event::QuestionAnswered(answered)),
+            event(Some(task()), kind.as_str(), Event::QuestionWithdrawn(withdrawn)),
+            event(Some(task()), kind.as_str(), Event::QuestionLapsed(changed(kind))),
+            event(Some(task()), kind.as_str(), Event::QuestionCancelled(changed(kind))),
+        ]);
+    }
+    for &kind in TimerKind::ALL {
+        for &state in TimerState::ALL {
+            let changed = TimerChanged {
+                timer_id: TimerId(Uuid::from_u128(10)),
+                kind,
+                state,
+                agent_id: Some(agent()),
+                session_id: Some(session()),
+                due_at: at(),
+                reason: (state == TimerState::Cleared).then(|| "task closed".to_owned()),
+            };
+            all.push(event(
+                Some(task()),
+                &format!("{kind} {state}"),
+                Event::TimerChanged(changed),
+            ));
+        }
+    }
+    for &cause in RecoveryCause::ALL {
+        let recovery = TaskRecovery {
+            recovery_id: RecoveryId(Uuid::from_u128(11)),
+            agent_id: Some(agent()),
+            cause,
+            since: at(),
+            detail: "nothing moves it on".to_owned(),
+        };
+        all.push(event(
+            Some(task()),
+            cause.as_str(),
+            Event::TaskStalled(recovery.clone()),
+        ));
+        all.push(event(Some(task()), cause.as_str(), Event::TaskNeedsPerson(recovery)));
+        for &state in RecoveryState::ALL {
+            let changed = RecoveryChanged {
+                recovery_id: RecoveryId(Uuid::from_u128(11)),
+                agent_id: Some(agent()),
+                cause,
+                state,
+                attempts: 1,
+                reason: (state == RecoveryState::Closed).then(|| "superseded".to_owned()),
+            };
+            all.push(event(
+                Some(task()),
+                &format!("{cause} {state}"),
+                Event::RecoveryChanged(changed),
+            ));
+        }
+    }
+    for &scope in PolicyScope::ALL {
+        for &verdict in PolicyVerdict::ALL {
+            let changed = ToolPolicyChanged {
+                policy_id: ToolPolicyId(Uuid::from_u128(12)),
+                scope,
+                scope_id: "proj-7".to_owned(),
+                tool: "task_*".to_owned(),
+                visible: Some(true),
+                verdict: Some(verdict),
+                revision: 2,
+                removed: verdict == PolicyVerdict::Allow,
+                by: actor(ActorKind::User),
+            };
+            all.push(event(
+                None,
+                &format!("{scope} {verdict}"),
+                Event::ToolPolicyChanged(changed),
+            ));
+        }
+    }
+    for what in [
+        TaskPart::Stages,
+        TaskPart::Stage,
+        TaskPart::PlanGate,
+        TaskPart::Handover,
+        TaskPart::BlockedOn,
+    ] {
+        let changed = TaskChanged {
+            what,
+            by: actor(ActorKind::User),
+            detail: "in a few words".to_owned(),
+        };
+        all.push(event(Some(task()), &format!("{what:?}"), Event::TaskChanged(changed)));
+    }
+    let provider = |state| ProviderChanged {
+        key: "claude".to_owned(),
+        state,
+        class: (state != BreakerState::Closed).then(|| "quota".to_owned()),
+        until: (state != BreakerState::Closed).then(at),
+    };
+    all.extend([
+        event(None, "", Event::ProviderOpened(provider(BreakerState::Open))),
+        event(None, "", Event::ProviderProbing(provider(BreakerState::Probing))),
+        event(None, "", Event::ProviderClosed(provider(BreakerState::Closed))),
+    ]);
+    all
+}
+
 fn events() -> Vec<Sample> {
     let of_task = |detail: &str, what: Event| event(Some(task()), detail, what);
     let mut all: Vec<Sample> = TaskStatus::ALL
@@ -416,6 +549,7 @@ fn events() -> Vec<Sample> {
         };
         event(None, scope.as_str(), Event::HoldChanged(changed))
     }));
+    all.extend(control());
     all.extend(QueueOp::ALL.iter().map(|&op| {
         let changed = QueueChanged {
             session_id: session(),
