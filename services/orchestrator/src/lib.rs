@@ -31,6 +31,7 @@ pub mod openapi;
 pub mod paging;
 pub mod permission;
 pub mod queue;
+pub mod recovery;
 pub mod route;
 pub mod routes;
 pub mod service;
@@ -58,6 +59,7 @@ pub fn nouns() -> Vec<route::Noun> {
         sessions::http::noun(),
         holds::http::noun(),
         queue::http::noun(),
+        recovery::http::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),
     ]

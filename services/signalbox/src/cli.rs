@@ -68,6 +68,8 @@ pub(crate) enum Command {
     Cancel(CancelArgs),
     /// Show what waits in a session and why, and change it
     Queue(QueueArgs),
+    /// Say what moves a task next
+    Next(NextArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
     Release(ReleaseArgs),
     /// Show the turns of sessions, or one turn in full
@@ -403,6 +405,14 @@ pub(crate) struct QueueTurnArgs {
     /// Only if this turn is in progress
     #[arg(long, value_name = "ID")]
     pub(crate) turn: Option<TurnId>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NextArgs {
+    /// The task's id; without it, all tasks that have not ended
+    pub(crate) task: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
 }
 
 #[derive(Args, Debug)]

@@ -20,6 +20,7 @@ pub mod next;
 pub mod notifications;
 pub mod problem;
 pub mod queue;
+pub mod recoveries;
 pub mod sessions;
 pub mod tasks;
 pub mod text;

@@ -108,3 +108,8 @@ select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('sess
        'stop', case when h.name = 'timed' then '2999-01-01'::timestamptz end, case when h.ended then now() end, case when h.ended then '{secret}' end
 from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
 update account set holds = 2 where id = '{account}';
+
+-- One that a person has to see to, of a task that has other facts by now; and one that was closed.
+insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, reason, since, ended_at)
+select '{account}', pg_temp.uid('recovery/' || r.name), 'live-1', r.cause, '', r.state, '{secret}', r.reason, now(), r.ended_at
+from (values ('open', 'given_up', 'person', null, null), ('over', 'stranded', 'closed', '{secret}', now())) as r (name, cause, state, reason, ended_at);

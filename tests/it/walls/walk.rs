@@ -95,6 +95,7 @@ impl Walk<'_> {
         let mut ids = self.ids.clone();
         ids.insert("cursor", self.field.cursors(self.tenant).await);
         self.requests(reading(self.tenant, &ids)).await;
+        self.stranded().await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
         // Statements of periodic work.
@@ -477,6 +478,29 @@ impl Walk<'_> {
                 .await;
             self.house.until(account, &id, "delivered").await;
         }
+    }
+
+    /// A task that nothing moves on for an hour: its agent is told. What failed before has other facts by now.
+    async fn stranded(&mut self) {
+        let account = &self.tenant.account;
+        self.api("PATCH", "", &json!({"liveness": "recover"})).await;
+        let task = json!({"id": "LEFT-1", "title": "t", "assignees": ["coder"]});
+        self.api("POST", "/tasks", &task).await;
+        let left =
+            "update task set updated_at = updated_at - interval '1 hour' where account_id = 'alder' and id = 'left-1'";
+        sqlx::query(left)
+            .execute(&self.house.world.database.owner)
+            .await
+            .expect("an hour passes");
+        self.house.kill(Role::Orchestrator);
+        self.trials.next_step();
+        self.house.up().await;
+        let told = "select notification_id from recovery where account_id = 'alder' and task_id = 'left-1'";
+        let item = eventually("its agent is told", || async {
+            self.house.world.database.texts(told).await.pop()
+        })
+        .await;
+        self.house.until(account, &item, "delivered").await;
     }
 
     async fn agent_goes(&self) {

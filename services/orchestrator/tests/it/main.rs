@@ -14,6 +14,7 @@ mod pages;
 mod plans;
 mod problems;
 mod queue;
+mod recovery;
 mod replies;
 mod seed;
 mod service;

@@ -6,6 +6,7 @@ pub(crate) mod demo_agent;
 pub(crate) mod health;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;
+pub(crate) mod next;
 pub(crate) mod notifications;
 pub(crate) mod notify;
 pub(crate) mod pause;

@@ -3,14 +3,15 @@
 //! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
+use domain::{AccountId, Actor, CloseReason, NotificationId, TASK_CLOSED, TaskId, TaskStatus, TurnId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use crate::activity::activity_insert;
 use crate::{
     Setting, StorageError, Tx,
+    activity::activity_insert,
     outbox::Owned,
+    recovery::recoveries_close,
     session::{
         Closing,
         sessions_close::{ClosedSession, Cut, Scope, close},
@@ -52,7 +53,11 @@ struct TaskRow {
 
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
 const TASK_LOCK: &str = "select status, display_id from task where account_id = $1 and id = $2 for no key update";
-const TASK_SET: &str = "update task set status = $3, updated_at = $4 where account_id = $1 and id = $2";
+/// Who moves a task on is of the time that it is blocked.
+const TASK_SET: &str = "
+    update task set status = $3, updated_at = $4, blocked_owner = case when $3 = 'blocked' then blocked_owner end,
+        blocked_action = case when $3 = 'blocked' then blocked_action end
+    where account_id = $1 and id = $2";
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
 
 #[derive(FromQueryResult)]
@@ -124,6 +129,8 @@ pub async fn task_status_set(
         moved.carried = closed.carried;
         moved.stopping = closed.stopping;
         moved.messages.extend(closed.messages);
+        let closed = recoveries_close(tx, asked.account, &task, TASK_CLOSED, setting).await?;
+        moved.messages.extend(closed);
     }
     Ok(Some(moved))
 }
