@@ -1,6 +1,7 @@
 //! Closes sessions and gives every waiting item its outcome. The rule is in `verdict.rs`, pure; the writes are here.
 //!
-//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items. Items
+//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items, then the timers,
+//! which are cleared. Items
 //! of a task may wait in a session that stays open (`session_scope = agent`): that session is locked too, since a
 //! caller must lock the session before it takes an item off its queue. The resolver locks session rows and then inserts
 //! items, so the second of the two sees the first one's writes: an item is either judged here, or finds its session
@@ -28,6 +29,7 @@ use crate::{
     outbox::{Owned, outbox_insert},
     setting::fresh_id,
     statement::column,
+    timer::{self, timers_clear},
 };
 
 /// The reason for an agent that was removed.
@@ -330,6 +332,11 @@ pub(crate) async fn close(
 
     let ended = |row| ended_messages(account, row, reason, setting);
     let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
+    let timers = match scope {
+        Scope::Task(task) => timer::Scope::Task(task),
+        Scope::Agent(agent) => timer::Scope::Agent(agent),
+    };
+    messages.extend(timers_clear(tx, account, timers, cancel_reason(scope), setting).await?);
     messages.extend(stops.iter().map(|stop| setting.message(&stop.message_id(), stop)));
     for (n, items) in cancelled.chunks(EVENTS_MAX).enumerate() {
         let told = items.iter().map(|item| {
