@@ -23,6 +23,7 @@ pub mod queue;
 pub mod sessions;
 pub mod tasks;
 pub mod text;
+pub mod timers;
 pub mod turns;
 
 pub use list::Items;

@@ -9,6 +9,7 @@
 //! others do not wait.
 
 use contracts::{
+    Timestamp,
     event::{Event, TimerChanged},
     notification::NotificationMessage,
 };
@@ -19,7 +20,7 @@ use domain::{
 use sea_orm::{FromQueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
-use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+use time::OffsetDateTime;
 
 use crate::{
     Setting, StorageError, Tx,
@@ -106,7 +107,7 @@ macro_rules! returning {
 pub const TIMER_SET: &str = concat!(
     "insert into timer as t (account_id, id, kind, key, due_at, task_id, session_id, agent_id, note, payload, chain)
      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-     on conflict (account_id, kind, key) where state = 'waiting' do update set key = excluded.key",
+     on conflict (account_id, kind, key) where state = 'waiting' do update set state = 'waiting'",
     returning!("t.id <> $2")
 );
 
@@ -405,13 +406,7 @@ impl DueTimer {
 
 /// What the agent is told. Pure.
 fn later(set_at: OffsetDateTime, due_at: OffsetDateTime, note: &str) -> String {
-    let shown = |at: OffsetDateTime| {
-        let at = at
-            .replace_nanosecond(0)
-            .expect("0 is in range")
-            .to_offset(time::UtcOffset::UTC);
-        at.format(&Rfc3339).expect("a UTC time is printable")
-    };
+    let shown = |at: OffsetDateTime| Timestamp::from(at.replace_nanosecond(0).expect("0 is in range"));
     format!(
         "At {} you asked to look again at {}. Your note:\n\n{note}",
         shown(set_at),

@@ -5,6 +5,7 @@
 //! The texts are for models, and pinned by golden files. They name no other tool: a gateway may offer tools under other
 //! names.
 
+pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
 pub mod task_history;
@@ -22,6 +23,7 @@ macro_rules! each_tool {
             task_status
             task_message
             response_request
+            check_later
             no_reply
         }
     };
@@ -58,6 +60,8 @@ pub struct ToolDefinition {
     pub offered_to: Audience,
     pub effect: ToolEffect,
     pub reach: Reach,
+    /// It has statements of its own: its call has a transaction alone.
+    pub alone: bool,
     /// It may move the task in its arguments, and so close sessions: decides the lock order.
     pub moves_task: bool,
     /// Where it is served besides `/agent/tools/{name}`.
@@ -182,6 +186,7 @@ mod tests {
                     "ids": tool.ids.iter().map(|(argument, of)| (*argument, format!("{of:?}"))).collect::<Vec<_>>(),
                     "effect": format!("{:?}", tool.effect),
                     "reach": format!("{:?}", tool.reach),
+                    "alone": tool.alone,
                     "moves_task": tool.moves_task,
                     "short_form": tool.short_form,
                     "wording": tool.wording.iter().map(|(section, text)| (format!("{section:?}"), *text)).collect::<Vec<_>>(),
@@ -224,7 +229,7 @@ mod tests {
     const NAME_CHARS_MAX: u64 = 256;
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
-    /// text as short as a name counts as one, unless it is a word of a list.
+    /// text as short as a name counts as one, unless it is a word of a list or a time.
     #[test]
     fn every_argument_that_can_name_something_is_declared() {
         for tool in all() {
@@ -239,7 +244,7 @@ mod tests {
                 let kind = value["type"].as_str().unwrap();
                 assert!(["string", "integer", "boolean"].contains(&kind), "{of} is {kind}");
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name = kind == "string" && value["enum"].is_null() && is_short;
+                let is_name = kind == "string" && value["enum"].is_null() && value["format"].is_null() && is_short;
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));

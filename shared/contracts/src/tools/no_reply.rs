@@ -30,6 +30,7 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::Everyone,
         effect: ToolEffect::None,
         reach: Reach::OwnTask,
+        alone: false,
         moves_task: false,
         short_form: None,
         wording: &[(

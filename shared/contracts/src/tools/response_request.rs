@@ -58,6 +58,7 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::Everyone,
         effect: ToolEffect::Write,
         reach: Reach::Account,
+        alone: false,
         moves_task: false,
         short_form: Some("/agent/response-request"),
         wording: &[

@@ -48,6 +48,7 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::WithTask,
         effect: ToolEffect::Read,
         reach: Reach::Account,
+        alone: false,
         moves_task: false,
         short_form: Some("/agent/task-history"),
         wording: &[(

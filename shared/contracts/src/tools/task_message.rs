@@ -34,6 +34,7 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::WithTask,
         effect: ToolEffect::Write,
         reach: Reach::Account,
+        alone: false,
         moves_task: false,
         short_form: Some("/agent/task-message"),
         wording: &[],

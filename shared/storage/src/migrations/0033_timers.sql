@@ -33,6 +33,7 @@ create index timer_of_task on timer (account_id, task_id) where state = 'waiting
 create index timer_of_session on timer (account_id, session_id) where state = 'waiting';
 create index timer_of_agent on timer (account_id, agent_id) where state = 'waiting';
 create index timer_item on timer (account_id, notification_id) where notification_id is not null;
+create index timer_listed on timer (account_id, task_id, id) where task_id is not null;
 create index timer_ended on timer (account_id, ended_at) where ended_at is not null;
 alter table timer enable row level security;
 alter table timer force row level security;
