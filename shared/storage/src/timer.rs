@@ -17,7 +17,7 @@ use domain::{
     AccountId, Actor, AgentId, Conversation, NotificationId, QueueLimits, SessionId, TaskId, TimerId, TimerKind,
     TimerState,
 };
-use sea_orm::{FromQueryResult, TryGetableFromJson, Value};
+use sea_orm::{FromQueryResult, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use time::OffsetDateTime;
@@ -74,7 +74,8 @@ pub struct CheckLater {
 #[derive(Clone, Copy, Debug)]
 pub enum Scope<'a> {
     Task(&'a TaskId),
-    Session(SessionId),
+    /// Those of the agent on the task.
+    AgentOn(AgentId, &'a TaskId),
     Agent(AgentId),
     Key(TimerKind, &'a str),
     One(TimerId),
@@ -175,9 +176,9 @@ macro_rules! clear {
     };
 }
 
-/// Each relies on the index of its scope: timer_of_task, timer_of_session, timer_of_agent, timer_key, timer_pkey.
+/// Each relies on the index of its scope: timer_of_task, timer_of_agent, timer_key, timer_pkey.
 pub const CLEAR_OF_TASK: &str = clear!("w.task_id = $4");
-pub const CLEAR_OF_SESSION: &str = clear!("w.session_id = $4");
+pub const CLEAR_OF_AGENT_ON: &str = clear!("w.task_id = $4 and w.agent_id = $5");
 pub const CLEAR_OF_AGENT: &str = clear!("w.agent_id = $4");
 pub const CLEAR_OF_KEY: &str = clear!("w.kind = $4 and w.key = $5");
 pub const CLEAR_ONE: &str = clear!("w.id = $4");
@@ -192,7 +193,7 @@ pub async fn timers_clear(
 ) -> Result<Vec<Owned>, StorageError> {
     let (sql, of): (_, Vec<Value>) = match scope {
         Scope::Task(task) => (CLEAR_OF_TASK, vec![task.key().into()]),
-        Scope::Session(session) => (CLEAR_OF_SESSION, vec![session.into()]),
+        Scope::AgentOn(agent, task) => (CLEAR_OF_AGENT_ON, vec![task.key().into(), agent.into()]),
         Scope::Agent(agent) => (CLEAR_OF_AGENT, vec![agent.into()]),
         Scope::Key(kind, key) => (CLEAR_OF_KEY, vec![kind.into(), key.into()]),
         Scope::One(timer) => (CLEAR_ONE, vec![timer.into()]),
@@ -225,10 +226,8 @@ pub struct DueTimer {
     /// As its client spelled it.
     task: Option<TaskId>,
     note: String,
-    check_later: Option<CheckLater>,
+    payload: serde_json::Value,
 }
-
-impl TryGetableFromJson for CheckLater {}
 
 /// Whether this transaction is the only one that fires the account's timers.
 pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_lock(hashtextextended('timers ' || $1, 0)) as alone offset 0) l where l.alone";
@@ -236,8 +235,7 @@ pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_loc
 /// The oldest due timers of an account, of the kinds that this version fires. Relies on timer_due_of_account, whose order is
 /// requested, and on the primary key of tasks.
 pub const TIMERS_DUE: &str = "
-    select t.id, t.kind, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, t.note,
-           case when t.kind = 'check_later' then t.payload end as check_later
+    select t.id, t.kind, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, t.note, t.payload
     from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at <= now() and t.kind = 'check_later'
           order by t.account_id, t.due_at, t.id limit $2) t
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id";
@@ -294,9 +292,8 @@ pub async fn timers_fire(
     for (n, timer) in due.iter().enumerate() {
         match timer.kind {
             TimerKind::CheckLater => {
-                let asked = timer.check_later;
-                let asked =
-                    asked.ok_or_else(|| StorageError::unreadable(ATTEMPT, "a check_later without its payload"))?;
+                let asked = serde_json::from_value(timer.payload.clone());
+                let asked: CheckLater = asked.map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
                 let (conversation, id, message) = timer.item(account, asked);
                 let mut setting = setting.clone();
                 setting.origin.cause = Some(timer.id.to_string());

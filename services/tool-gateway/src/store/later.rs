@@ -17,7 +17,7 @@ pub(crate) struct Later {
 const LATER_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('timers of ' || $1 || ' ' || $2, 0))";
 
 /// Relies on timer_of_session, turn_number and timer_item.
-pub const LATER: &str = "
+const LATER: &str = "
     select (select count(*) from timer t
             where t.account_id = $1 and t.session_id = $2 and t.state = 'waiting' and t.kind = 'check_later') as waiting,
            coalesce((select b.chain + 1

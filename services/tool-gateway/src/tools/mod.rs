@@ -52,8 +52,8 @@ pub(crate) struct Running<'a> {
     /// Id of the call's record. Ids of the rows that the call creates are derived from it.
     pub call: Uuid,
     pub account: &'a AccountId,
-    pub facts: &'a CallFacts,
     pub session: SessionId,
+    pub facts: &'a CallFacts,
     /// The task in the arguments; the caller may use it. [`task_existing`] checks whether it exists.
     pub task: Option<&'a TaskId>,
     /// Cause, hops and time of the call's effects.

@@ -57,8 +57,8 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::Everyone,
         effect: ToolEffect::Write,
         reach: Reach::OwnTask,
-        alone: true,
         moves_task: false,
+        runs_alone: true,
         short_form: None,
         wording: &[(PolicySection::Scope, WORDING)],
     }

@@ -60,10 +60,10 @@ pub struct ToolDefinition {
     pub offered_to: Audience,
     pub effect: ToolEffect,
     pub reach: Reach,
-    /// It has statements of its own: its call has a transaction alone.
-    pub alone: bool,
     /// It may move the task in its arguments, and so close sessions: decides the lock order.
     pub moves_task: bool,
+    /// It shares its transaction with no other call.
+    pub runs_alone: bool,
     /// Where it is served besides `/agent/tools/{name}`.
     pub short_form: Option<&'static str>,
     /// The tool's items in the policy, by section: whole list items, in which `{name}` stands for a tool's name as the
@@ -186,8 +186,8 @@ mod tests {
                     "ids": tool.ids.iter().map(|(argument, of)| (*argument, format!("{of:?}"))).collect::<Vec<_>>(),
                     "effect": format!("{:?}", tool.effect),
                     "reach": format!("{:?}", tool.reach),
-                    "alone": tool.alone,
                     "moves_task": tool.moves_task,
+                    "runs_alone": tool.runs_alone,
                     "short_form": tool.short_form,
                     "wording": tool.wording.iter().map(|(section, text)| (format!("{section:?}"), *text)).collect::<Vec<_>>(),
                 })

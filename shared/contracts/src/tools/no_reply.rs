@@ -30,8 +30,8 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::Everyone,
         effect: ToolEffect::None,
         reach: Reach::OwnTask,
-        alone: false,
         moves_task: false,
+        runs_alone: false,
         short_form: None,
         wording: &[(
             PolicySection::Reporting,

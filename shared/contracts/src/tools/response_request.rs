@@ -58,8 +58,8 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::Everyone,
         effect: ToolEffect::Write,
         reach: Reach::Account,
-        alone: false,
         moves_task: false,
+        runs_alone: false,
         short_form: Some("/agent/response-request"),
         wording: &[
             (

@@ -48,8 +48,8 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::WithTask,
         effect: ToolEffect::Read,
         reach: Reach::Account,
-        alone: false,
         moves_task: false,
+        runs_alone: false,
         short_form: Some("/agent/task-history"),
         wording: &[(
             PolicySection::Scope,

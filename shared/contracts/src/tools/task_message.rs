@@ -34,8 +34,8 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::WithTask,
         effect: ToolEffect::Write,
         reach: Reach::Account,
-        alone: false,
         moves_task: false,
+        runs_alone: false,
         short_form: Some("/agent/task-message"),
         wording: &[],
     }

@@ -60,8 +60,8 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::WithTask,
         effect: ToolEffect::Write,
         reach: Reach::Account,
-        alone: true,
         moves_task: true,
+        runs_alone: true,
         short_form: Some("/agent/task-status"),
         wording: &[(PolicySection::Reporting, WORDING)],
     }
