@@ -4,7 +4,7 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`],
-//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`holds`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
+//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`holds`], [`timers`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -38,6 +38,7 @@ pub mod service;
 pub mod sessions;
 pub mod settings;
 pub mod tasks;
+pub mod timers;
 pub mod turns;
 
 pub use app::App;
@@ -60,6 +61,7 @@ pub fn nouns() -> Vec<route::Noun> {
         holds::http::noun(),
         queue::http::noun(),
         recovery::http::noun(),
+        timers::http::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),
     ]

@@ -109,7 +109,7 @@ const LOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 impl Executor {
     /// Whether the call may share its transaction: its tool locks nothing but sessions, for itself alone.
     pub(crate) fn may_share(&self, name: &str) -> bool {
-        self.toolbox.find(name).is_none_or(|tool| !tool.definition.moves_task)
+        self.toolbox.find(name).is_none_or(|tool| !tool.definition.runs_alone)
     }
 
     /// Runs a call, or returns its first result.
@@ -390,6 +390,7 @@ fn run<'a>(questions: &'a Questions<'a>, case: &'a Case<'_>, setting: &'a Settin
                 questions,
                 call: case.asked.id,
                 account: &case.asked.account,
+                session: case.asked.session,
                 facts: &case.facts,
                 task: parsed.task.as_ref(),
                 setting,

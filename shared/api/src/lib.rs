@@ -24,6 +24,7 @@ pub mod recoveries;
 pub mod sessions;
 pub mod tasks;
 pub mod text;
+pub mod timers;
 pub mod turns;
 
 pub use list::Items;

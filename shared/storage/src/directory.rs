@@ -1,7 +1,7 @@
 //! Queries across accounts: ids, names and times only, through functions that the sweeper role owns. No other query may
 //! read across accounts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use domain::{AccountId, HoldId, RecoveryId, SessionId, TaskId};
 use sea_orm::FromQueryResult;
@@ -193,6 +193,36 @@ pub async fn recovery_unclosed(
     let values = [account.into(), recovery.into(), limit.into()];
     let sql = "select * from recovery_unclosed($1, $2, $3)";
     database.query_alone("find open recoveries", sql, values).await
+}
+
+#[derive(FromQueryResult)]
+struct Due {
+    account_id: AccountId,
+    is_due: Option<bool>,
+    is_walked: bool,
+}
+
+/// The search for accounts with due timers. Usually few timers are due, and one query finds their accounts. If as many are due
+/// as are read, they may be of one account: then each look also goes on through the accounts that have timers.
+#[derive(Debug, Default)]
+pub struct TimerRound {
+    after: Option<AccountId>,
+}
+
+impl TimerRound {
+    /// Accounts with due timers, each once.
+    pub async fn look(&mut self, database: &Database, limit: i32) -> Result<Vec<AccountId>, StorageError> {
+        let after = self.after.take();
+        let values = [after.as_ref().map_or("", AccountId::as_str).into(), limit.into()];
+        let sql = "select * from timer_due($1, $2)";
+        let rows: Vec<Due> = database.query_alone("find due timers", sql, values).await?;
+        let walked = rows.iter().filter(|row| row.is_walked).count();
+        let is_full = i32::try_from(walked).is_ok_and(|walked| walked >= limit);
+        self.after = rows.last().filter(|_| is_full).map(|row| row.account_id.clone());
+        let due = rows.into_iter().filter(|row| row.is_due == Some(true));
+        let due: BTreeSet<AccountId> = due.map(|row| row.account_id).collect();
+        Ok(due.into_iter().collect())
+    }
 }
 
 const SESSION_NEGLECTED: &str = "select * from session_neglected($1, $2, $3, $4)";

@@ -71,7 +71,7 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
     match name {
         "cursor" => Some("cursor"),
         "message_id" => Some("message"),
-        _ if name.contains("agent") || name == "assignees" => Some("agent"),
+        _ if name.contains("agent") || ["assignees", "from", "to"].contains(&name) => Some("agent"),
         _ if name.contains("task") => Some("task"),
         _ => None,
     }

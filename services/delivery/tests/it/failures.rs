@@ -76,7 +76,9 @@ async fn a_person_is_told_once_of_what_failed_for_good() {
     let rows = "select concat_ws(' ', cause, state, attempts) from recovery";
     assert_eq!(scene.world.database.texts(rows).await, ["given_up person 2"]);
     running.stop().await;
-    let item = testkit::enqueued("acme", scene.session).with("id", "n-3").with("kind", "recovery");
+    let item = testkit::enqueued("acme", scene.session)
+        .with("id", "n-3")
+        .with("kind", "recovery");
     item.with("position", 3).insert(&scene.world.database.owner).await;
     let running = scene.run().await;
     scene.until("n-3", "failed").await;

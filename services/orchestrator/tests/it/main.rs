@@ -21,6 +21,7 @@ mod service;
 mod sessions;
 mod stops;
 mod tasks;
+mod timers;
 mod twins;
 mod walls;
 mod world;

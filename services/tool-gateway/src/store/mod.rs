@@ -6,6 +6,7 @@
 //! transactions cannot deadlock.
 
 mod calls;
+mod later;
 mod sessions;
 mod tasks;
 
@@ -17,6 +18,7 @@ pub use sessions::{FACTS, SESSIONS_LOCK_FREE};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
 pub(crate) use calls::{EndedCall, call_find, calls_insert, is_same_request, savepoint, savepoint_rollback};
+pub(crate) use later::{Later, later};
 pub(crate) use sessions::{
     facts, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,
 };

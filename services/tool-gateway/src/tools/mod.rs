@@ -3,9 +3,10 @@
 //! A handler works inside a transaction of one or many calls: its writes and its result are committed together. Before a
 //! handler runs, the session is locked, the caller may use the tool on the task in the arguments, and the arguments match
 //! the schema. The handler checks only what needs its own queries ([`Questions`]). It returns messages for the outbox and
-//! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool that moves a task
+//! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool with statements of its own
 //! has the transaction alone.
 
+mod check_later;
 mod no_reply;
 mod questions;
 mod response_request;
@@ -14,7 +15,7 @@ mod task_message;
 mod task_status;
 
 use contracts::tools::ToolDefinition;
-use domain::{AccountId, TaskId};
+use domain::{AccountId, SessionId, TaskId};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use storage::{Setting, StorageError};
@@ -51,6 +52,7 @@ pub(crate) struct Running<'a> {
     /// Id of the call's record. Ids of the rows that the call creates are derived from it.
     pub call: Uuid,
     pub account: &'a AccountId,
+    pub session: SessionId,
     pub facts: &'a CallFacts,
     /// The task in the arguments; the caller may use it. [`task_existing`] checks whether it exists.
     pub task: Option<&'a TaskId>,

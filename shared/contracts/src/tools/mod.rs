@@ -5,6 +5,7 @@
 //! The texts are for models, and pinned by golden files. They name no other tool: a gateway may offer tools under other
 //! names.
 
+pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
 pub mod task_history;
@@ -22,6 +23,7 @@ macro_rules! each_tool {
             task_status
             task_message
             response_request
+            check_later
             no_reply
         }
     };
@@ -60,6 +62,8 @@ pub struct ToolDefinition {
     pub reach: Reach,
     /// It may move the task in its arguments, and so close sessions: decides the lock order.
     pub moves_task: bool,
+    /// It shares its transaction with no other call.
+    pub runs_alone: bool,
     /// Where it is served besides `/agent/tools/{name}`.
     pub short_form: Option<&'static str>,
     /// The tool's items in the policy, by section: whole list items, in which `{name}` stands for a tool's name as the
@@ -183,6 +187,7 @@ mod tests {
                     "effect": format!("{:?}", tool.effect),
                     "reach": format!("{:?}", tool.reach),
                     "moves_task": tool.moves_task,
+                    "runs_alone": tool.runs_alone,
                     "short_form": tool.short_form,
                     "wording": tool.wording.iter().map(|(section, text)| (format!("{section:?}"), *text)).collect::<Vec<_>>(),
                 })
@@ -224,7 +229,7 @@ mod tests {
     const NAME_CHARS_MAX: u64 = 256;
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
-    /// text as short as a name counts as one, unless it is a word of a list.
+    /// text as short as a name counts as one, unless it is a word of a list or a time.
     #[test]
     fn every_argument_that_can_name_something_is_declared() {
         for tool in all() {
@@ -239,7 +244,7 @@ mod tests {
                 let kind = value["type"].as_str().unwrap();
                 assert!(["string", "integer", "boolean"].contains(&kind), "{of} is {kind}");
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name = kind == "string" && value["enum"].is_null() && is_short;
+                let is_name = kind == "string" && value["enum"].is_null() && value["format"].is_null() && is_short;
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));

@@ -31,6 +31,7 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::None,
         reach: Reach::OwnTask,
         moves_task: false,
+        runs_alone: false,
         short_form: None,
         wording: &[(
             PolicySection::Reporting,

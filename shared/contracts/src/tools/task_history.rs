@@ -49,6 +49,7 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::Read,
         reach: Reach::Account,
         moves_task: false,
+        runs_alone: false,
         short_form: Some("/agent/task-history"),
         wording: &[(
             PolicySection::Scope,

@@ -6,9 +6,11 @@
 //! | [`task_status_set`] | task, its sessions, their queues | `done` closes in the same transaction, by any service (S3) |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
 //! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
+//! | [`handover`](fn@handover) | task, its assignees, two agents' sessions and queues, timers | what waits goes with the task |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
+mod handover;
 mod messages_post;
 mod replies_post;
 mod task_create;
@@ -16,6 +18,7 @@ mod task_status;
 
 pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, agent_remove};
+pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use task_create::{NewTask, task_create, tasks_create};

@@ -18,6 +18,7 @@
 //! | [`sessions_park`] | parks sessions behind a gate, and unparks them | delivery, [`arrivals`], orchestrator |
 //! | [`turn_stop`] | asks the turn in progress to stop | [`arrivals`], orchestrator |
 //! | [`queue_edit`](mod@queue_edit) | changes, withdraws and moves waiting items on request | orchestrator |
+//! | [`session_handover`](mod@session_handover) | moves an agent's part of a task to another agent's session | `handover` |
 //! | [`session_release`](mod@session_release) | takes a lease from its holder | orchestrator |
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
@@ -35,6 +36,7 @@ pub mod items_append_known;
 pub mod items_join;
 pub mod items_refuse;
 pub mod queue_edit;
+pub mod session_handover;
 pub mod session_release;
 pub mod sessions_close;
 pub mod sessions_lock;
