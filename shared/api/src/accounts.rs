@@ -6,7 +6,10 @@ use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::text::{Name, Text};
+use crate::{
+    questions::{PlanGate, StoredPlanGate},
+    text::{Name, Text},
+};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -40,6 +43,8 @@ pub struct AccountChange {
     /// What is done about a task that an agent has and that nothing moves on. `watch`: a person is told. `recover`: its agent is
     /// told once, then a person.
     pub liveness: Option<Liveness>,
+    /// Whether the work on a task begins with a plan that somebody approves, where the task says nothing else.
+    pub plan_gate: Option<PlanGate>,
 }
 
 /// A whole number; JSON writes one as `3` or as `3.0`.
@@ -61,7 +66,7 @@ impl TryFrom<f64> for TurnsMax {
 }
 
 /// For a field whose null differs from its absence.
-fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+pub(crate) fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -84,6 +89,8 @@ pub struct Account {
     pub turns_in_flight_max: Option<i32>,
     #[schemars(with = "Liveness")]
     pub liveness: String,
+    #[sea_orm(nested(prefix = "plan_"))]
+    pub plan_gate: StoredPlanGate,
     pub created_at: Timestamp,
 }
 

@@ -18,6 +18,8 @@ pub struct Model {
     pub blocked_action: Option<String>,
     pub created_at: OffsetDateTime,
     pub updated_at: OffsetDateTime,
+    pub plan_gate: Option<String>,
+    pub plan_audience: Option<Vec<String>>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
