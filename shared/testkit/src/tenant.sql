@@ -113,3 +113,14 @@ update account set holds = 2 where id = '{account}';
 insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, reason, since, ended_at)
 select '{account}', pg_temp.uid('recovery/' || r.name), 'live-1', r.cause, '', r.state, '{secret}', r.reason, now(), r.ended_at
 from (values ('open', 'given_up', 'person', null, null), ('over', 'stranded', 'closed', '{secret}', now())) as r (name, cause, state, reason, ended_at);
+-- Two are open: of a session that has ended, and a plan that awaits approval.
+insert into question (account_id, id, kind, state, task_id, session_id, session_kind, generation, agent_id, turn_id, title, body, options,
+                      audience, plan_revision, answer, ended_by_kind, ended_by_id, ended_by_name, ended_at, reason, notification_id)
+select '{account}', pg_temp.uid('question/' || q.name), q.kind, case when q.ended then 'answered' else 'open' end, s.task_id, s.id, s.kind,
+       s.generation, s.agent_id, pg_temp.uid('turn/' || q.session), '{secret}', '{secret}', '[{"id": "{secret}", "label": "{secret}"}]',
+       '{role:member}', case when q.kind = 'plan' then 1 end, case when q.ended then '{"options": [], "text": "{secret}"}'::jsonb end,
+       case when q.ended then 'user' end, case when q.ended then '{secret}' end, case when q.ended then '{secret}' end,
+       case when q.ended then now() end, case when q.ended then '{secret}' end, case when q.ended then '{account}-delivered' end
+from (values ('open', 'question', 'done', false), ('plan', 'plan', 'busy', false), ('old', 'question', 'old', true),
+             ('older', 'question', 'old', true)) as q (name, kind, session, ended)
+join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/' || q.session);
