@@ -1,5 +1,6 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), timers ([`timer`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
+//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), the fitness check ([`fitness`]), and the few writes that
+//! span two owners ([`lifecycle`]). Knows nothing of
 //! the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
@@ -23,6 +24,7 @@ pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;
+pub mod question;
 pub mod replica;
 pub mod session;
 mod setting;
