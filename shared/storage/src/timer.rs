@@ -3,8 +3,9 @@
 //! | kind | when it is due |
 //! |---|---|
 //! | `check_later` | an item of type `timer` enters the queue of the agent that set it |
+//! | `question_lapse` | the question ends without an answer |
 //!
-//! Lock order: sessions, items, then timers. So [`timers_fire`] locks the sessions of due timers first and marks the timers last;
+//! Lock order: sessions, items, questions, then timers. So [`timers_fire`] locks the sessions of due timers first and marks the timers last;
 //! if one of them was cleared meanwhile, the caller rolls back. Of several sweepers, one fires an account's timers at a time; the
 //! others do not wait.
 
@@ -14,8 +15,8 @@ use contracts::{
     notification::NotificationMessage,
 };
 use domain::{
-    AccountId, Actor, AgentId, Conversation, NotificationId, QueueLimits, SessionId, TaskId, TimerId, TimerKind,
-    TimerState,
+    AccountId, Actor, AgentId, Conversation, NotificationId, QuestionId, QueueLimits, SessionId, TaskId, TimerId,
+    TimerKind, TimerState,
 };
 use sea_orm::{FromQueryResult, Value};
 use serde::{Deserialize, Serialize};
@@ -25,6 +26,7 @@ use time::OffsetDateTime;
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
+    question::{Ending, NotEnded, question_end},
     session::item_enter::{Entered, NewEntry, OwnEntry, items_enter},
     setting::fresh_id,
     statement::column,
@@ -77,7 +79,7 @@ pub enum Scope<'a> {
     /// Those of the agent on the task.
     AgentOn(AgentId, &'a TaskId),
     Agent(AgentId),
-    Key(TimerKind, &'a str),
+    Keys(TimerKind, &'a [String]),
     One(TimerId),
 }
 
@@ -180,7 +182,7 @@ macro_rules! clear {
 pub const CLEAR_OF_TASK: &str = clear!("w.task_id = $4");
 pub const CLEAR_OF_AGENT_ON: &str = clear!("w.task_id = $4 and w.agent_id = $5");
 pub const CLEAR_OF_AGENT: &str = clear!("w.agent_id = $4");
-pub const CLEAR_OF_KEY: &str = clear!("w.kind = $4 and w.key = $5");
+pub const CLEAR_OF_KEYS: &str = clear!("w.kind = $4 and w.key = any ($5)");
 pub const CLEAR_ONE: &str = clear!("w.id = $4");
 
 /// Clears what waits; one statement, where little does.
@@ -195,7 +197,7 @@ pub async fn timers_clear(
         Scope::Task(task) => (CLEAR_OF_TASK, vec![task.key().into()]),
         Scope::AgentOn(agent, task) => (CLEAR_OF_AGENT_ON, vec![task.key().into(), agent.into()]),
         Scope::Agent(agent) => (CLEAR_OF_AGENT, vec![agent.into()]),
-        Scope::Key(kind, key) => (CLEAR_OF_KEY, vec![kind.into(), key.into()]),
+        Scope::Keys(kind, keys) => (CLEAR_OF_KEYS, vec![kind.into(), keys.to_vec().into()]),
         Scope::One(timer) => (CLEAR_ONE, vec![timer.into()]),
     };
     let mut messages = Vec::new();
@@ -219,6 +221,7 @@ pub async fn timers_clear(
 pub struct DueTimer {
     pub id: TimerId,
     kind: TimerKind,
+    key: String,
     due_at: OffsetDateTime,
     created_at: OffsetDateTime,
     session_id: Option<SessionId>,
@@ -235,8 +238,8 @@ pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_loc
 /// The oldest due timers of an account, of the kinds that this version fires. Relies on timer_due_of_account, whose order is
 /// requested, and on the primary key of tasks.
 pub const TIMERS_DUE: &str = "
-    select t.id, t.kind, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, t.note, t.payload
-    from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at <= now() and t.kind = 'check_later'
+    select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, t.note, t.payload
+    from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse')
           order by t.account_id, t.due_at, t.id limit $2) t
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id";
 
@@ -245,8 +248,15 @@ pub async fn timers_due(tx: &Tx, account: &AccountId, timers_max: i64) -> Result
     if !tx.exists("lock firing", FIRES_ALONE, [account.into()]).await? {
         return Ok(Vec::new());
     }
-    tx.rows("find due timers", TIMERS_DUE, [account.into(), timers_max.into()])
-        .await
+    let values = [account.into(), timers_max.into()];
+    let mut due: Vec<DueTimer> = tx.rows("find due timers", TIMERS_DUE, values).await?;
+    // A question locks what is its own, so its end has a transaction alone.
+    let together = due
+        .iter()
+        .take_while(|timer| timer.kind == TimerKind::CheckLater)
+        .count();
+    due.truncate(together.max(1));
+    Ok(due)
 }
 
 /// Relies on the primary key.
@@ -288,8 +298,13 @@ pub async fn timers_fire(
 ) -> Result<Option<Vec<Owned>>, StorageError> {
     const ATTEMPT: &str = "fire timers";
     let mut entries: Vec<(usize, Conversation, NotificationId, NotificationMessage, Setting<'_>)> = Vec::new();
-    let mut marks: Vec<Mark> = Vec::new();
+    let (mut marks, mut messages): (Vec<Mark>, Vec<Owned>) = Default::default();
     for (n, timer) in due.iter().enumerate() {
+        let mut mark = Mark {
+            state: TimerState::Fired,
+            reason: None,
+            item: None,
+        };
         match timer.kind {
             TimerKind::CheckLater => {
                 let asked = serde_json::from_value(timer.payload.clone());
@@ -300,13 +315,22 @@ pub async fn timers_fire(
                 setting.origin.hops = asked.hops;
                 entries.push((n, conversation, id, message, setting));
             }
-            TimerKind::QuestionLapse | TimerKind::Later => {}
+            TimerKind::QuestionLapse => {
+                let question =
+                    QuestionId::parse(&timer.key).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+                match question_end(tx, account, question, &Ending::Lapsed, setting).await? {
+                    Ok((_, told)) => messages.extend(told),
+                    Err(NotEnded::Missing | NotEnded::Already(_)) => {
+                        mark.state = TimerState::Cleared;
+                        mark.reason = Some("the question has ended".to_owned());
+                    }
+                    Err(NotEnded::Refused(refusal)) => return Err(StorageError::unreadable(ATTEMPT, refusal)),
+                }
+            }
+            // It is not read.
+            TimerKind::Later => {}
         }
-        marks.push(Mark {
-            state: TimerState::Fired,
-            reason: None,
-            item: None,
-        });
+        marks.push(mark);
     }
     let items: Vec<OwnEntry<'_>> = entries
         .iter()
@@ -320,7 +344,8 @@ pub async fn timers_fire(
             setting: setting.clone(),
         })
         .collect();
-    let (entered, mut messages) = items_enter(tx, &items, &LIMITS).await?;
+    let (entered, entering) = items_enter(tx, &items, &LIMITS).await?;
+    messages.extend(entering);
     for ((n, _, id, ..), entered) in entries.iter().zip(&entered) {
         marks[*n] = Mark::of(entered, id);
     }

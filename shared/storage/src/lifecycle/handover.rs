@@ -1,16 +1,17 @@
-//! Hands a task from one agent to another: the assignee is replaced, and the session, the queue, the turn in progress and the
-//! timers of the first agent follow, in one transaction.
+//! Hands a task from one agent to another: the assignee is replaced, and the session, the queue, the turn in progress, the
+//! questions and the timers of the first agent follow, in one transaction.
 
 use contracts::event::{Event, TaskChanged, TaskPart};
-use domain::{AccountId, Actor, AgentId, Conversation, HANDED_OVER, SessionScope, TaskId, TaskStatus};
+use domain::{AccountId, Actor, AgentId, Conversation, HANDED_OVER, QuestionKind, SessionScope, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 use serde_json::json;
 
-use super::close_reason;
+use super::{close_reason, plan::plan_end};
 use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
     outbox::Owned,
+    question::{self, Ending, rows_end_of},
     session::session_handover::{Handing, session_handover},
     timer::{Scope, timers_clear},
 };
@@ -118,6 +119,19 @@ pub async fn handover(
         by: &asked.by.name,
     };
     let mut handed = session_handover(tx, &handing, setting).await?;
+    let withdrawn = Ending::Withdrawn {
+        by: asked.by,
+        reason: Some(HANDED_OVER),
+        is_asker: true,
+    };
+    let asks = question::Scope::AgentOn(asked.from, &task);
+    let (ended, told) = rows_end_of(tx, account, asks, &withdrawn, setting).await?;
+    handed.messages.extend(told);
+    for plan in ended.iter().filter(|row| row.kind == QuestionKind::Plan) {
+        handed
+            .messages
+            .extend(plan_end(tx, account, plan, &withdrawn, setting).await?);
+    }
     let timers = Scope::AgentOn(asked.from, &task);
     handed
         .messages

@@ -1,7 +1,7 @@
 //! Closes sessions and gives every waiting item its outcome. The rule is in `verdict.rs`, pure; the writes are here.
 //!
-//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items, then the timers,
-//! which are cleared. Items
+//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items, then the
+//! questions, then the timers. Items
 //! of a task may wait in a session that stays open (`session_scope = agent`): that session is locked too, since a
 //! caller must lock the session before it takes an item off its queue. The resolver locks session rows and then inserts
 //! items, so the second of the two sees the first one's writes: an item is either judged here, or finds its session
@@ -337,11 +337,6 @@ pub(crate) async fn close(
 
     let ended = |row| ended_messages(account, row, reason, setting);
     let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
-    let timers = match scope {
-        Scope::Task(task) => timer::Scope::Task(task),
-        Scope::Agent(agent) => timer::Scope::Agent(agent),
-    };
-    messages.extend(timers_clear(tx, account, timers, cancel_reason(scope), setting).await?);
     messages.extend(stops.iter().map(|stop| setting.message(&stop.message_id(), stop)));
     for (n, items) in cancelled.chunks(EVENTS_MAX).enumerate() {
         let told = items.iter().map(|item| {
@@ -369,6 +364,11 @@ pub(crate) async fn close(
     };
     let (questions, told) = rows_end_of(tx, account, asked, &ending, setting).await?;
     messages.extend(told);
+    let timers = match scope {
+        Scope::Task(task) => timer::Scope::Task(task),
+        Scope::Agent(agent) => timer::Scope::Agent(agent),
+    };
+    messages.extend(timers_clear(tx, account, timers, cancel_reason(scope), setting).await?);
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
