@@ -226,6 +226,7 @@ pub struct SessionOfTask {
 
 /// An open question.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "columns", derive(sea_orm::FromQueryResult))]
 pub struct AskedNow {
     pub id: QuestionId,
     pub kind: QuestionKind,

@@ -131,6 +131,12 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
+    /// For Signalbox's own items: they must reach their agents whatever else waits, and no agent wakes another by them.
+    pub const OWN: QueueLimits = QueueLimits {
+        hops_max: u16::MAX,
+        items_max: u32::MAX,
+    };
+
     /// How many items may be queued if `sender` adds one; none: any number.
     pub fn items_max_for(&self, sender: &Actor) -> Option<u32> {
         if *sender == Actor::system() {

@@ -45,13 +45,6 @@ use crate::{
 /// The type of the item that tells the asker.
 pub const ANSWER: &str = "answer";
 
-/// A person's answer must reach its agent, whatever else waits. What agents ask each other in a circle ends with the next
-/// question, which is a notification under the usual limit.
-const LIMITS: QueueLimits = QueueLimits {
-    hops_max: u16::MAX,
-    items_max: u32::MAX,
-};
-
 /// An option of a question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Choice {
@@ -720,7 +713,7 @@ pub async fn question_end(
             task: row.task.as_ref(),
             message: answer_item(&row, ending),
         };
-        let (entered, more) = item_enter(tx, &conversation, entry, &LIMITS, setting).await?;
+        let (entered, more) = item_enter(tx, &conversation, entry, &QueueLimits::OWN, setting).await?;
         match entered {
             Entered::Placed { .. } | Entered::Known(_) | Entered::Sent => messages.extend(more),
             Entered::Refused(refusal) => return Ok(Err(NotEnded::Refused(refusal))),

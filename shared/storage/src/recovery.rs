@@ -45,7 +45,7 @@ macro_rules! sessions_on {
 }
 
 /// SQL of the facts that would have to change for a task `k` to have moved on, as a hash. Texts are not among them. A turn that a
-/// recovery began is none, and neither is one that failed. Relies on turn_number.
+/// recovery began is none, and neither is one that failed. Relies on turn_number and question_of_task.
 macro_rules! fingerprint {
     () => {
         concat!(
@@ -59,7 +59,10 @@ macro_rules! fingerprint {
                         select * from turn t where t.account_id = o.account_id and t.session_id = o.id
                         order by t.account_id, t.session_id, t.number desc limit 20) t
                     where t.state = 'finished' and t.task_id = k.id and coalesce(t.wake_key, '') not like 'recovery %'
-                    order by t.number desc limit 1) t)), 'UTF8'))"
+                    order by t.number desc limit 1) t),
+                (select string_agg(q.id::text, ',' order by q.id) from (
+                    select q.id from question q where q.account_id = k.account_id and q.task_id = k.id and q.state = 'open'
+                    order by q.account_id, q.task_id limit 200) q)), 'UTF8'))"
         )
     };
 }

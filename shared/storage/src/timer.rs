@@ -38,12 +38,6 @@ const CLEARED_MAX: i64 = 5_000;
 /// The type of the item that a timer becomes.
 pub const TIMER_ITEM: &str = "timer";
 
-/// The hops were checked when the turn began that set the timer, and no agent is woken by another one.
-const LIMITS: QueueLimits = QueueLimits {
-    hops_max: u16::MAX,
-    items_max: u32::MAX,
-};
-
 /// A timer to set.
 #[derive(Clone, Debug)]
 pub struct NewTimer<'a> {
@@ -344,7 +338,7 @@ pub async fn timers_fire(
             setting: setting.clone(),
         })
         .collect();
-    let (entered, entering) = items_enter(tx, &items, &LIMITS).await?;
+    let (entered, entering) = items_enter(tx, &items, &QueueLimits::OWN).await?;
     messages.extend(entering);
     for ((n, _, id, ..), entered) in entries.iter().zip(&entered) {
         marks[*n] = Mark::of(entered, id);

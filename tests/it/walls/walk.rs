@@ -136,7 +136,7 @@ impl Walk<'_> {
     async fn turns(&self) {
         for (task, body) in [
             ("LIVE-1", "b"),
-            ("LIVE-1", "please call LIVE-1 blocked"),
+            ("LIVE-1", "please call LIVE-1 pending"),
             ("CHAT", "please call CHAT in_progress"),
             ("-", "b"),
             ("T-1", "please call T-1 review"),
@@ -287,7 +287,7 @@ impl Walk<'_> {
         let account = self.tenant.account.clone();
         // Of two turns, so that two calls share a transaction.
         for (task, id) in [("T-2", "awaits"), ("T-3", "awaits-too")] {
-            let body = format!("please call {task} blocked");
+            let body = format!("please call {task} pending");
             self.house.notify(&account, task, "coder", id, &body).await;
         }
         eventually("the tools of both were asked for again", || async {

@@ -29,12 +29,6 @@ use crate::{
 const PAGE: (i32, i32) = (50, 200);
 /// Recoveries of one query.
 const RECOVERIES_MAX: i32 = 500;
-/// An item of Signalbox has no limit of waiting items, and is no answer to an agent.
-const LIMITS: QueueLimits = QueueLimits {
-    hops_max: u16::MAX,
-    items_max: u32::MAX,
-};
-
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "liveness");
     let mut ticks = Ticks::every(app.settings.liveness_interval_ms.duration(), stop.clone());
@@ -149,7 +143,7 @@ async fn stranded_note(
                 task: Some(&facts.task),
                 message: told_to_agent(facts),
             };
-            let (entered, told) = item_enter(tx, &conversation, item, &LIMITS, setting).await?;
+            let (entered, told) = item_enter(tx, &conversation, item, &QueueLimits::OWN, setting).await?;
             messages.extend(told);
             if let Entered::Refused(refusal) = entered {
                 tracing::warn!(%account, task = %facts.task, recovery = %row.id, %refusal, "a recovery's item was refused");

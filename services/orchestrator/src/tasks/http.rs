@@ -9,7 +9,10 @@ use api::{
 };
 use axum::{Json, extract::State, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
-use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus, next::task_next};
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, AgentRef, Audience, TaskId, TaskStatus, UserId, next::task_next,
+    question::NotAudience,
+};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -18,7 +21,8 @@ use storage::{
     Accounts, StorageError, Tx,
     entity::task::Model,
     lifecycle::{
-        self, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create, task_status_set,
+        self, BlockedOn, NotBlocked, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create,
+        task_status_set,
     },
     outbox::Owned,
 };
@@ -189,6 +193,16 @@ async fn change(
             .map_err(not_moved)?;
         affected = Some(affected_by(&moved));
         messages = moved.messages;
+        if to == TaskStatus::Blocked {
+            let on = change
+                .blocked_on
+                .as_ref()
+                .map(|on| (on.owner.to_string(), on.action.to_string()));
+            messages.extend(blocked_by(&app, (&tx, now), (account, &task), on, &by).await?);
+        }
+    } else if change.blocked_on.is_some() {
+        let what = "blocked_on says who moves a blocked task on: send it with status blocked";
+        return Err(Problem::unprocessable("invalid", what).into());
     }
     if let Some(assignees) = change.assignees {
         let agents = resolve(&tx, account, &assignees.0).await?;
@@ -230,6 +244,49 @@ async fn change(
         app.commit(tx, messages).await?;
     }
     Ok(Json(task))
+}
+
+/// Names who moves a blocked task on: who was asked for, or else the caller, unless something moves the task on by itself.
+async fn blocked_by(
+    app: &App,
+    (tx, now): (&Tx, OffsetDateTime),
+    (account, task): (&AccountId, &TaskId),
+    named: Option<(String, String)>,
+    by: &Actor,
+) -> Result<Vec<Owned>, ApiError> {
+    let (owner, action) = match named {
+        Some((owner, action)) => (owner_find(tx, account, &owner).await?, action),
+        None if lifecycle::block_covered(tx, account, task).await? => return Ok(Vec::new()),
+        None => {
+            let user = UserId::parse(&by.id).ok().filter(|_| by.kind == ActorKind::User);
+            let owner = user.map_or(Audience::Members, Audience::User);
+            (owner, "move the task on".to_owned())
+        }
+    };
+    let on = BlockedOn {
+        owner: &owner,
+        action: &action,
+    };
+    let setting = app.setting(None, now);
+    match lifecycle::task_block(tx, (account, task), on, by, &setting).await? {
+        Ok(messages) => Ok(messages),
+        Err(NotBlocked::NoAgent) => Err(Problem::not_found().into()),
+    }
+}
+
+/// Who is named: as an audience is, and an agent by its slug too.
+async fn owner_find(tx: &Tx, account: &AccountId, owner: &str) -> Result<Audience, ApiError> {
+    if let Some(agent) = owner
+        .strip_prefix("agent:")
+        .and_then(|agent| AgentRef::parse(agent).ok())
+    {
+        let agents = resolve(tx, account, slice::from_ref(&agent)).await?;
+        let agent = agents.first().ok_or_else(Problem::not_found)?;
+        return Ok(Audience::Agent(*agent));
+    }
+    owner
+        .parse()
+        .map_err(|why: NotAudience| invalid_field("blocked_on.owner", why).into())
 }
 
 /// Refuses a second dry run of the account at the same time: it holds as many locks as the change itself.

@@ -3,24 +3,29 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, Liveness, RecoveryCause, RecoveryId, RecoveryState, SessionScope, TaskId, TaskStatus,
+    AccountId, AgentId, Liveness, RecoveryCause, RecoveryId, RecoveryState, SessionScope, TaskId, TaskStatus, TimerId,
     Timestamp,
-    next::{SessionOfTask, TaskNow},
+    next::{AskedNow, SessionOfTask, TaskNow},
 };
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 
 /// Sessions with work that are read of a task: the first decides.
 const SESSIONS_MAX: i64 = 8;
+/// Open questions, and timers, of which the first of a task is chosen: more than a task has.
+const WAITS_MAX: i64 = 200;
 
-/// The facts of tasks. Relies on the primary keys, session_generation, session_active_task, turn_number and recovery_facts.
+/// The facts of tasks. Relies on the primary keys, session_generation, session_active_task, turn_number, recovery_facts,
+/// question_of_task and timer_of_task.
 pub const TASKS_NOW: &str = concat!(
     "select k.id as task, k.display_id, k.status, k.blocked_owner, k.blocked_action, a.liveness, a.session_scope,
         (select g.agent_id from task_assignee g
          cross join lateral (select w.removed_at from agent w where w.account_id = g.account_id and w.id = g.agent_id offset 0) w
          where g.account_id = k.account_id and g.task_id = k.id and w.removed_at is null order by g.agent_id limit 1) as assignee,
         worked.agent_id as worked, greatest(k.updated_at, last.finished_at) as since,
-        r.id as recovery, r.state as recovery_state, r.cause as recovery_cause
+        r.id as recovery, r.state as recovery_state, r.cause as recovery_cause,
+        q.id as question_id, q.kind as question_kind, q.title as question_title, q.created_at as question_since, q.lapse_at as question_until,
+        w.id as timer, w.due_at as timer_due
      from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
      cross join lateral (select * from task k where k.account_id = f.account_id and k.id = f.id offset 0) k
      join account a on a.id = any (array[k.account_id])
@@ -41,7 +46,18 @@ pub const TASKS_NOW: &str = concat!(
             select * from recovery r
             where r.account_id = k.account_id and r.task_id = k.id and coalesce(r.state <> 'closed', false)
             order by r.account_id, r.task_id, r.agent_id, r.cause offset 0) r
-        order by r.state = 'person', r.created_at limit 1) r on true"
+        order by r.state = 'person', r.created_at limit 1) r on true
+     left join lateral (
+        select q.id, q.kind, q.title, q.created_at, q.lapse_at from (
+            select * from question q where q.account_id = k.account_id and q.task_id = k.id and q.state = 'open'
+            order by q.account_id, q.task_id limit $3) q
+        order by q.created_at limit 1) q on true
+     left join lateral (
+        select w.id, w.due_at from (
+            select * from timer w
+            where w.account_id = k.account_id and w.task_id = k.id and w.state = 'waiting' and w.kind = 'check_later'
+            order by w.account_id, w.task_id limit $3) w
+        order by w.due_at limit 1) w on true"
 );
 
 /// The open sessions with work of tasks, and those of agents that do all of their work in one session, while the work is on
@@ -85,6 +101,10 @@ struct TaskRow {
     recovery: Option<RecoveryId>,
     recovery_state: Option<RecoveryState>,
     recovery_cause: Option<RecoveryCause>,
+    #[sea_orm(nested(prefix = "question_"))]
+    question: Option<AskedNow>,
+    timer: Option<TimerId>,
+    timer_due: Option<Timestamp>,
 }
 
 #[derive(FromQueryResult)]
@@ -123,9 +143,8 @@ pub async fn tasks_now(
     {
         sessions.entry(row.task).or_default().push(row.session);
     }
-    let rows: Vec<TaskRow> = tx
-        .rows("read what moves tasks", TASKS_NOW, [account.into(), keys.into()])
-        .await?;
+    let values = [account.into(), keys.into(), WAITS_MAX.into()];
+    let rows: Vec<TaskRow> = tx.rows("read what moves tasks", TASKS_NOW, values).await?;
     let facts = rows.into_iter().map(|row| {
         let now = TaskNow {
             status: row.status,
@@ -134,8 +153,8 @@ pub async fn tasks_now(
             since: row.since,
             blocked_on: row.blocked_owner.zip(row.blocked_action),
             sessions: sessions.remove(&row.task).unwrap_or_default(),
-            question: None,
-            timer: None,
+            question: row.question,
+            timer: row.timer.zip(row.timer_due),
             recovery: row
                 .recovery
                 .zip(row.recovery_state)

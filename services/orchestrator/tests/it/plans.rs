@@ -51,6 +51,7 @@ const STATEMENTS: [Planned; 46] = [
             "session_active_system",
             "turn_number",
             "notification_pkey",
+            "question_of_task",
         ],
     ),
     (recovery::RECOVERY_CLOSE, 3, &["recovery_pkey", "task_pkey"]),
@@ -69,11 +70,12 @@ const STATEMENTS: [Planned; 46] = [
             "session_active_task",
             "session_active_system",
             "turn_number",
+            "question_of_task",
         ],
     ),
     (
         tasks::next::TASKS_NOW,
-        2,
+        3,
         &[
             "task_pkey",
             "account_pkey",
@@ -84,6 +86,8 @@ const STATEMENTS: [Planned; 46] = [
             "session_active_system",
             "turn_number",
             "recovery_facts",
+            "question_of_task",
+            "timer_of_task",
         ],
     ),
     (

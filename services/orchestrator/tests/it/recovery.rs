@@ -292,3 +292,40 @@ async fn an_account_with_very_many_tasks_delays_no_other() {
     look_once(&world.app, &mut round, &stop).await.unwrap();
     assert_eq!(world.test.texts(count).await, ["acme 451", "beta 1"]);
 }
+
+#[tokio::test]
+async fn a_blocked_task_says_who_moves_it_on() {
+    let (world, tenant, _) = stranded("watch").await;
+    let patch = async |body: Value| world.patch(&tenant.member, &tenant.path("/tasks/PROJ-7"), body).await;
+    // A person who names nobody is the owner.
+    let blocked = patch(json!({"status": "blocked"})).await;
+    assert_eq!(blocked.status, 200, "{blocked:?}");
+    let owner = blocked.body["blocked"]["owner"].as_str().unwrap().to_owned();
+    assert!(owner.starts_with("user:"), "{owner}");
+    let next = world.next(&tenant, "PROJ-7").await;
+    assert_eq!(next["on"], "person");
+    assert_eq!(next["text"], format!("{owner} has to: move the task on"));
+    // An agent that is named is told at once, and no other.
+    let tester = world.agent(&tenant, "tester").await;
+    world.told().await;
+    let on = json!({"owner": "agent:tester", "action": "Start the database."});
+    let blocked = patch(json!({"status": "blocked", "blocked_on": on})).await;
+    assert_eq!(blocked.body["blocked"]["owner"], format!("agent:{tester}"));
+    assert_eq!(world.told().await, ["event.task.changed", "notification"]);
+    // An open question moves it on.
+    let question = rows("question").with("task_id", "proj-7");
+    question.insert(&world.test.owner).await;
+    patch(json!({"status": "in_progress"})).await;
+    assert_eq!(patch(json!({"status": "blocked"})).await.body["blocked"], Value::Null);
+    assert_eq!(world.next(&tenant, "PROJ-7").await["on"], "question");
+    for (body, words) in [
+        (json!({"status": "blocked", "blocked_on": {"owner": "agent:nobody", "action": "a"}}), "nobody"),
+        (json!({"status": "blocked", "blocked_on": {"owner": "somebody", "action": "a"}}), "names nobody"),
+        (json!({"status": "blocked", "blocked_on": {"owner": "role:member", "action": ""}}), "action"),
+        (json!({"blocked_on": {"owner": "role:member", "action": "a"}}), "status blocked"),
+    ] {
+        let refused = patch(body).await;
+        let said = refused.body["detail"].to_string();
+        assert!(refused.status.is_client_error() && said.contains(words), "{refused:?}");
+    }
+}
