@@ -8,6 +8,7 @@
 
 pub mod accepted;
 pub mod accounts;
+pub mod breaker;
 mod activity;
 pub mod api_key;
 pub mod connection;

@@ -4,7 +4,7 @@
 use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, MessageId, QueueMode, SessionId};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
-use storage::{StorageError, Tx, statement::pairs};
+use storage::{StorageError, Tx, breaker::Seen, statement::pairs};
 
 use super::{SessionName, runs::Behind, threads::Threads};
 use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadExtract, ThreadMessage};
@@ -39,6 +39,8 @@ pub struct QueuedItem {
     pub briefing: String,
     /// The account's active holds, counted.
     pub holds: i32,
+    /// The breaker of its provider; none: no call of it has failed.
+    pub breaker: Option<Seen>,
 }
 
 impl QueuedItem {
@@ -83,7 +85,9 @@ pub const QUEUE_NEXT: &str = concat!(
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds,
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, ",
+    storage::breaker_of!("$6", "g.provider"),
+    " as breaker,
            thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
     from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, known)
     cross join lateral (
@@ -106,11 +110,13 @@ pub const QUEUE_NEXT: &str = concat!(
         offset 0) thread"
 );
 
+/// `keys_json`: the keys of breakers by the names of providers.
 pub async fn queue_next(
     tx: &Tx,
     names: &[SessionName],
     threads: &Threads,
     messages_max: i64,
+    keys_json: &str,
 ) -> Result<Vec<QueuedItem>, StorageError> {
     if names.is_empty() {
         return Ok(Vec::new());
@@ -124,6 +130,7 @@ pub async fn queue_next(
         known_ids.into(),
         messages_max.into(),
         (THREAD_COUNTED_MAX + 1).into(),
+        keys_json.into(),
     ];
     let rows: Vec<QueuedRow> = tx.rows("take from queues", QUEUE_NEXT, values).await?;
     let complete = |row: QueuedRow| {
