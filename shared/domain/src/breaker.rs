@@ -314,14 +314,28 @@ mod tests {
             let found = after(Breaker::NEW, signs);
             let last = signs.last().unwrap().0;
             assert_eq!(found.state, state, "{signs:?}");
-            assert_eq!(found.probe_at, probe_after.map(|seconds| at(last + seconds)), "{signs:?}");
+            assert_eq!(
+                found.probe_at,
+                probe_after.map(|seconds| at(last + seconds)),
+                "{signs:?}"
+            );
             assert_eq!(found.reset_at.is_some(), reset, "{signs:?}");
         };
         use BreakerState::{Closed, Open};
         check(&[(0, TROUBLE), (1, TROUBLE)], Closed, None, false);
         check(&[(0, TROUBLE), (1, TROUBLE), (2, TROUBLE)], Open, Some(30), false);
-        check(&[(0, TROUBLE), (1, TROUBLE), (2, Sign::Good), (3, TROUBLE)], Closed, None, false);
-        check(&[(0, TROUBLE), (1, TROUBLE), (2, Sign::Neither), (3, TROUBLE)], Open, Some(30), false);
+        check(
+            &[(0, TROUBLE), (1, TROUBLE), (2, Sign::Good), (3, TROUBLE)],
+            Closed,
+            None,
+            false,
+        );
+        check(
+            &[(0, TROUBLE), (1, TROUBLE), (2, Sign::Neither), (3, TROUBLE)],
+            Open,
+            Some(30),
+            false,
+        );
         check(&[(0, TROUBLE), (1, TROUBLE), (61, TROUBLE)], Closed, None, false);
         check(&[(0, EMPTY)], Open, Some(900), false);
         check(&[(0, resets_in(3_600))], Open, Some(3_600), true);
@@ -329,7 +343,12 @@ mod tests {
         // Each probe that fails waits twice as long as the one before.
         let opened = [(0, TROUBLE), (1, TROUBLE), (2, TROUBLE)];
         check(&[&opened[..], &[(32, TROUBLE)]].concat(), Open, Some(60), false);
-        check(&[&opened[..], &[(32, TROUBLE), (92, TROUBLE)]].concat(), Open, Some(120), false);
+        check(
+            &[&opened[..], &[(32, TROUBLE), (92, TROUBLE)]].concat(),
+            Open,
+            Some(120),
+            false,
+        );
         let often: Vec<(i64, Sign)> = (0..20).map(|n| (n, TROUBLE)).collect();
         check(&often, Open, Some(900), false);
         check(&[&opened[..], &[(32, Sign::Good)]].concat(), Closed, None, false);
@@ -338,7 +357,11 @@ mod tests {
     #[test]
     fn one_turn_tries_at_a_time() {
         let check = |breaker: Breaker, turn, second, expected| {
-            assert_eq!(breaker.standing(at(second)).admits(turn), expected, "{breaker:?} {turn:?} {second}");
+            assert_eq!(
+                breaker.standing(at(second)).admits(turn),
+                expected,
+                "{breaker:?} {turn:?} {second}"
+            );
         };
         let wait = |ms| Admits::Wait(Duration::from_millis(ms));
         check(Breaker::NEW, None, 0, Admits::Call);

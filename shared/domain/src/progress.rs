@@ -145,7 +145,15 @@ mod tests {
     fn wake(kind: &str, sender: ActorKind, id: &str) -> Wake {
         let id = id.to_owned();
         let name = String::new();
-        Wake::new(kind, &Actor { kind: sender, id, name, via: None })
+        Wake::new(
+            kind,
+            &Actor {
+                kind: sender,
+                id,
+                name,
+                via: None,
+            },
+        )
     }
 
     /// The streak after turns at these seconds, and whether the next item of the same kind is kept then.
@@ -167,8 +175,14 @@ mod tests {
         let timer = wake("timer", ActorKind::Service, "signalbox");
         let person = wake("notification", ActorKind::User, "ann");
         let beat = wake("heartbeat", ActorKind::Service, "ci");
-        let did = Deeds { progressed: true, ..NOTHING };
-        let quiet = Deeds { no_reply: true, ..NOTHING };
+        let did = Deeds {
+            progressed: true,
+            ..NOTHING
+        };
+        let quiet = Deeds {
+            no_reply: true,
+            ..NOTHING
+        };
         check(&[(0, &ci, NOTHING), (1, &ci, NOTHING)], 2, false);
         check(&[(0, &ci, NOTHING), (1, &ci, NOTHING), (2, &ci, NOTHING)], 3, true);
         check(&[(0, &ci, NOTHING), (1, &ci, did), (2, &ci, NOTHING)], 1, false);

@@ -77,8 +77,8 @@ impl SessionState {
     /// end.
     pub fn on(self, event: SessionEvent) -> Result<SessionState, ImpossibleStep> {
         use SessionEvent::{
-            AwaitedLonger, Claimed, Closed, Deferred, Emptied, Entered, LeaseLost, LeaseReleased, Parked, RetryScheduled,
-            StopAsked, Succeeded, ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
+            AwaitedLonger, Claimed, Closed, Deferred, Emptied, Entered, LeaseLost, LeaseReleased, Parked,
+            RetryScheduled, StopAsked, Succeeded, ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
         };
         use SessionPhase::{Backoff, Idle, Running, Waiting};
         let phase = |phase| Ok(SessionState { phase, ..self });

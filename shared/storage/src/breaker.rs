@@ -128,12 +128,7 @@ pub async fn breaker_write(
     Ok(changed(before, after, because, setting))
 }
 
-fn changed(
-    before: &LockedBreaker,
-    after: &Breaker,
-    because: Option<&Because>,
-    setting: &Setting<'_>,
-) -> Option<Owned> {
+fn changed(before: &LockedBreaker, after: &Breaker, because: Option<&Because>, setting: &Setting<'_>) -> Option<Owned> {
     let is_news = (before.breaker.state, before.breaker.epoch) != (after.state, after.epoch);
     let changed = ProviderChanged {
         key: before.key.clone(),
@@ -212,10 +207,14 @@ const LOOKS_MAX: usize = 5;
 /// Makes a few sessions look again whose breaker may be tried: one of each of the first accounts. Gives their names.
 pub async fn breaker_try(database: &Database, key: &str) -> Result<Vec<SessionName>, StorageError> {
     let parked = breaker_parked(database, key, 100).await?;
-    let firsts = parked.chunk_by(|one, other| one.0 == other.0).map(|of_account| of_account[0].clone());
+    let firsts = parked
+        .chunk_by(|one, other| one.0 == other.0)
+        .map(|of_account| of_account[0].clone());
     let names: Vec<SessionName> = firsts.take(LOOKS_MAX).collect();
     if !names.is_empty() {
-        let tx = database.begin(&Accounts::many(names.iter().map(|(account, _)| account))).await?;
+        let tx = database
+            .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
+            .await?;
         sessions_look(&tx, &names).await?;
         tx.commit().await?;
     }

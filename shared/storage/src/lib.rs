@@ -8,9 +8,9 @@
 
 pub mod accepted;
 pub mod accounts;
-pub mod breaker;
 mod activity;
 pub mod api_key;
+pub mod breaker;
 pub mod connection;
 pub mod database;
 pub mod dead_letter;

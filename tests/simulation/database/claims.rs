@@ -10,6 +10,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
+    breaker::Pass,
     prompt::{Injected, InputFacts, MarkSecret, Profile, TaskFacts, ThreadExtract},
     providers::ToolDefinition,
     queue::run::{Candidate, Run, RunLimits, run},
@@ -29,7 +30,7 @@ use delivery::{
 };
 use domain::{
     AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
-    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
+    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, progress::Streak,
 };
 use storage::{
     Setting,
@@ -90,6 +91,7 @@ impl Database {
             gate: row.gate,
             queue_tail: row.queue_tail,
             queue_edits: 0,
+            streak: Streak::default(),
             facts: SessionFacts {
                 phase: row.phase,
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
@@ -151,6 +153,8 @@ impl Database {
                 .waiting_since
                 .is_some_and(|since| since < self.now - row.tools_wait_ms),
             holds: 0,
+            breaker: None,
+            wake_key: None,
             notes: row.notes.clone(),
             injectable: i64::from(
                 self.queue(&session.account, row.session)
@@ -256,6 +260,7 @@ impl Database {
             .collect();
         let beginning = Beginning {
             turn_id,
+            pass: Pass::closed(item.breaker),
             prompt: prompt(),
             effects: settings.effects(&item.provider),
             tools: offered(item.facts.task.is_some()),
@@ -440,6 +445,7 @@ impl Database {
             is_coordinator: false,
             briefing: String::new(),
             holds: 0,
+            breaker: None,
         })
     }
 

@@ -468,6 +468,7 @@ impl World {
             work,
             outcome,
             mismatch: None,
+            fault: None,
         });
     }
 

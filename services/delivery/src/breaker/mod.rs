@@ -178,7 +178,12 @@ impl Breakers {
         let concerned: Vec<(&str, Said<'_>)> = said.filter_map(|said| Some((self.concerned(&said)?, said))).collect();
         let keys: BTreeSet<&str> = concerned.iter().map(|(key, _)| *key).collect();
         for before in breakers_lock(tx, keys.into_iter().map(str::to_owned).collect()).await? {
-            let own = || concerned.iter().filter(|(key, _)| *key == before.key).map(|(_, said)| said);
+            let own = || {
+                concerned
+                    .iter()
+                    .filter(|(key, _)| *key == before.key)
+                    .map(|(_, said)| said)
+            };
             let mut after = before.breaker;
             let mut because = None;
             for said in own() {
@@ -227,8 +232,7 @@ impl Breakers {
     ) -> Result<Vec<Taken>, StorageError> {
         let keys: BTreeSet<&str> = asked.iter().filter_map(|(provider, _)| self.key(provider)).collect();
         let locked = breakers_lock(tx, keys.into_iter().map(str::to_owned).collect()).await?;
-        let mut locked: HashMap<String, LockedBreaker> =
-            locked.into_iter().map(|row| (row.key.clone(), row)).collect();
+        let mut locked: HashMap<String, LockedBreaker> = locked.into_iter().map(|row| (row.key.clone(), row)).collect();
         let mut taken = Vec::with_capacity(asked.len());
         for (provider, turn) in asked {
             let row = self.key(provider).and_then(|key| locked.get_mut(key));
@@ -267,8 +271,11 @@ impl Breakers {
     ) -> Result<Option<Owned>, StorageError> {
         if before.breaker.state != after.state {
             tracing::info!(
-                key = before.key, class = because.map(|because| because.class), probe_at = after.probe_at.map(tracing::field::display),
-                "breaker of a provider account is {}", after.state
+                key = before.key,
+                class = because.map(|because| because.class),
+                probe_at = after.probe_at.map(tracing::field::display),
+                "breaker of a provider account is {}",
+                after.state
             );
         }
         let providers = self.providers(&before.key);
@@ -291,7 +298,11 @@ mod tests {
         let check = |class, seconds: Option<u64>, expected| {
             let mut error = ProviderError::new(class, Sent::No, "x");
             error.retry_after = seconds.map(Duration::from_secs);
-            assert_eq!(fault_of(&error).map(|fault| fault.fault), expected, "{class} {seconds:?}");
+            assert_eq!(
+                fault_of(&error).map(|fault| fault.fault),
+                expected,
+                "{class} {seconds:?}"
+            );
         };
         let exhausted = |seconds: Option<u64>| {
             let reset = seconds.map(Duration::from_secs);

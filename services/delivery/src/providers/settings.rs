@@ -287,8 +287,13 @@ impl TryFrom<Fields> for ProviderSettings {
         if fields.model.trim().is_empty() {
             return Err(SettingsError::Model);
         }
-        let names_an_account = |name: &String| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
-        if fields.quota_account.as_ref().is_some_and(|name| !names_an_account(name)) {
+        let names_an_account =
+            |name: &String| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+        if fields
+            .quota_account
+            .as_ref()
+            .is_some_and(|name| !names_an_account(name))
+        {
             return Err(SettingsError::QuotaAccount);
         }
         let gateway_agent = match kind {

@@ -203,7 +203,12 @@ pub async fn turns_load(
         return Ok(Vec::new());
     }
     let (accounts, ids) = pairs(turns);
-    let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into(), keys_json.into()];
+    let values = [
+        accounts.clone().into(),
+        ids.clone().into(),
+        tools_wait_ms_max.into(),
+        keys_json.into(),
+    ];
     let mut turns: Vec<OpenTurn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
     let results: Vec<ResultRow> = tx.rows(ATTEMPT, RESULTS_LOAD, [accounts.into(), ids.into()]).await?;
     for turn in &mut turns {

@@ -2,8 +2,8 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use domain::breaker::Sign;
 use contracts::{Outgoing, Root, Timestamp, live::LiveText};
+use domain::breaker::Sign;
 use futures::FutureExt;
 use messaging::trace;
 use runtime::Incarnation;

@@ -59,7 +59,11 @@ pub(super) fn change(
         over: state.is_over(),
         round: None,
         attempt: work.attempt,
-        failures: if error.is_some() { work.failures + i32::from(settled.counts()) } else { 0 },
+        failures: if error.is_some() {
+            work.failures + i32::from(settled.counts())
+        } else {
+            0
+        },
         calls_requested: work.journal.requested(),
         waits: false,
         lost: false,
@@ -181,7 +185,9 @@ impl Change {
     fn streak(&mut self, work: &Work, session: &LockedSession, now: OffsetDateTime, config: &DeliverySettings) {
         // An older version began the turn.
         let Some(wake) = &work.wake else { return };
-        let streak = session.streak.after(wake, Deeds::default(), now, &config.progress_limits());
+        let streak = session
+            .streak
+            .after(wake, Deeds::default(), now, &config.progress_limits());
         self.session.streak = Some(streak.turns);
         self.session.streak_key = streak.key;
         self.session.streak_since = streak.since;

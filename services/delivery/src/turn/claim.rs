@@ -130,7 +130,12 @@ impl Claimer {
             };
             work.pass = passes.remove(&work.turn_name()).unwrap_or(work.pass);
             if work.due != Due::Abort {
-                let Some(slot) = self.starter.drivers.get(&work.provider).and_then(|driver| driver.slot()) else {
+                let Some(slot) = self
+                    .starter
+                    .drivers
+                    .get(&work.provider)
+                    .and_then(|driver| driver.slot())
+                else {
                     without_slot.push((work.name(), work.provider));
                     continue;
                 };

@@ -74,7 +74,9 @@ impl Starter {
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects);
         match due(turn.state, session.facts.closed, session.facts.stopping, effects) {
             Due::Abort => Then::GoOn,
-            Due::Send | Due::LookUp if driver.is_none() => Then::Wait(Duration::from_millis(CONFIG_LOOK_MS.unsigned_abs())),
+            Due::Send | Due::LookUp if driver.is_none() => {
+                Then::Wait(Duration::from_millis(CONFIG_LOOK_MS.unsigned_abs()))
+            }
             // The provider's record is read, and no call is made.
             Due::LookUp => Then::GoOn,
             Due::Send => match standing(turn.breaker).admits(Some(turn.id.uuid())) {

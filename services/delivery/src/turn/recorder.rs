@@ -123,7 +123,11 @@ impl Recorder {
             .map(|session| (session.name(), session))
             .collect();
         let now = OffsetDateTime::now_utc();
-        let counts = |report: &&Report| sessions.get(&report.work.name()).is_some_and(|session| is_current(session, report));
+        let counts = |report: &&Report| {
+            sessions
+                .get(&report.work.name())
+                .is_some_and(|session| is_current(session, report))
+        };
         let said = reports.iter().filter(counts).filter_map(Report::said);
         let mut breakers = self.starter.breakers.record(&tx, said).await?;
         let mut free = Vec::with_capacity(reports.len());

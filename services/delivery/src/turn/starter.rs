@@ -12,7 +12,8 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, breaker::Admits, hold::Held, progress::Wake,
+    AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, breaker::Admits, hold::Held,
+    progress::Wake,
 };
 use storage::{
     Setting, StorageError, Tx,

@@ -11,7 +11,10 @@ impl Scene {
     /// A notification of an agent, or of somebody else.
     async fn from(&self, id: &str, sender: ActorKind) {
         let item = enqueued(&self.account, self.session).with("id", id).with("body", id);
-        item.with("sender_kind", sender).with("sender_id", "someone").insert(&self.world.database.owner).await;
+        item.with("sender_kind", sender)
+            .with("sender_id", "someone")
+            .insert(&self.world.database.owner)
+            .await;
     }
 
     async fn streak(&self) -> String {
@@ -37,10 +40,10 @@ async fn one_looping_agent_delays_no_other() {
         scene.from(&id, ActorKind::Agent).await;
         scene.until(&id, "delivered").await;
     }
-    assert_eq!(scene.streak().await, "3 notification agent someone");
+    assert_eq!(scene.streak().await, "3 test agent someone");
     // Nothing waited when the bound was met: the next one does, whoever sends it but a person.
     scene.from("n-4", ActorKind::Service).await;
-    scene.streak_is("3 notification agent someone no_progress").await;
+    scene.streak_is("3 test agent someone no_progress").await;
     let never = "select coalesce(wake_at::text, 'never') from session where task_id = 'proj-7'";
     assert_eq!(scene.world.database.texts(never).await, ["never"]);
 
@@ -55,10 +58,12 @@ async fn one_looping_agent_delays_no_other() {
     // As `POST …/resume` does.
     let database = scene.world.database.connect(Role::Orchestrator).await;
     let tx = database.begin(&Accounts::one(&scene.account)).await.unwrap();
-    sessions_unpark(&tx, &[(scene.account.clone(), scene.session)]).await.unwrap();
+    sessions_unpark(&tx, &[(scene.account.clone(), scene.session)])
+        .await
+        .unwrap();
     tx.commit().await.unwrap();
     scene.until("n-4", "delivered").await;
-    scene.streak_is("1 notification service someone").await;
+    scene.streak_is("1 test service someone").await;
     running.stop().await;
 }
 
@@ -88,7 +93,7 @@ async fn a_queue_of_one_reason_stops_at_the_bound() {
         scene.from(&format!("n-{n}"), ActorKind::Agent).await;
     }
     let running = scene.run().await;
-    scene.streak_is("4 notification agent someone no_progress").await;
+    scene.streak_is("4 test agent someone no_progress").await;
     assert_eq!(scene.world.database.count("select count(*) from turn").await, 4);
     assert_eq!(scene.provider.seen().len(), 4);
     let told = "select count(*) from outbox cross join string_to_table(subject, ' ') as s (one) where s.one like '%.session.parked'";
@@ -110,15 +115,24 @@ async fn a_tool_that_changes_something_is_progress() {
             (scene.turns("state").await == ["awaiting_tools"]).then_some(())
         })
         .await;
-        let call = rows("tool_call").with("call_id", "c-1").with("ordinal", 1).with("name", tool).with("result", "{}");
-        call.from("turn t where t.state = 'awaiting_tools'").insert(&scene.world.database.owner).await;
-        sqlx::query("update session set wake_at = now()").execute(&scene.world.database.owner).await.unwrap();
+        let call = rows("tool_call")
+            .with("call_id", "c-1")
+            .with("ordinal", 1)
+            .with("name", tool)
+            .with("result", "{}");
+        call.from("turn t where t.state = 'awaiting_tools'")
+            .insert(&scene.world.database.owner)
+            .await;
+        sqlx::query("update session set wake_at = now()")
+            .execute(&scene.world.database.owner)
+            .await
+            .unwrap();
         scene.until("n-1", "delivered").await;
         assert_eq!(scene.streak().await, expected, "{tool}");
         running.stop().await;
     };
     // Boxed: a scene is a large future.
     Box::pin(check("task_status", "0")).await;
-    Box::pin(check("task_history", "1 notification agent someone")).await;
-    Box::pin(check("task_message", "1 notification agent someone")).await;
+    Box::pin(check("task_history", "1 test agent someone")).await;
+    Box::pin(check("task_message", "1 test agent someone")).await;
 }

@@ -243,7 +243,10 @@ pub async fn turns_record(
     let turns = serde_json::to_string(&turns).expect("rows are texts, numbers and JSON");
     let items = serde_json::to_string(&items).expect("rows are texts and numbers");
     let values = [turns.into(), items.into()];
-    let values = values.into_iter().chain(outbox_values(tx, messages)).chain([progress.into()]);
+    let values = values
+        .into_iter()
+        .chain(outbox_values(tx, messages))
+        .chain([progress.into()]);
     let rows: Vec<RecordedRow> = tx.rows("record turns", TURNS_RECORD, values).await?;
     for row in rows {
         let turn = (row.account_id, row.turn_id);

@@ -319,22 +319,44 @@ fn a_turn_that_meets_the_breaker_waits_and_uses_no_attempt() {
         else {
             panic!("{outcome:?} {settled:?}")
         };
-        assert_eq!((after.as_secs(), *repeats, *counts), (33, same_call, false), "{outcome:?}");
+        assert_eq!(
+            (after.as_secs(), *repeats, *counts),
+            (33, same_call, false),
+            "{outcome:?}"
+        );
     };
     use Effects::{GatewayOnly, Own};
     check(error(FailureClass::Quota, Sent::Yes, None), Own, false);
     check(error(FailureClass::Unauthorized, Sent::No, None), GatewayOnly, false);
-    check(error(FailureClass::RateLimited, Sent::No, Some(3_600)), GatewayOnly, false);
+    check(
+        error(FailureClass::RateLimited, Sent::No, Some(3_600)),
+        GatewayOnly,
+        false,
+    );
     check(error(FailureClass::ServerError, Sent::Maybe, None), GatewayOnly, true);
     check(CallOutcome::DidNotRun, Own, true);
-    let spoke = settle(&error(FailureClass::RateLimited, Sent::Yes, None), &AttemptFacts { effects: Own, ..facts.clone() }, &LIMITS);
+    let spoke = settle(
+        &error(FailureClass::RateLimited, Sent::Yes, None),
+        &AttemptFacts {
+            effects: Own,
+            ..facts.clone()
+        },
+        &LIMITS,
+    );
     assert!(matches!(spoke, Settled::Interrupted { counts: false, .. }), "{spoke:?}");
-    let closed = settle(&error(FailureClass::Quota, Sent::No, None), &AttemptFacts { closed: true, ..facts }, &LIMITS);
+    let closed = settle(
+        &error(FailureClass::Quota, Sent::No, None),
+        &AttemptFacts { closed: true, ..facts },
+        &LIMITS,
+    );
     assert_eq!(closed, Settled::Aborted);
 }
 
 #[test]
 fn a_long_wait_for_a_single_call_is_cut() {
     let settled = settle(&error(FailureClass::Truncated, Sent::No, Some(80_000)), &FACTS, &LIMITS);
-    assert!(matches!(settled, Settled::Again { after, .. } if after == WAIT_MAX), "{settled:?}");
+    assert!(
+        matches!(settled, Settled::Again { after, .. } if after == WAIT_MAX),
+        "{settled:?}"
+    );
 }
