@@ -10,7 +10,6 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    breaker::Pass,
     prompt::{Injected, InputFacts, MarkSecret, Profile, TaskFacts, ThreadExtract},
     providers::ToolDefinition,
     queue::run::{Candidate, Run, RunLimits, run},
@@ -153,7 +152,7 @@ impl Database {
                 .waiting_since
                 .is_some_and(|since| since < self.now - row.tools_wait_ms),
             holds: 0,
-            breaker: None,
+            breaker: self.breaker_of(&row.provider),
             wake_key: None,
             notes: row.notes.clone(),
             injectable: i64::from(
@@ -190,6 +189,9 @@ impl Database {
         }
         for (session, mut turn) in resume {
             let name = session.name();
+            let Some(pass) = self.pass_or_defer(&session, &turn, settings, bug) else {
+                continue;
+            };
             taken.insert(name.clone(), ());
             if inject::takes(&session, &turn) {
                 self.inject(&session, &mut turn, settings, bug);
@@ -200,6 +202,7 @@ impl Database {
                 continue;
             };
             self.lease_take(&name, replica, work.phase);
+            work.pass = pass;
             self.turn_resume(&name, work.turn.id, work.state);
             claimed.resumed.push((name, work.turn.id));
             if bug == Some(Bug::StartedNotRepeated) {
@@ -254,13 +257,20 @@ impl Database {
         }
         let name = session.name();
         let turn_id = TurnId(self.fresh_id());
+        let pass = match self.pass((&item.provider, item.breaker), (turn_id.uuid(), true), settings, bug) {
+            Ok(pass) => pass,
+            Err(look) => {
+                claimed.parked.extend(Self::park_for_provider(session, look, bug));
+                return Start::Waits;
+            }
+        };
         let further = item.facts.further.iter().map(|further| further.notification.clone());
         let notifications = std::iter::once(item.facts.notification.clone())
             .chain(further)
             .collect();
         let beginning = Beginning {
             turn_id,
-            pass: Pass::closed(item.breaker),
+            pass,
             prompt: prompt(),
             effects: settings.effects(&item.provider),
             tools: offered(item.facts.task.is_some()),
@@ -445,7 +455,7 @@ impl Database {
             is_coordinator: false,
             briefing: String::new(),
             holds: 0,
-            breaker: None,
+            breaker: self.breaker_of(&agent.provider),
         })
     }
 

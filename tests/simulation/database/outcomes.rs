@@ -76,7 +76,8 @@ impl Database {
                 recorded.free.push((name, true));
                 continue;
             }
-            let decision = decide(report, &session, None, moment(self.now), &settings.delivery);
+            let breaker = self.said(report.said(), settings);
+            let decision = decide(report, &session, breaker, moment(self.now), &settings.delivery);
             let Some(decided) = possible(decision, bug) else {
                 recorded.free.push((name, false));
                 continue;

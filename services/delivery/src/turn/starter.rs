@@ -245,10 +245,12 @@ impl Starter {
     ) -> Vec<(LockedSession, QueuedItem)> {
         start.retain(|(session, item)| {
             if self.breakers.key(&item.provider).is_none() {
-                tracing::warn!(
-                    session_id = %session.id, account = %session.account, provider = item.provider,
-                    "parked session: its agent's provider is not in the settings"
-                );
+                if session.gate != Some(Gate::Config) {
+                    tracing::warn!(
+                        session_id = %session.id, account = %session.account, provider = item.provider,
+                        "parked session: its agent's provider is not in the settings"
+                    );
+                }
                 starting.park(session, item, (Gate::Config, None), Some(CONFIG_LOOK_MS));
                 return false;
             }

@@ -1,7 +1,10 @@
 //! Every query on providers and the breakers of their accounts.
 
+use std::collections::HashMap;
+
 use api::providers::{Provider, ProviderAccount};
-use domain::AccountId;
+use domain::{AccountId, BreakerState};
+use sea_orm::FromQueryResult;
 use storage::{Database, StorageError, Tx, breaker::breaker_ref, directory::session_parked};
 
 /// Names of providers that are read for an account.
@@ -11,8 +14,8 @@ const BREAKERS_MAX: i64 = 1_000;
 /// Sessions that are counted for each.
 const PARKED_MAX: i32 = 10_000;
 
-/// The providers that an account's agents name, one step of the index a name: there may be many agents. What a provider said is
-/// not among them. Relies on index agent_provider.
+/// The providers that an account's agents name, one step of the index a name: there may be many agents. Relies on index
+/// agent_provider.
 pub const PROVIDERS_OF: &str = "
     with recursive named (name, number) as (
         (select g.provider, 1 from agent g where g.account_id = $1 and g.removed_at is null
@@ -25,18 +28,34 @@ pub const PROVIDERS_OF: &str = "
             order by g.account_id, g.provider limit 1) f
         where n.number < $2
     )
-    select n.name, coalesce(b.state, 'closed') as state, b.class, b.reset_at,
-           case b.state when 'open' then b.probe_at when 'probing' then b.probe_until end as until
-    from named n
-    left join lateral (
-        select case when b.state <> 'closed' then b.class end as class, case when b.state <> 'closed' then b.reset_at end as reset_at,
-               b.state, b.probe_at, b.probe_until
-        from provider_breaker b where b.providers @> array[n.name] order by b.changed_at desc limit 1) b on true
-    order by n.name";
+    select name from named order by name";
+
+#[derive(FromQueryResult)]
+struct Named {
+    name: String,
+}
+
+/// Those whose calls are not made: few. What a provider said is not among it.
+const NOT_CLOSED: &str = "
+    select p.name, b.state, b.class, b.reset_at, case b.state when 'open' then b.probe_at else b.probe_until end as until
+    from (select * from provider_breaker where state <> 'closed' order by changed_at limit $1) b cross join unnest(b.providers) as p (name)";
 
 pub async fn providers_of(tx: &Tx, account: &AccountId) -> Result<Vec<Provider>, StorageError> {
+    const ATTEMPT: &str = "list providers";
     let values = [account.into(), PROVIDERS_MAX.into()];
-    tx.rows("list providers", PROVIDERS_OF, values).await
+    let named: Vec<Named> = tx.rows(ATTEMPT, PROVIDERS_OF, values).await?;
+    let waiting: Vec<Provider> = tx.rows(ATTEMPT, NOT_CLOSED, [BREAKERS_MAX.into()]).await?;
+    let mut waiting: HashMap<String, Provider> = waiting.into_iter().map(|one| (one.name.clone(), one)).collect();
+    let shown = |Named { name }| {
+        waiting.remove(&name).unwrap_or(Provider {
+            name,
+            state: BreakerState::Closed.to_string(),
+            class: None,
+            until: None,
+            reset_at: None,
+        })
+    };
+    Ok(named.into_iter().map(shown).collect())
 }
 
 macro_rules! columns {
