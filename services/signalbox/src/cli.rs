@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Dead(DeadArgs),
     /// Check a provider's server and the settings that fit it
     Provider(ProviderArgs),
+    /// Show which providers take no calls at the moment, and why; try one at once
+    Providers(ProvidersArgs),
     /// Print the users of the NATS server and what each may do, for its configuration
     NatsUsers,
     /// Write the interface descriptions (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
@@ -567,6 +569,28 @@ pub(crate) struct DeadOneArgs {
     pub(crate) account: String,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ProvidersArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ProvidersCommand>,
+    /// The providers that this account's agents name [default: all provider accounts whose calls have failed, for the operator]
+    #[arg(long)]
+    pub(crate) account: Option<String>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ProvidersCommand {
+    /// Try a provider account at once, after its cause was removed
+    Probe {
+        /// The provider account: its key as `signalbox providers` shows it
+        key: String,
+        #[command(flatten)]
+        access: AccessArgs,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -26,7 +26,7 @@ use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
         cancel, dead, demo_agent, handover, health, migrate, nats_users, next, notifications, notify, pause, provider,
-        questions, queue, release, resume, sessions, stop, turns,
+        providers, questions, queue, release, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -78,6 +78,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Queue(args) => queue::run(&args, json).await,
         Command::Next(args) => next::run(&args, json).await,
         Command::Questions(args) => questions::run(&args, json).await,
+        Command::Providers(args) => providers::run(&args, json).await,
         Command::Release(args) => release::run(&args, json).await,
         Command::Turns(args) => turns::run(&args, json).await,
         Command::Notifications(args) => notifications::run(&args, json).await,

@@ -128,19 +128,20 @@ pub trait Message: Serialize + JsonSchema {
 /// A message whose payload also names its account and task. The subject routes and permits; the payload is processed. A
 /// reader compares the two ([`crate::addressed::read`]).
 pub trait Addressed: Message + DeserializeOwned {
-    fn about(&self) -> (&AccountId, Option<&TaskId>);
+    /// No account: an event of the installation.
+    fn about(&self) -> (Option<&AccountId>, Option<&TaskId>);
 
     fn subject(&self, root: &Root) -> String {
         let (account, task) = self.about();
-        root.subject::<Self>(account, task)
+        root.address(Self::KIND, account, task)
     }
 }
 
 macro_rules! addressed {
     ($($message:ident)+) => {
         $(impl Addressed for $message {
-            fn about(&self) -> (&AccountId, Option<&TaskId>) {
-                (&self.account, self.task.as_ref())
+            fn about(&self) -> (Option<&AccountId>, Option<&TaskId>) {
+                (Some(&self.account), self.task.as_ref())
             }
         })+
     };
@@ -307,9 +308,9 @@ mod tests {
                 root.subject::<NotificationMessage>(&account, task),
                 Some(Stream::Notification),
             );
-            check(root.event(&account, task, "turn.finished"), Some(Stream::Event));
-            check(root.event(&account, task, "turn.started"), None);
-            check(root.event(&account, task, "notification.refused"), None);
+            check(root.event(Some(&account), task, "turn.finished"), Some(Stream::Event));
+            check(root.event(Some(&account), task, "turn.started"), None);
+            check(root.event(Some(&account), task, "notification.refused"), None);
             check(root.subject::<SessionResolved>(&account, task), None);
             check(root.subject::<SessionClosed>(&account, task), None);
             check(root.subject::<SessionStopRequested>(&account, task), None);

@@ -81,7 +81,7 @@ impl NeglectedRound {
 }
 
 #[derive(FromQueryResult)]
-struct Stopping {
+struct Found {
     account_id: AccountId,
     session_id: SessionId,
 }
@@ -93,8 +93,21 @@ pub async fn session_stopping(
     limit: i32,
 ) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
     let sql = "select * from session_stopping($1, $2)";
-    let rows: Vec<Stopping> = database
+    let rows: Vec<Found> = database
         .query_alone("find stop requests", sql, [replica.into(), limit.into()])
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
+}
+
+/// Sessions of all accounts that something without an account keeps.
+pub async fn session_parked(
+    database: &Database,
+    gate_ref: Uuid,
+    limit: i32,
+) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+    let sql = "select * from session_parked($1, $2)";
+    let rows: Vec<Found> = database
+        .query_alone("find parked sessions", sql, [gate_ref.into(), limit.into()])
         .await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
 }

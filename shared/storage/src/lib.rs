@@ -10,6 +10,7 @@ pub mod accepted;
 pub mod accounts;
 mod activity;
 pub mod api_key;
+pub mod breaker;
 pub mod connection;
 pub mod database;
 pub mod dead_letter;

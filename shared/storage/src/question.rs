@@ -460,7 +460,7 @@ fn asked_item(new: &NewQuestion<'_>, id: QuestionId, agent: AgentId, setting: &S
         setting.root.subject::<NotificationMessage>(new.account, new.task),
         &message_id(new.account, &notification),
         setting.source,
-        (new.account, new.task),
+        (Some(new.account), new.task),
         &origin,
         Timestamp::from(setting.now),
         &message,

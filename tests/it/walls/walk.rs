@@ -91,6 +91,7 @@ impl Walk<'_> {
         self.stopped().await;
         self.edited().await;
         self.paused().await;
+        self.without_provider().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -403,6 +404,51 @@ impl Walk<'_> {
         self.api("POST", &format!("/sessions/{session}/release"), &json!({}))
             .await;
         self.house.until(account, "lingers", "delivered").await;
+    }
+
+    /// The provider takes no calls: new turns are parked, and one between two attempts waits. Then one tries, and all goes on.
+    async fn without_provider(&self) {
+        const OPEN: &str = "insert into provider_breaker (key, state, epoch, probe_at, providers)
+            values ('default', 'open', 1, now() + interval '1 hour', '{default}')
+            on conflict (key) do update set state = 'open', epoch = provider_breaker.epoch + 1, probe_at = excluded.probe_at, providers = excluded.providers";
+        let (account, database) = (&self.tenant.account, &self.house.world.database);
+        let execute = async |sql: &'static str| {
+            sqlx::query(sql).execute(&database.owner).await.unwrap();
+        };
+        for (task, body) in [("P-1", WAITS), ("P-2", "b"), ("P-3", "b")] {
+            self.api("POST", "/tasks", &json!({"id": task, "title": "t"})).await;
+            self.trials.next_step();
+            self.house.notify(account, task, "coder", task, body).await;
+            if task == "P-1" {
+                self.house.until(account, "P-1", "running").await;
+                let waits =
+                    "select count(*) from session where account_id = 'alder' and task_id = 'p-1' and phase = 'backoff'";
+                eventually("its turn waits", || async {
+                    (database.count(waits).await == 1).then_some(())
+                })
+                .await;
+                execute(OPEN).await;
+            }
+        }
+        let parked = "select count(*) from session where account_id = 'alder' and gate = 'provider'";
+        eventually("two are parked", || async {
+            (database.count(parked).await == 2).then_some(())
+        })
+        .await;
+        self.trials.next_step();
+        execute("update session set wake_at = now() where account_id = 'alder' and task_id = 'p-1'").await;
+        let deferred = "select count(*) from session where account_id = 'alder' and task_id = 'p-1' and phase = 'backoff' and wake_at > now()";
+        eventually("its turn waits on", || async {
+            (database.count(deferred).await == 1).then_some(())
+        })
+        .await;
+        self.trials.next_step();
+        execute("update provider_breaker set probe_at = now()").await;
+        for id in ["P-2", "P-3"] {
+            self.house.until(account, id, "delivered").await;
+        }
+        self.api("POST", "/tasks/P-1/cancel", &json!({})).await;
+        self.house.until(account, "P-1", "cancelled").await;
     }
 
     /// A turn in progress is ended by a hold, and what waits behind it is parked until it is released; then the task is

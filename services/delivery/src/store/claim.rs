@@ -7,6 +7,7 @@ use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
+    breaker::Seen,
     session::{items_join::Notes, sessions_lock::LockedSession},
     statement::pairs,
 };
@@ -119,6 +120,10 @@ pub struct OpenTurn {
     /// The account's active holds, counted.
     pub holds: i32,
     pub notes: Notes,
+    /// The breaker of its provider; none: no call of it has failed.
+    pub breaker: Option<Seen>,
+    /// What woke its agent.
+    pub wake_key: Option<String>,
     /// Items with mode `inject` that wait in its session: none, one or more.
     pub injectable: i64,
     #[sea_orm(skip)]
@@ -173,7 +178,9 @@ pub const TURNS_LOAD: &str = concat!(
            (select count(*) from (
                 select from notification n
                 where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject' and n.attempts = 0
-                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds
+                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds, t.wake_key, ",
+    storage::breaker_of!("$4", "t.provider"),
+    " as breaker
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = any (array[t.account_id])
@@ -200,13 +207,24 @@ pub const RESULTS_LOAD: &str = "
         select * from tool_call c
         where c.account_id = w.account_id and c.turn_id = w.id and c.finished_at is not null and c.ordinal > 0 order by c.ordinal) c";
 
-pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> Result<Vec<OpenTurn>, StorageError> {
+/// `keys_json`: the keys of breakers by the names of providers.
+pub async fn turns_load(
+    tx: &Tx,
+    turns: &[TurnName],
+    tools_wait_ms_max: i64,
+    keys_json: &str,
+) -> Result<Vec<OpenTurn>, StorageError> {
     const ATTEMPT: &str = "load turns";
     if turns.is_empty() {
         return Ok(Vec::new());
     }
     let (accounts, ids) = pairs(turns);
-    let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into()];
+    let values = [
+        accounts.clone().into(),
+        ids.clone().into(),
+        tools_wait_ms_max.into(),
+        keys_json.into(),
+    ];
     let mut turns: Vec<OpenTurn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
     let results: Vec<ResultRow> = tx
         .rows(

@@ -7,7 +7,9 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep};
+use domain::{
+    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep, progress::Wake,
+};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +21,7 @@ use super::{
     work::Work,
 };
 use crate::{
+    breaker::Pass,
     prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input},
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
@@ -32,6 +35,7 @@ use storage::{
 #[derive(Debug)]
 pub struct Beginning {
     pub turn_id: TurnId,
+    pub pass: Pass,
     pub prompt: Prompt,
     pub effects: Effects,
     pub tools: Arc<[ToolDefinition]>,
@@ -68,6 +72,7 @@ pub fn begin(
     let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
     let turn = session.turn_claimed(beginning.turn_id, item.facts.task.map(|task| task.id));
     let hops = item.hops;
+    let wake = Wake::new(&item.facts.kind, &item.facts.sender);
     let further = item.facts.further.iter().map(|further| &further.notification);
     let notification_ids: Vec<String> = std::iter::once(&item.facts.notification)
         .chain(further)
@@ -88,6 +93,8 @@ pub fn begin(
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
         tools_wait_ms: beginning.tools_wait_ms,
         hops,
+        wake: wake.clone(),
+        streak: session.streak.clone(),
         traceparent: trace.traceparent.clone(),
         tracestate: trace.tracestate.clone(),
         phase,
@@ -101,6 +108,7 @@ pub fn begin(
         agent_id: item.agent_id,
         agent_name: item.agent_name,
         provider: item.provider,
+        pass: beginning.pass,
         slot: None,
         effects: beginning.effects,
         profile_version: prompt.profile.version.to_owned(),
@@ -112,6 +120,7 @@ pub fn begin(
         attempt: 1,
         failures: 0,
         attempts: item.attempts,
+        wake: Some(wake),
         notification_ids,
         injected: Vec::new(),
         hops,
@@ -152,6 +161,7 @@ pub fn carry_on(
     }
     let with_call = turn.notes.of_round(turn.journal.rounds.len());
     let injected = with_call.flat_map(|note| note.notification_ids.clone()).collect();
+    let wake = turn.wake_key.as_ref().and_then(|key| key.parse().ok());
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
@@ -161,6 +171,7 @@ pub fn carry_on(
         number: turn.number,
         agent_id: turn.agent_id,
         agent_name: turn.agent_name,
+        pass: Pass::closed(turn.breaker),
         slot: None,
         effects,
         due,
@@ -174,6 +185,7 @@ pub fn carry_on(
         attempt: turn.attempt,
         failures: turn.failures,
         attempts: turn.attempts,
+        wake,
         injected,
         notification_ids: turn.notification_ids,
         hops: turn.hops,

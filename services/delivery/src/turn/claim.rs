@@ -90,7 +90,7 @@ impl Claimer {
     async fn claim_all(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
         let tx = self
             .database
-            .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
+            .begin(&Accounts::many(names.iter().map(|(account, _)| account)).with_operator())
             .await?;
         let mut sessions = sessions_lock(&tx, SESSIONS_LOCK_FREE, names).await?;
         let locked = match sessions.len() < names.len() {
@@ -106,7 +106,8 @@ impl Claimer {
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
-        let turns = turns_load(&tx, &in_progress, self.starter.config.tools_wait_ms_max.i64()).await?;
+        let tools_wait_ms_max = self.starter.config.tools_wait_ms_max.i64();
+        let turns = turns_load(&tx, &in_progress, tools_wait_ms_max, self.starter.breakers.keys_json()).await?;
         let Admitted { start, mut resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
@@ -119,6 +120,7 @@ impl Claimer {
         let mut without_slot = std::mem::take(&mut starting.without_slot);
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
+        let mut passes = self.starter.defer(&tx, &mut resume, &mut starting).await?;
         self.starter.inject(&tx, &mut resume).await?;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
@@ -126,12 +128,18 @@ impl Claimer {
             let Some(mut work) = possible(self.resumed(&session, turn), &session, Some(turn_id)) else {
                 continue;
             };
+            work.pass = passes.remove(&work.turn_name()).unwrap_or(work.pass);
             if matches!(work.due, Due::Send | Due::LookUp) {
-                let Ok(slot) = self.starter.slot(&work.provider) else {
+                let Some(slot) = self
+                    .starter
+                    .drivers
+                    .get(&work.provider)
+                    .and_then(|driver| driver.slot())
+                else {
                     without_slot.push((work.name(), work.provider));
                     continue;
                 };
-                work.slot = slot.map(Arc::new);
+                work.slot = Some(Arc::new(slot));
             }
             taken_over += usize::from(session.facts.phase == SessionPhase::Running);
             resumed.push(work);
@@ -167,6 +175,7 @@ impl Claimer {
         };
         let told = std::mem::take(&mut starting.told);
         messages.extend(told.into_iter().map(|told| told.message(&setting)));
+        messages.append(&mut starting.events);
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;

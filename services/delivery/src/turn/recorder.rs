@@ -4,11 +4,18 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, LazyLock, atomic::AtomicU64},
+    time::Duration,
 };
 
-use contracts::Root;
-use domain::{ImpossibleStep, RecoveryCause, RecoveryState, SessionPhase, TurnId};
+use contracts::{
+    Root,
+    tools::{self, ToolDefinition, ToolEffect},
+};
+use domain::{
+    ImpossibleStep, RecoveryCause, RecoveryState, SessionPhase, TurnId,
+    progress::{Deeds, Streak},
+};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
@@ -71,6 +78,7 @@ pub struct Decided<'a> {
     pub session: &'a LockedSession,
     pub settled: Settled,
     pub change: Change,
+    now: OffsetDateTime,
 }
 
 impl Recorder {
@@ -104,7 +112,7 @@ impl Recorder {
         let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
         let tx = self
             .database
-            .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
+            .begin(&Accounts::many(names.iter().map(|(account, _)| account)).with_operator())
             .await?;
         let lock = match self.passes_locked {
             true => SESSIONS_LOCK_FREE,
@@ -116,6 +124,13 @@ impl Recorder {
             .map(|session| (session.name(), session))
             .collect();
         let now = OffsetDateTime::now_utc();
+        let counts = |report: &&Report| {
+            sessions
+                .get(&report.work.name())
+                .is_some_and(|session| is_current(session, report))
+        };
+        let said = reports.iter().filter(counts).filter_map(Report::said);
+        let mut breakers = self.starter.breakers.record(&tx, said).await?;
         let mut free = Vec::with_capacity(reports.len());
         let mut locked = Vec::new();
         let mut decided = Vec::with_capacity(reports.len());
@@ -132,7 +147,8 @@ impl Recorder {
                     free.push((report.work.name(), true));
                 }
                 Some(session) => {
-                    let decision = decide(report, session, now, &self.starter.config);
+                    let breaker = breakers.waits.get(&report.work.turn_name()).copied();
+                    let decision = decide(report, session, breaker, now, &self.starter.config);
                     match possible(decision, session, Some(report.work.turn.id)) {
                         Some(mut decision) => {
                             let may = |(sessions, _): (&HashSet<SessionName>, Uuid)| sessions.contains(&session.name());
@@ -160,7 +176,7 @@ impl Recorder {
         // The messages go with the record, as they are if nothing unusual is found.
         let expected = expected(&decided);
         let mut outbox = outbox_rows(self.messages(&decided, &expected, now));
-        let written = turns_record(&tx, &records, &outbox).await?;
+        let written = turns_record(&tx, &records, &outbox, progress_tools()).await?;
         if !written.says_the_same(&expected) {
             outbox_withdraw(&tx, outbox).await?;
             outbox = outbox_insert(&tx, self.messages(&decided, &written, now)).await?;
@@ -185,6 +201,7 @@ impl Recorder {
                 dead_letters.extend(self.note(&tx, decided, class, now).await?);
             }
         }
+        dead_letters.append(&mut breakers.events);
         outbox.extend(outbox_insert(&tx, dead_letters).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
@@ -199,6 +216,7 @@ impl Recorder {
         self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
         let begun = self.starter.committed(starting);
+        self.starter.breakers.committed(breakers);
         self.shutdown.crash_point("delivery.outcome_committed").await;
         self.outbox.publish_soon(outbox);
         for (decided, changed) in &decided {
@@ -243,14 +261,13 @@ impl Recorder {
             let all = decided.iter().map(|(decided, _)| decided);
             all.filter(|decided| decided.change.session.goes_on)
         };
+        let rested = decided
+            .iter()
+            .filter(|(decided, _)| decided.change.session.goes_on)
+            .map(|(decided, changed)| decided.rested(*changed, &self.starter.config));
         let mut starting = self
             .starter
-            .start(
-                tx,
-                going().map(Decided::rested).collect(),
-                replica,
-                &mut Holds::default(),
-            )
+            .start(tx, rested.collect(), replica, &mut Holds::default())
             .await?;
         let placed: HashMap<SessionName, OffsetDateTime> = going()
             .map(|decided| (decided.session.name(), decided.report.work.placed_at))
@@ -341,6 +358,19 @@ fn expected(decided: &[Decided<'_>]) -> Written {
 }
 
 impl Decided<'_> {
+    /// The session's turns without progress after this one.
+    fn streak(&self, changed: Changed, config: &DeliverySettings) -> Streak {
+        let before = &self.session.streak;
+        let deeds = Deeds {
+            progressed: changed.progressed,
+            no_reply: changed.no_reply,
+        };
+        match (&self.report.work.wake, self.change.session.streak) {
+            (Some(wake), Some(_)) => before.after(wake, deeds, self.now, &config.progress_limits()),
+            (_, None) | (None, Some(_)) => before.clone(),
+        }
+    }
+
     /// Whether the next turn may begin with this record: the session rests, has a queue, and keeps nothing of this turn
     /// that the beginning of the next does not write. An account's own limit counts the turns of all replicas, which
     /// claims do.
@@ -357,8 +387,9 @@ impl Decided<'_> {
     }
 
     /// The session after this record.
-    pub fn rested(&self) -> LockedSession {
+    pub fn rested(&self, changed: Changed, config: &DeliverySettings) -> LockedSession {
         LockedSession {
+            streak: self.streak(changed, config),
             active_turn: None,
             lease_owner: None,
             facts: SessionFacts {
@@ -371,10 +402,17 @@ impl Decided<'_> {
     }
 }
 
-/// Decides a report for its session, which is locked and has the report's fence. Pure.
+/// Whether the session's lease is still that of the report's call, and its outcome is not recorded.
+fn is_current(session: &LockedSession, report: &Report) -> bool {
+    session.fence == report.work.turn.fence && session.facts.phase == SessionPhase::Running
+}
+
+/// Decides a report for its session, which is locked and has the report's fence. `breaker`: the turn has met its provider's
+/// breaker, and looks again after this time. Pure.
 pub fn decide<'a>(
     report: &'a Report,
     session: &'a LockedSession,
+    breaker: Option<Duration>,
     now: OffsetDateTime,
     config: &DeliverySettings,
 ) -> Result<Decided<'a>, ImpossibleStep> {
@@ -389,15 +427,34 @@ pub fn decide<'a>(
         attempts: work.attempts,
         lost_for: work.lost_for(now),
         stop: session.stop(),
+        breaker,
     };
     let settled = settle(&report.outcome, &facts, config);
-    let change = change(report, session, &settled, config)?;
+    let change = change(report, session, &settled, now, config)?;
     Ok(Decided {
         report,
         session,
         settled,
         change,
+        now,
     })
+}
+
+/// The tools whose calls are progress. A question that the agent asks is progress, too; a message alone is none, and no request
+/// or timer that only has somebody woken again.
+fn progress_tools() -> Vec<String> {
+    static TOOLS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        const WAKE_ONLY: [&str; 3] = ["task_message", "response_request", "check_later"];
+        const ASK: [&str; 2] = ["ask_question", "submit_plan"];
+        let changes = |tool: &ToolDefinition| match tool.effect {
+            ToolEffect::Write => !WAKE_ONLY.contains(&tool.name),
+            ToolEffect::None | ToolEffect::Read => false,
+        };
+        let tools = tools::all().into_iter();
+        let progress = tools.filter(|tool| changes(tool) || ASK.contains(&tool.name));
+        progress.map(|tool| tool.name.to_owned()).collect()
+    });
+    TOOLS.clone()
 }
 
 fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
@@ -421,7 +478,8 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
         Settled::Finished { late: true, .. } => "finished late",
         Settled::Finished { .. } => "finished",
         Settled::AwaitTools { .. } => "waits for tools",
-        Settled::Again { .. } => "will be retried",
+        Settled::Again { counts: true, .. } => "will be retried",
+        Settled::Again { counts: false, .. } => "waits for its provider",
         Settled::LookAgain { .. } => "is being looked up",
         Settled::Interrupted { .. } => "was interrupted",
         Settled::GaveUp { .. } => "failed",

@@ -6,8 +6,8 @@ use testkit::{Reply, eventually};
 
 use crate::scene::Scene;
 
-/// One failure first, then an answer.
-async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
+/// One failure first, then an answer, after so many attempts.
+async fn recovers_from(failure: Reply, settings: &[(&str, &str)], attempts: i64) {
     let label = format!("{failure:?}");
     let mut scene = Scene::with(move |seen| {
         if seen.nth_of_key == 0 {
@@ -30,7 +30,7 @@ async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
             .database
             .count("select attempts::bigint from notification")
             .await,
-        2,
+        attempts,
         "{label}"
     );
     assert_eq!(scene.turns("state").await, ["finished"], "{label}");
@@ -39,21 +39,23 @@ async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
 
 #[tokio::test]
 async fn transient_failures_are_retried() {
-    recovers_from(Reply::Status(500, "{}".to_owned(), vec![]), &[]).await;
-    recovers_from(Reply::Status(503, "{}".to_owned(), vec![]), &[]).await;
+    recovers_from(Reply::Status(500, "{}".to_owned(), vec![]), &[], 2).await;
+    recovers_from(Reply::Status(503, "{}".to_owned(), vec![]), &[], 2).await;
     recovers_from(
         Reply::Status(429, "{}".to_owned(), vec![("retry-after", "1".to_owned())]),
         &[],
+        2,
     )
     .await;
 }
 
 #[tokio::test]
 async fn broken_answers_are_retried() {
-    recovers_from(Reply::Malformed, &[]).await;
-    recovers_from(Reply::CutStream, &[]).await;
-    recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")]).await;
-    recovers_from(Reply::Status(401, "{}".to_owned(), vec![]), &[]).await;
+    recovers_from(Reply::Malformed, &[], 2).await;
+    recovers_from(Reply::CutStream, &[], 2).await;
+    recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")], 2).await;
+    // The breaker waits, and the call that it kept is no attempt.
+    recovers_from(Reply::Status(401, "{}".to_owned(), vec![]), &[], 1).await;
 }
 
 /// A person is told of the task once, however much of it fails. A recovery's own item begins no other recovery.
@@ -92,6 +94,7 @@ async fn a_permanent_failure_has_its_reason_and_can_be_redriven() {
     let check = async |reply: Reply, calls: usize, class: &str| {
         let mut scene = Scene::with(move |_| reply.clone()).await;
         scene.world.set("delivery.attempts_max", 3);
+        scene.world.set("delivery.breaker_failures", 100);
         scene.world.set("providers.default.answer_bytes_max", 4096);
         let client = scene.world.client().await;
         let mut events = client
@@ -180,20 +183,6 @@ async fn an_agent_that_keeps_calling_tools_is_stopped() {
         ["true"],
         "every turn says so, however it ended"
     );
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn an_unknown_provider_fails_the_turn_with_the_setting_to_mend() {
-    let scene = Scene::with(|_| Reply::text("ok")).await;
-    sqlx::query("update agent set provider = 'gone'")
-        .execute(&scene.world.database.owner)
-        .await
-        .unwrap();
-    scene.enqueue("n-1", "x").await;
-    let running = scene.run().await;
-    scene.until("n-1", "failed").await;
-    assert!(scene.state("n-1").await.1.unwrap().contains("[providers.gone]"));
     running.stop().await;
 }
 

@@ -7,7 +7,7 @@ use delivery::{
 };
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Role,
+    Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
 };
@@ -17,7 +17,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 22] = [
+const STATEMENTS: [Planned; 25] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -25,8 +25,9 @@ const STATEMENTS: [Planned; 22] = [
     (claim::IN_FLIGHT_COUNT, 1, &["turn_open of the account", "session_pkey"]),
     (
         claim::TURNS_LOAD,
-        3,
+        4,
         &[
+            "provider_breaker_pkey",
             "turn_pkey",
             "account_pkey",
             "instruction_text_pkey",
@@ -40,15 +41,18 @@ const STATEMENTS: [Planned; 22] = [
     (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
     (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
+    (turns_resume::TURNS_DEFER, 4, &["session_pkey"]),
+    (breaker::BREAKERS_LOCK, 1, &[]),
+    (breaker::BREAKER_WRITE, 13, &["provider_breaker_pkey"]),
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        27,
+        31,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
         turns_record::TURNS_RECORD,
-        8,
+        9,
         &[
             "turn_pkey",
             "tool_call_turn",
@@ -59,8 +63,9 @@ const STATEMENTS: [Planned; 22] = [
     ),
     (
         context::QUEUE_NEXT,
-        5,
+        6,
         &[
+            "provider_breaker_pkey",
             "notification_queue",
             "message_thread",
             "account_pkey",

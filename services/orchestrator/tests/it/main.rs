@@ -13,6 +13,7 @@ mod openapi;
 mod pages;
 mod plans;
 mod problems;
+mod providers;
 mod questions;
 mod queue;
 mod recovery;

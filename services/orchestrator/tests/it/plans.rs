@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, queue, recovery as recoveries, sessions, tasks, turns,
+    paging::Listing, providers::store::PROVIDERS_OF, queue, recovery as recoveries, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -29,7 +29,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 46] = [
+const STATEMENTS: [Planned; 47] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -125,6 +125,7 @@ const STATEMENTS: [Planned; 46] = [
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
+    (PROVIDERS_OF, 2, &["agent_provider of the account"]),
     (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
     (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),
     (queue_edit::ITEMS_MOVE, 3, &["notification_pkey"]),

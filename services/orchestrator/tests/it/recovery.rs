@@ -319,10 +319,22 @@ async fn a_blocked_task_says_who_moves_it_on() {
     assert_eq!(patch(json!({"status": "blocked"})).await.body["blocked"], Value::Null);
     assert_eq!(world.next(&tenant, "PROJ-7").await["on"], "question");
     for (body, words) in [
-        (json!({"status": "blocked", "blocked_on": {"owner": "agent:nobody", "action": "a"}}), "nobody"),
-        (json!({"status": "blocked", "blocked_on": {"owner": "somebody", "action": "a"}}), "names nobody"),
-        (json!({"status": "blocked", "blocked_on": {"owner": "role:member", "action": ""}}), "action"),
-        (json!({"blocked_on": {"owner": "role:member", "action": "a"}}), "status blocked"),
+        (
+            json!({"status": "blocked", "blocked_on": {"owner": "agent:nobody", "action": "a"}}),
+            "nobody",
+        ),
+        (
+            json!({"status": "blocked", "blocked_on": {"owner": "somebody", "action": "a"}}),
+            "names nobody",
+        ),
+        (
+            json!({"status": "blocked", "blocked_on": {"owner": "role:member", "action": ""}}),
+            "action",
+        ),
+        (
+            json!({"blocked_on": {"owner": "role:member", "action": "a"}}),
+            "status blocked",
+        ),
     ] {
         let refused = patch(body).await;
         let said = refused.body["detail"].to_string();

@@ -175,9 +175,16 @@ async fn an_agent_moves_only_its_own_task_and_not_through_a_gate() {
     // A block has an owner, or something that ends it.
     let answer = world.call(&next(status("PROJ-7", "blocked"))).await;
     assert_eq!(answer.code(Refused), "blocked_needs_owner");
-    for (owner, expected) in [("nobody-at-all", "unknown_agent"), ("somebody:else", "invalid_arguments")] {
+    for (owner, expected) in [
+        ("nobody-at-all", "unknown_agent"),
+        ("somebody:else", "invalid_arguments"),
+    ] {
         let on = json!({"owner": owner, "action": "Start the database."});
-        let answer = world.call(&next(json!({"task_id": "PROJ-7", "status": "blocked", "blocked_on": on}))).await;
+        let answer = world
+            .call(&next(
+                json!({"task_id": "PROJ-7", "status": "blocked", "blocked_on": on}),
+            ))
+            .await;
         assert_eq!(answer.code(Failed), expected);
     }
     let on = json!({"owner": "role:member", "action": "Start the database."});

@@ -113,7 +113,7 @@ fn agent_told(
         setting.root.subject::<NotificationMessage>(account, Some(task)),
         &message_id(account, &id),
         setting.source,
-        (account, Some(task)),
+        (Some(account), Some(task)),
         &origin,
         Timestamp::from(setting.now),
         &message,

@@ -105,7 +105,7 @@ fn sample<M: Message + DeserializeOwned>(
     task: Option<&TaskId>,
     payload: &M,
 ) -> Sample {
-    let message = Outgoing::new(subject, id, SOURCE, (&account(), task), &origin(), at(), payload);
+    let message = Outgoing::new(subject, id, SOURCE, (Some(&account()), task), &origin(), at(), payload);
     (name, message, read_plain::<M>)
 }
 
@@ -129,12 +129,23 @@ fn origin() -> Origin {
 
 fn event(task: Option<TaskId>, detail: &str, event: Event) -> Sample {
     let message = EventMessage {
-        account: account(),
+        account: Some(account()),
         task,
         at: at(),
         event,
     };
     let name = format!("event {} {detail}", message.event.kind());
+    addressed(name, "event-1", &message)
+}
+
+fn event_of_all(event: Event) -> Sample {
+    let message = EventMessage {
+        account: None,
+        task: None,
+        at: at(),
+        event,
+    };
+    let name = format!("event {} of no account", message.event.kind());
     addressed(name, "event-1", &message)
 }
 
@@ -473,9 +484,9 @@ fn control() -> Vec<Sample> {
         until: (state != BreakerState::Closed).then(at),
     };
     all.extend([
-        event(None, "", Event::ProviderOpened(provider(BreakerState::Open))),
-        event(None, "", Event::ProviderProbing(provider(BreakerState::Probing))),
-        event(None, "", Event::ProviderClosed(provider(BreakerState::Closed))),
+        event_of_all(Event::ProviderOpened(provider(BreakerState::Open))),
+        event_of_all(Event::ProviderProbing(provider(BreakerState::Probing))),
+        event_of_all(Event::ProviderClosed(provider(BreakerState::Closed))),
     ]);
     all
 }
