@@ -2,9 +2,11 @@
 //! models read it.
 
 use contracts::{TraceContext, quote, tools::OfferContext};
+use std::sync::Arc;
+
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, SessionId, TaskId, ToolCallState, TurnId,
-    TurnState,
+    TurnState, tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
@@ -79,6 +81,10 @@ pub struct CallFacts {
     pub newest_hops: Option<i32>,
     /// The database's time.
     pub now: OffsetDateTime,
+    /// The account's tool policies, counted.
+    pub tool_policies: i32,
+    #[sea_orm(skip)]
+    pub policies: Arc<[ToolPolicy]>,
 }
 
 #[derive(Clone, Debug, FromQueryResult)]

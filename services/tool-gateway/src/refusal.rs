@@ -32,6 +32,10 @@ pub enum Refusal {
     NotOffered {
         tool: &'static str,
     },
+    /// A policy denies calls of the tool.
+    Denied {
+        tool: &'static str,
+    },
     /// The task does not exist, or is not the caller's. The answer is the same, so that the caller cannot learn which
     /// tasks exist.
     NotThere {
@@ -65,6 +69,7 @@ impl Refusal {
             }
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
+            | Self::Denied { .. }
             | Self::NotThere { .. }
             | Self::AwaitsApproval { .. } => Consequence::Answered,
         }
@@ -116,6 +121,11 @@ impl Refusal {
                 "not_offered",
                 format!("{tool} cannot be used here: this turn was not offered it."),
                 "Answer without it, or use one of the tools that you were offered.",
+            ),
+            Self::Denied { tool } => ToolAnswer::refused(
+                "denied",
+                format!("{tool} is denied here by a rule of this account."),
+                "Nothing was changed. Do not call it again in this turn; go on without it, or say in your reply what you needed it for.",
             ),
             Self::NotThere { task, own } => ToolAnswer::refused(
                 "task_not_found",
@@ -175,6 +185,7 @@ mod tests {
                 allowed: vec!["task_message".to_owned(), "no_reply".to_owned()],
             },
             Refusal::NotOffered { tool: "task_status" },
+            Refusal::Denied { tool: "task_status" },
             Refusal::NotThere {
                 task: task("PROJ-8"),
                 own: Some(task("PROJ-7")),

@@ -18,6 +18,7 @@ pub mod list;
 pub mod messages;
 pub mod next;
 pub mod notifications;
+pub mod policies;
 pub mod problem;
 pub mod queue;
 pub mod sessions;

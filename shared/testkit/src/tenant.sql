@@ -108,3 +108,9 @@ select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('sess
        'stop', case when h.name = 'timed' then '2999-01-01'::timestamptz end, case when h.ended then now() end, case when h.ended then '{secret}' end
 from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
 update account set holds = 2 where id = '{account}';
+
+-- On a session that has ended: they decide nothing.
+insert into tool_policy (account_id, id, scope_kind, scope_id, tool, verdict, by_kind, by_id, by_name)
+select '{account}', pg_temp.uid('tool_policy/' || t.tool), 'session', pg_temp.uid('session/done')::text, t.tool, 'ask', 'user', '{secret}', '{secret}'
+from (values ('{secret}'), ('task_*')) as t (tool);
+update account set tool_policies = 2 where id = '{account}';

@@ -1,6 +1,8 @@
 //! A call in the tool-gateway's transaction, from its checks to its record. One step, since the transaction locks the session, so
 //! no other closes or claims it, and since two records of one call meet at their key.
 
+use std::sync::Arc;
+
 use contracts::{
     Headers, TraceContext, header,
     notification::NotificationMessage,
@@ -214,6 +216,8 @@ impl Database {
             turn,
             newest_hops: None,
             now: moment(self.now),
+            tool_policies: 0,
+            policies: Arc::default(),
         })
     }
 

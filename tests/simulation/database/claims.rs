@@ -440,6 +440,7 @@ impl Database {
             is_coordinator: false,
             briefing: String::new(),
             holds: 0,
+            tool_policies: 0,
         })
     }
 

@@ -39,6 +39,8 @@ pub struct QueuedItem {
     pub briefing: String,
     /// The account's active holds, counted.
     pub holds: i32,
+    /// The account's tool policies, counted.
+    pub tool_policies: i32,
 }
 
 impl QueuedItem {
@@ -83,7 +85,7 @@ pub const QUEUE_NEXT: &str = concat!(
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds,
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies,
            thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
     from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, known)
     cross join lateral (

@@ -7,7 +7,10 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep};
+use domain::{
+    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep,
+    tool_policy::{ToolPolicy, ToolUse, visible},
+};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
@@ -188,10 +191,11 @@ pub(super) fn prompt(
     item: &QueuedItem,
     driver: Option<&Driver>,
     profiles: &Profiles,
+    hidden: &[&'static str],
     marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
-    let names = tool_names(driver);
+    let names = tool_names(driver).without(hidden);
     let profile = profiles.instructions(
         &InstructionFacts {
             account: &session.account,
@@ -214,6 +218,34 @@ pub(super) fn prompt(
         input,
         manifest,
     }
+}
+
+/// The tools that the policies hide from the agent.
+pub(super) fn hidden(session: &LockedSession, item: &QueuedItem, policies: &[ToolPolicy]) -> Vec<&'static str> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    let is_hidden = |tool: &&'static str| {
+        let used = ToolUse {
+            session: session.id,
+            agent: item.agent_id,
+            task: item.facts.task.as_ref().map(|task| &task.id),
+            tool,
+            schema_hash: tools::schema_hash(tool),
+        };
+        !visible(policies, used, true)
+    };
+    tools::NAMES.iter().copied().filter(is_hidden).collect()
+}
+
+/// The tools that a turn is offered, without the hidden ones.
+pub(super) fn shown(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
+    let offered = offered(context);
+    if hidden.is_empty() {
+        return offered;
+    }
+    let is_shown = |tool: &&ToolDefinition| !hidden.contains(&&*tool.name);
+    offered.iter().filter(is_shown).cloned().collect()
 }
 
 fn tool_names(driver: Option<&Driver>) -> ToolNames {

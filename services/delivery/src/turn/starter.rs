@@ -10,7 +10,9 @@ use contracts::{
     event::{Event, SessionGated},
     tools::OfferContext,
 };
-use domain::{AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, hold::Held};
+use domain::{
+    AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, hold::Held, tool_policy::ToolPolicy,
+};
 use storage::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -19,12 +21,13 @@ use storage::{
         sessions_park::{Park, sessions_park},
         turns_begin::{KeptTexts, NewTurn, turns_begin},
     },
+    tool_policy::Policies,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
-    begin::{Beginning, begin, offered, prompt, turn_span},
+    begin::{Beginning, begin, hidden, prompt, shown, turn_span},
     work::Work,
 };
 use crate::{
@@ -166,10 +169,19 @@ impl Starter {
             })
             .unzip();
         self.complete(tx, &mut start).await?;
+        let mut policies = Policies::default();
+        policies
+            .read(
+                tx,
+                start
+                    .iter()
+                    .map(|(session, item)| (&session.account, item.tool_policies)),
+            )
+            .await?;
         for ((session, item), slot) in start.into_iter().zip(slots) {
             let thread = ThreadExtract::clone(&item.facts.thread);
             let released = Told::released(&session, &item);
-            let begun = self.begin(&session, item);
+            let begun = self.begin(&session, item, policies.of(&session.account));
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
@@ -316,18 +328,27 @@ impl Starter {
     }
 
     /// Builds a new turn: its prompt, its row, its work.
-    fn begin(&self, session: &LockedSession, item: QueuedItem) -> Result<(NewTurn, Work), ImpossibleStep> {
+    fn begin(
+        &self,
+        session: &LockedSession,
+        item: QueuedItem,
+        policies: &[ToolPolicy],
+    ) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
         let turn_id = TurnId(Uuid::now_v7());
         let marks = self.marks.marks(&session.account, turn_id);
+        let hidden = hidden(session, &item, policies);
         let beginning = Beginning {
             turn_id,
-            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, marks),
+            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, &hidden, marks),
             effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
-            tools: offered(OfferContext {
-                has_task: item.facts.task.is_some(),
-                is_coordinator: item.is_coordinator,
-            }),
+            tools: shown(
+                OfferContext {
+                    has_task: item.facts.task.is_some(),
+                    is_coordinator: item.is_coordinator,
+                },
+                &hidden,
+            ),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };

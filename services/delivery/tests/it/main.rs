@@ -13,6 +13,7 @@ mod impossible;
 mod inject;
 mod interrupted;
 mod plans;
+mod policies;
 mod prompt;
 mod provider_check;
 mod providers;

@@ -10,6 +10,7 @@ use storage::{
     Role,
     hold::HOLDS_ACTIVE,
     session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    tool_policy::POLICIES_OF,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -17,7 +18,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 22] = [
+const STATEMENTS: [Planned; 23] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -80,6 +81,7 @@ const STATEMENTS: [Planned; 22] = [
     (stop::STOPS_FIND, 2, &["session_pkey"]),
     (sessions_park::SESSIONS_PARK, 6, &["session_pkey"]),
     (HOLDS_ACTIVE, 1, &["hold_active of the account"]),
+    (POLICIES_OF, 1, &["tool_policy_scope of the account"]),
     (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
 ];

@@ -12,6 +12,7 @@ mod notifications;
 mod openapi;
 mod pages;
 mod plans;
+mod policies;
 mod problems;
 mod queue;
 mod replies;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, queue, sessions, tasks, turns,
+    paging::Listing, policies, queue, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -21,6 +21,7 @@ use storage::{
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
+    tool_policy,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -28,7 +29,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 39] = [
+const STATEMENTS: [Planned; 41] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -39,6 +40,21 @@ const STATEMENTS: [Planned; 39] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (
+        tool_policy::POLICIES_COUNT,
+        1,
+        &["tool_policy_scope of the account", "account_pkey"],
+    ),
+    (
+        tool_policy::POLICIES_VOID,
+        1,
+        &[
+            "tool_policy_scope of the account",
+            "session_pkey",
+            "agent_pkey",
+            "task_pkey",
+        ],
+    ),
     (hold::HOLDS_EXPIRE, 1, &["hold_active of the account"]),
     (hold::HOLDS_COUNT, 1, &["hold_active of the account", "account_pkey"]),
     (
@@ -174,7 +190,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 11] = [
+const LISTS: [(Listing, usize, &str); 12] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -183,6 +199,7 @@ const LISTS: [(Listing, usize, &str); 11] = [
     (notifications::store::LIST, 5, "notification_newest"),
     (sessions::store::LIST, 5, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
+    (policies::store::LIST, 4, "tool_policy_pkey"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),

@@ -173,7 +173,7 @@ fn answer(record: Record) -> Result<Response, Problem> {
 }
 
 /// The agents' error codes and their HTTP statuses.
-const STATUSES: [(&str, StatusCode); 14] = [
+const STATUSES: [(&str, StatusCode); 15] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -182,6 +182,7 @@ const STATUSES: [(&str, StatusCode); 14] = [
     ("unknown_tool", StatusCode::NOT_FOUND),
     ("task_not_found", StatusCode::NOT_FOUND),
     ("not_offered", StatusCode::FORBIDDEN),
+    ("denied", StatusCode::FORBIDDEN),
     ("awaiting_approval", StatusCode::CONFLICT),
     ("session_closed", StatusCode::GONE),
     ("turn_stopped", StatusCode::CONFLICT),

@@ -8,6 +8,7 @@ use storage::{
     StorageError, Tx,
     session::{SessionName, sessions_close::task_sessions_lock},
     statement::column,
+    tool_policy::Policies,
 };
 use uuid::Uuid;
 
@@ -73,7 +74,7 @@ pub const FACTS: &str = concat!(
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),
-    " as coordinates, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
+    " as coordinates, acc.tool_policies, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
            t.tools as turn_tools, t.waiting_since + t.tools_wait_ms * interval '1 millisecond' as turn_until,
            jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',
@@ -128,7 +129,19 @@ pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<F
         column(calls, |call| call.ordinal),
         column(calls, |call| call.id),
     ];
-    let rows = each::<FactsRow>(tx, "read sessions of calls", FACTS, calls.len(), values).await?;
+    let mut rows = each::<FactsRow>(tx, "read sessions of calls", FACTS, calls.len(), values).await?;
+    let found = calls
+        .iter()
+        .zip(&rows)
+        .filter_map(|(call, rows)| Some((&call.account, rows.first()?)));
+    let policies = policies_read(tx, found).await?;
+    for (call, row) in calls
+        .iter()
+        .zip(&mut rows)
+        .filter_map(|(call, rows)| Some((call, rows.first_mut()?)))
+    {
+        row.facts.policies = policies.of(&call.account).into();
+    }
     let of = |(call, rows): (&CallRequest, Vec<FactsRow>)| {
         let row = rows.into_iter().next()?;
         Some(match claimed(call) {
@@ -153,7 +166,20 @@ pub(crate) async fn session_facts(
         vec![Uuid::nil()].into(),
     ];
     let row: Option<FactsRow> = tx.one("read session", FACTS, values).await?;
-    Ok(row.map(|row| row.outside().facts))
+    let Some(mut row) = row else { return Ok(None) };
+    row.facts.policies = policies_read(tx, [(account, &row)].into_iter())
+        .await?
+        .of(account)
+        .into();
+    Ok(Some(row.outside().facts))
+}
+
+/// The policies of the accounts that have any.
+async fn policies_read(tx: &Tx, rows: impl Iterator<Item = (&AccountId, &FactsRow)>) -> Result<Policies, StorageError> {
+    let mut policies = Policies::default();
+    let counted = rows.map(|(account, row)| (account, row.facts.tool_policies));
+    policies.read(tx, counted).await?;
+    Ok(policies)
 }
 
 impl FactsRow {

@@ -8,4 +8,5 @@ mod http;
 mod late;
 mod once;
 mod plans;
+mod policies;
 mod world;
