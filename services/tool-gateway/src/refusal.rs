@@ -1,9 +1,12 @@
 //! The reasons to refuse a call: one table of the reasons, the error for the agent and its hint. Pure. Errors of a tool
 //! itself (a wrong field, an unknown agent) are in the tool.
 
-use domain::{CloseReason, TaskId};
+use domain::{CloseReason, QuestionState, TaskId};
 
-use crate::call::{CallFacts, ToolAnswer};
+use crate::{
+    call::{CallFacts, ToolAnswer},
+    store::CallQuestion,
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -146,6 +149,28 @@ impl Refusal {
             ..answer
         }
     }
+}
+
+/// The answer to a call that nobody approved.
+pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolAnswer {
+    let by = question.and_then(|question| question.ended_by_name.as_deref());
+    let why = match question.map(|question| question.state) {
+        Some(QuestionState::Answered) => format!("{} did not approve the call of {tool}.", by.unwrap_or("Somebody")),
+        Some(QuestionState::Withdrawn | QuestionState::Cancelled) => {
+            format!("The approval that the call of {tool} waited for was withdrawn.")
+        }
+        Some(QuestionState::Lapsed | QuestionState::Open) | None => {
+            format!("Nobody approved the call of {tool} in time.")
+        }
+    };
+    let said = question.and_then(|question| question.answer.as_ref()?.text.as_deref());
+    let said = said.map(str::trim).filter(|said| !said.is_empty());
+    let message = said.map_or_else(|| why.clone(), |said| format!("{why} Answer: {said}"));
+    ToolAnswer::refused(
+        "denied",
+        message,
+        "Nothing was changed. Do not call it again in this turn; go on without it, or say in your reply what you needed it for.",
+    )
 }
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {

@@ -57,7 +57,7 @@ pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
 pub use liveness::{RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
-pub use question::{QuestionKind, QuestionState, Verdict};
+pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::{SessionKey, SessionOf};

@@ -1,6 +1,8 @@
 //! Tool policies: which tools an agent sees, and whether a call to one runs, is refused or is asked about. A policy that says
 //! nothing of the one or the other leaves it to the next wider one.
 
+use sha2::{Digest, Sha256};
+
 use crate::{AgentId, SessionId, TaskId, ToolPolicyId, string_enum::string_enum};
 
 string_enum! {
@@ -51,6 +53,11 @@ pub struct ToolUse<'a> {
     pub task: Option<&'a TaskId>,
     pub tool: &'a str,
     pub schema_hash: &'a [u8],
+}
+
+/// SHA-256 of a call as it is shown to whoever approves it: another call needs another approval.
+pub fn arguments_hash(tool: &str, arguments: &str) -> [u8; 32] {
+    Sha256::digest(format!("{tool}\n{arguments}")).into()
 }
 
 /// The id of [`PolicyScope::TaskAgent`], as it is compared.

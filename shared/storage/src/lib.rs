@@ -1,5 +1,5 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), tool policies ([`tool_policy`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
+//! replicas, holds ([`hold`]), questions ([`question`]), tool policies ([`tool_policy`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
 //! the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
@@ -23,6 +23,7 @@ pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;
+pub mod question;
 pub mod replica;
 pub mod session;
 mod setting;

@@ -10,7 +10,8 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, TaskId, TaskStatus,
+    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, SessionKind, TaskId,
+    TaskStatus,
     ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
@@ -199,6 +200,7 @@ impl Database {
         });
         Some(CallFacts {
             session_key: row.key.clone(),
+            session_kind: SessionKind::Task,
             generation: Generation(row.generation),
             fence: row.fence,
             is_closed: row.closed.is_some(),

@@ -147,9 +147,9 @@ impl Database {
             lost_at: row.lost_at.map(moment),
             notification_ids: row.notifications.iter().map(ToString::to_string).collect(),
             attempts,
-            awaited_too_long: row
+            overdue_ms: row
                 .waiting_since
-                .is_some_and(|since| since < self.now - row.tools_wait_ms),
+                .map_or(-1, |since| self.now - since - row.tools_wait_ms),
             holds: 0,
             notes: row.notes.clone(),
             injectable: i64::from(
@@ -158,6 +158,7 @@ impl Database {
                     .any(|(_, _, item)| item.mode == QueueMode::Inject),
             ),
             results,
+            asked: Asked::default(),
         })
     }
 

@@ -457,7 +457,7 @@ impl Database {
             author_name: new.sender.map(|sender| sender.name.clone()).unwrap_or_default(),
             body: new.body.to_owned(),
             debounce_ms: metadata.get("collect_debounce_ms").cloned(),
-            reopens: new.metadata.contains("\"reopen\":true"),
+            reopens: new.metadata.contains("\"reopen\":true").then_some(true),
             hash: ContentHash::from_bytes(&new.hash).expect("32 bytes"),
             state: if new.queued.is_some() {
                 NotificationState::Queued

@@ -151,7 +151,7 @@ pub(crate) struct NotificationRow {
     pub(crate) body: String,
     /// `metadata.collect_debounce_ms`.
     pub(crate) debounce_ms: Option<serde_json::Value>,
-    pub(crate) reopens: bool,
+    pub(crate) reopens: Option<bool>,
     pub(crate) hash: ContentHash,
     pub(crate) state: NotificationState,
     pub(crate) reason: Option<String>,

@@ -8,12 +8,13 @@ use std::{
 };
 
 use contracts::Root;
-use domain::{ImpossibleStep, SessionPhase, TurnId};
+use domain::{Actor, ImpossibleStep, SessionPhase, TurnId};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
     outbox::{Owned, outbox_insert, outbox_rows, outbox_withdraw},
+    question::{Ending, Scope, questions_end_of},
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -183,7 +184,13 @@ impl Recorder {
                 dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
             }
         }
-        outbox.extend(outbox_insert(&tx, dead_letters).await?);
+        let mut ended = dead_letters;
+        for (decided, _) in decided.iter().filter(|(decided, _)| decided.change.turn.over) {
+            if decided.report.work.is_asking {
+                ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
+            }
+        }
+        outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
             Some(_) if self.shutdown.is_stopping() => None,
@@ -257,6 +264,17 @@ impl Recorder {
             work.placed_at = placed[&work.name()];
         }
         Ok((starting.work.len() == placed.len()).then_some(starting))
+    }
+
+    /// Withdraws what somebody was asked about the calls of an ended turn: the calls do not run any more.
+    async fn withdraw(&self, tx: &Tx, work: &Work, now: OffsetDateTime) -> Result<Vec<Owned>, StorageError> {
+        let ending = Ending::Withdrawn {
+            by: &Actor::system(),
+            reason: Some("the turn has ended"),
+            is_asker: true,
+        };
+        let scope = Scope::Turn(work.turn.session, work.turn.id);
+        questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
     }
 
     /// Dead letters of a failed turn: the notifications themselves, so that they can be redriven.

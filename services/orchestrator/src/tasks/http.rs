@@ -12,7 +12,7 @@ use serde_json::json;
 use storage::{
     Accounts, StorageError, Tx,
     entity::task::Model,
-    lifecycle::{self, TaskMove, TaskMoved, activity_insert, task_create, task_status_set},
+    lifecycle::{self, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create, task_status_set},
     outbox::Owned,
 };
 use time::OffsetDateTime;
@@ -149,7 +149,7 @@ async fn change(
         };
         let moved = task_status_set(&tx, &asked, &app.setting(None, now))
             .await?
-            .ok_or_else(Problem::not_found)?;
+            .map_err(not_moved)?;
         affected = Some(affected_by(&moved));
         messages = moved.messages;
     }
@@ -236,10 +236,23 @@ async fn cancelled(
         turn: None,
     };
     let moved = task_status_set(tx, &asked, &app.setting(None, now)).await?;
-    let moved = moved.ok_or_else(Problem::not_found)?;
+    let moved = moved.map_err(not_moved)?;
     let affected = Some(affected_by(&moved));
     let task = task_find(tx, &access.account, task).await?;
     Ok((Task { affected, ..task }, moved.messages))
+}
+
+fn not_moved(why: TaskNotMoved) -> Problem {
+    match why {
+        TaskNotMoved::NotThere => Problem::not_found(),
+        TaskNotMoved::AwaitsAnswer(question) => {
+            let what = format!(
+                "the task's plan awaits approval since its agent submitted it: answer question {question}, or withdraw it, or end \
+                 the task"
+            );
+            Problem::conflict("awaiting_answer", what)
+        }
+    }
 }
 
 fn affected_by(moved: &TaskMoved) -> StatusEffect {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contracts::TraceContext;
 use domain::{
-    AccountId, AgentId, CallId, CloseReason, Fence, Generation, PolicyScope, ToolPolicyId, TurnId, TurnState,
+    AccountId, AgentId, CallId, CloseReason, Fence, Generation, PolicyScope, SessionKind, ToolPolicyId, TurnId, TurnState,
 };
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -76,6 +76,7 @@ impl Case {
         };
         let facts = CallFacts {
             session_key: "key".to_owned(),
+            session_kind: SessionKind::Task,
             generation: Generation(2),
             fence: Fence(5),
             is_closed: false,

@@ -16,7 +16,10 @@ pub use calls::CALLS_INSERT;
 pub use sessions::{FACTS, SESSIONS_LOCK_FREE};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
-pub(crate) use calls::{EndedCall, call_find, calls_insert, is_same_request, savepoint, savepoint_rollback};
+pub(crate) use calls::{
+    CallQuestion, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request, recorded,
+    savepoint, savepoint_rollback,
+};
 pub(crate) use sessions::{
     facts, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,
 };

@@ -3,7 +3,7 @@
 
 use domain::TaskStatus;
 use serde_json::{Map, Value, json};
-use storage::lifecycle::{TaskMove, task_status_set};
+use storage::lifecycle::{TaskMove, TaskNotMoved, task_status_set};
 
 use super::{Running, ToolOutcome, body, task_existing, task_message, task_named};
 use crate::{call::Effect, refusal::Refusal};
@@ -39,7 +39,10 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     };
     let moved = task_status_set(running.questions.tx, &asked, running.setting)
         .await?
-        .ok_or_else(|| Refusal::not_there(&task, running.facts).told())?;
+        .map_err(|why| match why {
+            TaskNotMoved::NotThere => Refusal::not_there(&task, running.facts).told(),
+            TaskNotMoved::AwaitsAnswer(_) => Refusal::AwaitsApproval { task: task.clone() }.told(),
+        })?;
     messages.extend(moved.messages);
     let own = moved
         .closed

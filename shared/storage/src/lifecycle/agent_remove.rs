@@ -2,15 +2,17 @@
 //! row stays, since sessions, turns and messages refer to it; its slug is free again.
 
 use contracts::event::{AgentRemoved, Event};
-use domain::{AccountId, AgentId, CloseReason, NotificationId};
+use domain::{AccountId, Actor, AgentId, CloseReason, NotificationId, QuestionKind, TaskId};
 use sea_orm::FromQueryResult;
 
+use super::plan::{plan_end, task_lock};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
+    question::Ending,
     session::{
         Closing,
-        sessions_close::{ClosedSession, Scope, close},
+        sessions_close::{AGENT_REMOVED, ClosedSession, Scope, close},
     },
 };
 
@@ -30,6 +32,16 @@ struct Removed {
 const AGENT_REMOVE: &str = "
     update agent set removed_at = $3 where account_id = $1 and id = $2 and removed_at is null returning slug";
 
+/// In the order in which tasks are locked. Relies on question_of_agent.
+pub const PLANS_OF_AGENT: &str = "
+    select q.task_id from question q
+    where q.account_id = $1 and q.agent_id = $2 and q.state = 'open' and q.kind = 'plan' and q.task_id is not null order by q.task_id";
+
+#[derive(FromQueryResult)]
+struct PlanTask {
+    task_id: TaskId,
+}
+
 /// Removes the agent; `None` if it does not exist or was removed already.
 pub async fn agent_remove(
     tx: &Tx,
@@ -41,6 +53,12 @@ pub async fn agent_remove(
     let Some(Removed { slug }) = tx.one("remove agent", AGENT_REMOVE, values).await? else {
         return Ok(None);
     };
+    // Its plans' tasks go on as before: locked before the sessions.
+    let values = [account.into(), agent.into()];
+    let plans: Vec<PlanTask> = tx.rows("find plans of agent", PLANS_OF_AGENT, values).await?;
+    for plan in &plans {
+        task_lock(tx, account, &plan.task_id).await?;
+    }
     let closed = close(
         tx,
         account,
@@ -51,6 +69,14 @@ pub async fn agent_remove(
     )
     .await?;
     let mut messages = closed.messages;
+    let withdrawn = Ending::Withdrawn {
+        by: &Actor::system(),
+        reason: Some(AGENT_REMOVED),
+        is_asker: true,
+    };
+    for plan in closed.questions.iter().filter(|row| row.kind == QuestionKind::Plan) {
+        messages.extend(plan_end(tx, account, plan, &withdrawn, setting).await?);
+    }
     let event = Event::AgentRemoved(AgentRemoved { agent_id: agent, slug });
     messages.push(setting.event(account, None, &agent.to_string(), event));
     Ok(Some(AgentRemoval {

@@ -4,19 +4,21 @@
 //! | function | spans | because |
 //! |---|---|---|
 //! | [`task_status_set`] | task, its sessions, their queues | `done` closes in the same transaction, by any service (S3) |
+//! | [`plan`] | task, its question, its sessions | an agent's plan and its answer move the task |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
 //! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
 mod messages_post;
+pub mod plan;
 mod replies_post;
 mod task_create;
 mod task_status;
 
 pub use crate::activity::activity_insert;
-pub use agent_remove::{AgentRemoval, agent_remove};
+pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use task_create::{NewTask, task_create, tasks_create};
-pub use task_status::{TaskMove, TaskMoved, close_reason, task_status_set};
+pub use task_status::{TaskMove, TaskMoved, TaskNotMoved, close_reason, task_status_set};

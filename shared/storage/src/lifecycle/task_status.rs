@@ -3,13 +3,14 @@
 //! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, TaskId, TaskStatus, TurnId};
+use domain::{AccountId, Actor, CloseReason, NotificationId, QuestionId, TaskId, TaskStatus, TurnId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use crate::activity::activity_insert;
+use super::plan::plan_find;
 use crate::{
     Setting, StorageError, Tx,
+    activity::activity_insert,
     outbox::Owned,
     session::{
         Closing,
@@ -45,14 +46,25 @@ pub struct TaskMoved {
 }
 
 #[derive(FromQueryResult)]
-struct TaskRow {
-    status: TaskStatus,
-    display_id: TaskId,
+pub(super) struct TaskRow {
+    pub status: TaskStatus,
+    pub display_id: TaskId,
+}
+
+/// Why a task was not moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TaskNotMoved {
+    NotThere,
+    /// Its plan awaits approval: the answer moves it, or the end of the task.
+    AwaitsAnswer(QuestionId),
 }
 
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
 const TASK_LOCK: &str = "select status, display_id from task where account_id = $1 and id = $2 for no key update";
-const TASK_SET: &str = "update task set status = $3, updated_at = $4 where account_id = $1 and id = $2";
+/// A task that has ended begins without a plan when it is opened again.
+const TASK_SET: &str = "
+    update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived')
+    where account_id = $1 and id = $2";
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
 
 #[derive(FromQueryResult)]
@@ -60,19 +72,62 @@ struct TurnRow {
     started_at: OffsetDateTime,
 }
 
-/// Moves the task. `None`: the task does not exist. Setting the current status changes nothing, but a terminal one
-/// still closes the sessions that were opened since.
+/// Locks the task against others that move it.
+pub(super) async fn task_lock_row(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+) -> Result<Option<TaskRow>, StorageError> {
+    let values = [account.into(), task.key().into()];
+    tx.one("lock task", TASK_LOCK, values).await
+}
+
+/// Writes a task's status, with its activity and event, if it is another one. The caller holds the task's lock.
+pub(super) async fn status_write(
+    tx: &Tx,
+    (account, task): (&AccountId, &TaskId),
+    (from, to): (TaskStatus, TaskStatus),
+    (by, reason): (&Actor, Option<&str>),
+    setting: &Setting<'_>,
+) -> Result<Option<Owned>, StorageError> {
+    if from == to {
+        return Ok(None);
+    }
+    let values = [account.into(), task.key().into(), to.into(), setting.now.into()];
+    tx.execute("set task status", TASK_SET, values).await?;
+    let mut detail = serde_json::json!({"from": from, "to": to});
+    if let Some(reason) = reason {
+        detail["reason"] = reason.into();
+    }
+    let id = activity_insert(tx, (account, task), "task.status_changed", by, detail, setting.now).await?;
+    let changed = TaskStatusChanged {
+        from,
+        to,
+        by: by.clone(),
+    };
+    let event = setting.event(account, Some(task), &id.to_string(), Event::TaskStatusChanged(changed));
+    Ok(Some(event))
+}
+
+/// Moves the task. Setting the current status changes nothing, but a terminal one still closes the sessions that were opened
+/// since.
 pub async fn task_status_set(
     tx: &Tx,
     asked: &TaskMove<'_>,
     setting: &Setting<'_>,
-) -> Result<Option<TaskMoved>, StorageError> {
-    let (account, key) = (asked.account, asked.task.key());
-    let values = [account.into(), (&key).into()];
-    let Some(row) = tx.one::<TaskRow>("lock task", TASK_LOCK, values).await? else {
-        return Ok(None);
+) -> Result<Result<TaskMoved, TaskNotMoved>, StorageError> {
+    let account = asked.account;
+    let Some(row) = task_lock_row(tx, account, asked.task).await? else {
+        return Ok(Err(TaskNotMoved::NotThere));
     };
     let (from, task) = (row.status, row.display_id);
+    if from == TaskStatus::AwaitingApproval
+        && from != asked.to
+        && !asked.to.is_terminal()
+        && let Some(plan) = plan_find(tx, account, &task).await?
+    {
+        return Ok(Err(TaskNotMoved::AwaitsAnswer(plan)));
+    }
     let mut moved = TaskMoved {
         from,
         to: asked.to,
@@ -82,30 +137,15 @@ pub async fn task_status_set(
         stopping: 0,
         messages: Vec::new(),
     };
-    if from != asked.to {
-        let values = [account.into(), key.into(), asked.to.into(), setting.now.into()];
-        tx.execute("set task status", TASK_SET, values).await?;
-        let id = activity_insert(
-            tx,
-            (asked.account, &task),
-            "task.status_changed",
-            asked.by,
-            detail(from, asked),
-            setting.now,
-        )
-        .await?;
-        let changed = TaskStatusChanged {
-            from,
-            to: asked.to,
-            by: asked.by.clone(),
-        };
-        moved.messages.push(setting.event(
-            asked.account,
-            Some(&task),
-            &id.to_string(),
-            Event::TaskStatusChanged(changed),
-        ));
-    }
+    let written = status_write(
+        tx,
+        (account, &task),
+        (from, asked.to),
+        (asked.by, asked.reason),
+        setting,
+    )
+    .await?;
+    moved.messages.extend(written);
     if let Some(reason) = close_reason(asked.to) {
         let closing = match asked.to {
             TaskStatus::Done => Closing::TaskDone {
@@ -125,15 +165,7 @@ pub async fn task_status_set(
         moved.stopping = closed.stopping;
         moved.messages.extend(closed.messages);
     }
-    Ok(Some(moved))
-}
-
-fn detail(from: TaskStatus, asked: &TaskMove<'_>) -> serde_json::Value {
-    let mut detail = serde_json::json!({"from": from, "to": asked.to});
-    if let Some(reason) = asked.reason {
-        detail["reason"] = reason.into();
-    }
-    detail
+    Ok(Ok(moved))
 }
 
 /// Why a task's sessions close when it moves there; `None`: they stay open. Pure.

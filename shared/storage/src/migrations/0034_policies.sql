@@ -31,3 +31,7 @@ create policy tenant on tool_policy
     with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
 grant select on tool_policy to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
 grant insert, update, delete on tool_policy to signalbox_orchestrator;
+
+-- The end of a turn withdraws the approvals that it waits for.
+grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
+    on question to signalbox_delivery;

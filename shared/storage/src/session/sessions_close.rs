@@ -13,7 +13,7 @@ use contracts::{
     session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
+    AccountId, Actor, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
     StopThen, TASK_CLOSED, TaskId, TurnId,
 };
 use sea_orm::{FromQueryResult, Value};
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
+    question::{self, Ending, QuestionRow, rows_end_of},
     setting::fresh_id,
     statement::column,
 };
@@ -77,6 +78,8 @@ pub(crate) struct Closed {
     pub stopping: usize,
     pub cancelled: Vec<NotificationId>,
     pub carried: Vec<NotificationId>,
+    /// The questions that ended with it.
+    pub questions: Vec<QuestionRow>,
     pub messages: Vec<Owned>,
 }
 
@@ -217,7 +220,7 @@ struct ItemRow {
     session_id: SessionId,
     agent_id: AgentId,
     sender_kind: String,
-    reopens: bool,
+    reopen: Option<serde_json::Value>,
     created_at: OffsetDateTime,
 }
 
@@ -225,7 +228,7 @@ struct ItemRow {
 /// Relies on notification_queue.
 pub const LOCK_ITEMS: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
-           coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
+           n.metadata -> 'reopen' as reopen
     from (select $1::text as account_id, f.id, f.closes
           from (select unnest($2::uuid[]) as id, true as closes union all select unnest($4::uuid[]), false) f
           order by f.id offset 0) f
@@ -239,7 +242,7 @@ pub const LOCK_ITEMS: &str = "
 /// queue. Their turn ends as aborted when it is woken, and does not change them. Relies on the primary keys.
 pub const LOCK_TRIED: &str = "
     select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
-           coalesce(n.metadata -> 'reopen' = 'true'::jsonb, false) as reopens
+           n.metadata -> 'reopen' as reopen
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) order by f.id offset 0) f
     cross join lateral (
         select s.active_turn_id from session s
@@ -258,9 +261,9 @@ pub const CANCEL: &str = "
     from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
     where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
-/// Updates the counters of every session that lost items. A hold may have covered these items only.
+/// Updates the counters of every session that lost items. A hold or a plan may have kept these items only.
 pub const UNCOUNT: &str = "
-    update session s set queued = s.queued - f.items, wake_at = case when s.gate = 'pause' then now() else s.wake_at end
+    update session s set queued = s.queued - f.items, wake_at = case when s.gate in ('pause', 'approval') then now() else s.wake_at end
     from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::integer[]) as f (id, items) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
 
@@ -343,6 +346,20 @@ pub(crate) async fn close(
             outbox_insert(tx, told.collect()).await?;
         }
     }
+    let ending = match scope {
+        Scope::Task(_) => Ending::Cancelled { reason: TASK_CLOSED },
+        Scope::Agent(_) => Ending::Withdrawn {
+            by: &Actor::system(),
+            reason: Some(AGENT_REMOVED),
+            is_asker: true,
+        },
+    };
+    let asked = match scope {
+        Scope::Task(task) => question::Scope::Task(task),
+        Scope::Agent(agent) => question::Scope::Agent(agent),
+    };
+    let (questions, told) = rows_end_of(tx, account, asked, &ending, setting).await?;
+    messages.extend(told);
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
@@ -358,6 +375,7 @@ pub(crate) async fn close(
         carried: moving.iter().chain(&judged.staying).filter_map(parse).collect(),
         sessions: sessions.into_iter().map(|row| row.session).collect(),
         stopping: stops.len(),
+        questions,
         messages,
     })
 }
@@ -400,7 +418,7 @@ impl ItemRow {
         Waiting {
             from_person: self.sender_kind == "user",
             accepted_at: self.created_at,
-            reopens: self.reopens,
+            reopens: self.reopen.as_ref().and_then(serde_json::Value::as_bool),
         }
     }
 }

@@ -16,8 +16,8 @@ pub enum Closing {
 pub struct Waiting {
     pub from_person: bool,
     pub accepted_at: OffsetDateTime,
-    /// `metadata.reopen`: its sender wants to reopen the finished task.
-    pub reopens: bool,
+    /// `metadata.reopen`: its sender wants to reopen the finished task, or not to.
+    pub reopens: Option<bool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,16 +28,15 @@ pub enum Verdict {
 }
 
 /// The rule of product.md, "Settled": after `done`, items are carried that a person sent after the closing turn's start, since
-/// the turn did not know them, and items that reopen the task. All other items end here.
+/// the turn did not know them, and items that reopen the task. All other items end here, and so do those that do not want to
+/// reopen it.
 pub fn verdict(closing: Closing, item: Waiting) -> Verdict {
     match closing {
-        Closing::TaskDone { since } => {
-            if item.reopens || (item.from_person && item.accepted_at > since) {
-                Verdict::Carry
-            } else {
-                Verdict::Cancel
-            }
-        }
+        Closing::TaskDone { since } => match item.reopens {
+            Some(true) => Verdict::Carry,
+            None if item.from_person && item.accepted_at > since => Verdict::Carry,
+            Some(false) | None => Verdict::Cancel,
+        },
         Closing::Ended => Verdict::Cancel,
     }
 }
@@ -94,12 +93,13 @@ mod tests {
             );
         };
         let done = Closing::TaskDone { since };
-        check(done, true, after, false, Verdict::Carry);
-        check(done, true, before, false, Verdict::Cancel);
-        check(done, true, since, false, Verdict::Cancel);
-        check(done, false, after, false, Verdict::Cancel);
-        check(done, true, before, true, Verdict::Carry);
-        check(done, false, before, true, Verdict::Carry);
-        check(Closing::Ended, true, after, true, Verdict::Cancel);
+        check(done, true, after, None, Verdict::Carry);
+        check(done, true, before, None, Verdict::Cancel);
+        check(done, true, since, None, Verdict::Cancel);
+        check(done, false, after, None, Verdict::Cancel);
+        check(done, true, before, Some(true), Verdict::Carry);
+        check(done, false, before, Some(true), Verdict::Carry);
+        check(done, true, after, Some(false), Verdict::Cancel);
+        check(Closing::Ended, true, after, Some(true), Verdict::Cancel);
     }
 }

@@ -1,0 +1,77 @@
+-- Questions: what a person, an agent or a rule is asked and answers once. Plans that await approval are questions.
+create table question (
+    account_id      text not null references account,
+    id              uuid not null,
+    -- question, plan, review or tool
+    kind            text not null,
+    -- open, answered, withdrawn, lapsed or cancelled
+    state           text not null default 'open',
+    -- as it is compared
+    task_id         text,
+    -- who asks: its session with its kind, and the agent, turn and tool call
+    session_id      uuid,
+    session_kind    text,
+    generation      integer,
+    agent_id        uuid,
+    turn_id         uuid,
+    tool_call       uuid,
+    title           text not null,
+    body            text not null,
+    -- [{id, label}]
+    options         jsonb not null default '[]',
+    multiple        boolean not null default false,
+    free_text       boolean not null default true,
+    -- who is asked
+    audience        text[] not null,
+    created_at      timestamptz not null default now(),
+    lapse_at        timestamptz,
+    -- of kind tool: the call as it was recorded
+    tool            text,
+    arguments       text,
+    arguments_hash  bytea,
+    schema_hash     bytea,
+    -- of kind plan: from 1, within its task
+    plan_revision   integer,
+    -- of kind review: the stage, and the number of the executor's last turn
+    stage           text,
+    executor_turn   bigint,
+    verdict         text,
+    -- {options, text}
+    answer          jsonb,
+    -- who answered or withdrew it
+    ended_by_kind   text,
+    ended_by_id     text,
+    ended_by_name   text,
+    ended_by_via    text,
+    ended_at        timestamptz,
+    reason          text,
+    -- the item that told the asker
+    notification_id text,
+    primary key (account_id, id)
+);
+create unique index question_call on question (account_id, tool_call) where tool_call is not null;
+create unique index question_plan on question (account_id, task_id, plan_revision) where plan_revision is not null;
+create unique index question_review on question (account_id, task_id) where kind = 'review' and state = 'open';
+create index question_notification on question (account_id, notification_id) where notification_id is not null;
+-- Open ones: of a task, of a session, of an agent, of a turn.
+create index question_of_task on question (account_id, task_id) where state = 'open' and task_id is not null;
+create index question_of_session on question (account_id, session_id) where state = 'open' and session_id is not null;
+create index question_of_agent on question (account_id, agent_id) where state = 'open' and agent_id is not null;
+create index question_open on question (account_id, created_at) where state = 'open';
+create index question_ended on question (account_id, ended_at) where ended_at is not null;
+alter table question enable row level security;
+alter table question force row level security;
+create policy tenant on question
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select on question to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
+grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
+    on question to signalbox_tool_gateway, signalbox_orchestrator;
+grant delete on question to signalbox_orchestrator;
+
+-- Whether the newest plan since the task was last opened is approved.
+alter table task add column plan_approved boolean not null default false;
+
+-- An answer for a conversation without an open generation is sent to the resolver.
+grant select, insert on accepted_notification to signalbox_tool_gateway;
