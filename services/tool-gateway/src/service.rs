@@ -2,12 +2,19 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use contracts::{message::Message as _, tool::{ToolApproved, ToolRequested}};
+use contracts::{
+    message::Message as _,
+    tool::{ToolApproved, ToolRequested},
+};
 use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares};
 
 use crate::{
-    execute::Executor, handlers::{ToolApprovedHandler, ToolRequestedHandler}, http, metrics::Metrics, settings::ToolGatewaySettings,
+    execute::Executor,
+    handlers::{ToolApprovedHandler, ToolRequestedHandler},
+    http,
+    metrics::Metrics,
+    settings::ToolGatewaySettings,
     tools::Toolbox,
 };
 

@@ -494,7 +494,12 @@ pub(crate) async fn rows_end_of(
         .chain(ending_values(ending, setting))
         .chain(turn);
     let ended: Vec<QuestionRow> = tx.rows("end questions", sql, values).await?;
-    let told = ended.iter().flat_map(|row| [Some(changed(account, row, ending, setting)), call_decided(account, row, setting)]);
+    let told = ended.iter().flat_map(|row| {
+        [
+            Some(changed(account, row, ending, setting)),
+            call_decided(account, row, setting),
+        ]
+    });
     let messages = told.flatten().collect();
     Ok((ended, messages))
 }

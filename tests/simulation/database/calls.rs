@@ -11,8 +11,7 @@ use contracts::{
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, SessionKind, TaskId,
-    TaskStatus,
-    ToolCallState, TurnId,
+    TaskStatus, ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
     CallFacts, CallRequest, CallTurn, Capability, Consequence, Presented, RecordedCall, Refusal, ToolAnswer, asked,

@@ -15,7 +15,7 @@ use delivery::{
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
         SessionName,
-        claim::{OpenTurn, ToolResult},
+        claim::{Asked, OpenTurn, ToolResult},
         context::QueuedItem,
         journal::{Call, Journal},
         runs::{Behind, Injectable},

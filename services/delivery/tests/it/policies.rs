@@ -81,3 +81,88 @@ async fn the_offer_of_a_turn_stays() {
     assert_eq!(tools(&scene.provider.seen()[1]), before);
     delivery.stop().await;
 }
+
+/// The turn calls a tool that somebody is asked about: as the tool-gateway records it.
+async fn asked(scene: &Scene) {
+    let owner = &scene.world.database.owner;
+    let call = rows("tool_call")
+        .set("session_id", "t.session_id")
+        .set("turn_id", "t.id")
+        .set("agent_id", "t.agent_id")
+        .with("call_id", "c-1")
+        .with("name", "task_message")
+        .with("state", "requested")
+        .set("result", "null")
+        .set("started_at", "now() - interval '20 hours'")
+        .from("turn t");
+    call.insert(owner).await;
+    for sql in [
+        "insert into question (account_id, id, kind, task_id, session_id, session_kind, generation, agent_id, turn_id, tool_call, title, body,
+                               audience, tool, arguments, arguments_hash)
+         select account_id, gen_random_uuid(), 'tool', 'proj-7', session_id, 'task', 1, agent_id, turn_id, id, 't', 'b', '{role:member}',
+                'task_message', '{}', '' from tool_call",
+        "update turn set waiting_since = now() - interval '20 hours'",
+        "update session set wake_at = now()",
+    ] {
+        sqlx::query(sql).execute(owner).await.unwrap();
+    }
+}
+
+async fn awaiting() -> Scene {
+    Scene::with(|seen| match seen.tool_outputs().is_empty() {
+        true => Reply::Calls(vec![(
+            "c-1".to_owned(),
+            "task_message".to_owned(),
+            json!({"task_id": "PROJ-7", "body": "b"}),
+        )]),
+        false => Reply::text("done"),
+    })
+    .await
+}
+
+/// However long a person takes; the turn looks every five minutes.
+#[tokio::test]
+async fn a_turn_waits_for_an_approval_without_a_lease() {
+    let scene = awaiting().await;
+    let delivery = scene.run().await;
+    scene.enqueue("n-1", "b").await;
+    let waits = "select concat_ws(' ', phase, lease_owner is null) from session where task_id = 'proj-7'";
+    let texts = async |sql: &'static str| scene.world.database.texts(sql).await;
+    testkit::eventually("the turn waits", async || {
+        (texts(waits).await == ["waiting t"]).then_some(())
+    })
+    .await;
+    asked(&scene).await;
+    let looks = "select 1 from session where task_id = 'proj-7' and wake_at between now() + interval '4 minutes' and now() + interval '5 minutes'";
+    testkit::eventually("the next look", async || (texts(looks).await.len() == 1).then_some(())).await;
+    assert_eq!(texts(waits).await, ["waiting t"]);
+    assert_eq!(scene.provider.seen().len(), 1);
+    let decided = r#"update tool_call set state = 'finished', result = '{"ok": true}', finished_at = now()"#;
+    for sql in [decided, "update session set wake_at = now()"] {
+        sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();
+    }
+    scene.until("n-1", "delivered").await;
+    delivery.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopped_turn_withdraws_what_it_asked() {
+    let scene = awaiting().await;
+    let delivery = scene.run().await;
+    scene.enqueue("n-1", "b").await;
+    let texts = async |sql: &'static str| scene.world.database.texts(sql).await;
+    let waits = "select phase from session where task_id = 'proj-7'";
+    testkit::eventually("the turn waits", async || {
+        (texts(waits).await == ["waiting"]).then_some(())
+    })
+    .await;
+    asked(&scene).await;
+    let stop =
+        "update session set stop_turn_id = active_turn_id, stop_kind = 'stopped', stop_by = 'Ann', stop_at = now(),
+                stop_then = 'continue', wake_at = now() where task_id = 'proj-7'";
+    sqlx::query(stop).execute(&scene.world.database.owner).await.unwrap();
+    scene.until("n-1", "cancelled").await;
+    let question = "select concat_ws(': ', state, reason) from question";
+    assert_eq!(texts(question).await, ["withdrawn: the turn has ended"]);
+    delivery.stop().await;
+}

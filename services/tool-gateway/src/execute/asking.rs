@@ -224,7 +224,10 @@ impl Executor {
         let is_approved = question
             .as_ref()
             .is_some_and(|question| question.verdict == Some(Verdict::Approved));
-        if let Some(open) = question.as_ref().filter(|question| question.state.is_open() && !is_late) {
+        if let Some(open) = question
+            .as_ref()
+            .filter(|question| question.state.is_open() && !is_late)
+        {
             let question = open.id;
             tx.rollback().await?;
             return Ok((Some(asked), Executed::Asked { question }));

@@ -6,11 +6,17 @@
 use std::time::Instant;
 
 use contracts::{addressed, message::Message as _, tool::ToolApproved};
-use messaging::{BatchHandler, Incoming, Verdict, trace::{child_of, of_span}};
+use messaging::{
+    BatchHandler, Incoming, Verdict,
+    trace::{child_of, of_span},
+};
 use tracing::Instrument;
 
 use super::tool_requested::{failed, finished};
-use crate::{execute::{Executed, Executor}, settings::ToolGatewaySettings};
+use crate::{
+    execute::{Executed, Executor},
+    settings::ToolGatewaySettings,
+};
 
 pub(crate) struct ToolApprovedHandler {
     pub executor: Executor,

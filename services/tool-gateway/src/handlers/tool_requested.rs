@@ -256,7 +256,9 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
 
 /// The result message of a turn's call; none: the call came over HTTP. The same record gives the same message, its id included.
 pub(super) fn finished(root: &Root, asked: &CallRequest, incoming: &Incoming, record: &Record) -> Option<Outgoing> {
-    let Origin::Turn(claims) = &asked.origin else { return None };
+    let Origin::Turn(claims) = &asked.origin else {
+        return None;
+    };
     let finished = ToolFinished {
         account: asked.account.clone(),
         task: claims.task.clone(),

@@ -1,9 +1,7 @@
 //! The record of a call: one row, written once, with its result; or first without one, if somebody is asked. Also the savepoint in which a tool runs alone.
 
 use contracts::tool::ARGUMENTS_BYTES_MAX;
-use domain::{
-    AccountId, AgentId, CallId, Fence, Generation, QuestionId, QuestionState, SessionId, TurnId, Verdict,
-};
+use domain::{AccountId, AgentId, CallId, Fence, Generation, QuestionId, QuestionState, SessionId, TurnId, Verdict};
 use sea_orm::{ConnectionTrait, FromQueryResult, Value};
 use storage::{StorageError, Tx, error::Attempt, question::Answer, statement::column};
 use time::OffsetDateTime;
@@ -139,7 +137,13 @@ pub(crate) async fn call_end(
 ) -> Result<OffsetDateTime, StorageError> {
     const ATTEMPT: &str = "end tool call";
     let (late, result) = (record.late, record.result.clone());
-    let values: [Value; 5] = [account.into(), call.into(), record.state.into(), late.into(), result.into()];
+    let values: [Value; 5] = [
+        account.into(),
+        call.into(),
+        record.state.into(),
+        late.into(),
+        result.into(),
+    ];
     let row: Option<EndedRow> = tx.one(ATTEMPT, CALL_END, values).await?;
     row.map(|row| row.finished_at)
         .ok_or_else(|| StorageError::unreadable(ATTEMPT, "it has ended"))
