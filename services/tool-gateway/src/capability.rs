@@ -21,6 +21,8 @@
 //! bound to a single provider call of that turn (ADR 32). After a turn was stopped, it may read and not write until the
 //! next turn begins: an agent with tools of its own may still be running.
 //!
+//! Where the task requires a plan and none is approved, tools that write are refused, but those that lead to one.
+//!
 //! `Ask` (an approval bound to the hash of the arguments, O26) will become a third answer beside yes and no; its call
 //! will stay `requested` until it is answered.
 
@@ -55,7 +57,7 @@ type Check = fn(&Capability<'_>, &Presented<'_>) -> Option<Refusal>;
 
 /// The order matters: the session's task depends on the turn, and a late call is reported as late although the turn's
 /// journal has moved on.
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     of_turn,
     agrees,
     open,
@@ -68,6 +70,7 @@ const CHECKS: [Check; 12] = [
     offered,
     own_task,
     not_denied,
+    planned,
 ];
 
 impl Capability<'_> {
@@ -250,6 +253,16 @@ fn not_denied(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refus
         (PolicyVerdict::Deny, _) => Some(Refusal::Denied { tool: tool.name }),
         (PolicyVerdict::Allow | PolicyVerdict::Ask, _) => None,
     }
+}
+
+/// Where a plan is required, nothing is changed before one is approved.
+fn planned(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (tool, facts) = (call.tool?, capability.facts);
+    let changes = match tool.effect {
+        ToolEffect::None | ToolEffect::Read => false,
+        ToolEffect::Write | ToolEffect::External => true,
+    };
+    (facts.needs_plan && changes && !tool.before_plan).then_some(Refusal::PlanRequired)
 }
 
 fn claims<'a>(call: &Presented<'a>) -> Option<&'a Claims> {

@@ -32,6 +32,7 @@ use storage::{
     Accounts, Database, Parts, Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
 };
+use uuid::Uuid;
 
 use crate::{
     SOURCE,
@@ -107,6 +108,17 @@ impl Requested<'_> {
     fn task(&self) -> Option<&TaskId> {
         self.arguments.as_ref().ok()?.task.as_ref()
     }
+
+    /// The question in the arguments; none is the nil id, which no question has.
+    fn question(&self) -> QuestionId {
+        let text = self
+            .arguments
+            .as_ref()
+            .ok()
+            .and_then(|parsed| parsed.arguments.get("question_id")?.as_str());
+        text.and_then(|text| QuestionId::parse(text).ok())
+            .unwrap_or(QuestionId(Uuid::nil()))
+    }
 }
 
 /// A call that is checked and not recorded.
@@ -125,7 +137,7 @@ const LOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 impl Executor {
     /// Whether the call may share its transaction: its tool locks nothing but sessions, for itself alone.
     pub(crate) fn may_share(&self, name: &str) -> bool {
-        self.toolbox.find(name).is_none_or(|tool| !tool.definition.moves_task)
+        self.toolbox.find(name).is_none_or(|tool| !tool.definition.runs_alone)
     }
 
     /// Runs a call, or returns its first result.
@@ -226,9 +238,14 @@ impl Executor {
         // The rows that the checks read, until the commit.
         let left = match (calls, &wanted[..]) {
             ([alone], [wanted]) => {
-                match wanted.task().filter(|_| !self.may_share(&alone.name)) {
-                    Some(task) => store::task_and_sessions_lock(&tx, alone, task).await?,
-                    None => store::session_lock(&tx, alone).await?,
+                match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
+                    (Some(tool), Some(task)) if tool.moves_task => {
+                        store::task_and_sessions_lock(&tx, alone, task).await?;
+                    }
+                    (Some(tool), _) if tool.runs_alone => {
+                        store::question_lock(&tx, alone, wanted.question()).await?;
+                    }
+                    _ => store::session_lock(&tx, alone).await?,
                 }
                 HashSet::new()
             }
@@ -424,6 +441,7 @@ fn run<'a>(questions: &'a Questions<'a>, case: &'a Case<'_>, setting: &'a Settin
                 questions,
                 call: case.asked.id,
                 account: &case.asked.account,
+                session: case.asked.session,
                 facts: &case.facts,
                 task: parsed.task.as_ref(),
                 setting,

@@ -49,6 +49,8 @@ pub enum Refusal {
     AwaitsApproval {
         task: TaskId,
     },
+    /// The task requires a plan, and none is approved.
+    PlanRequired,
 }
 
 /// What happens to a refused call.
@@ -74,7 +76,8 @@ impl Refusal {
             | Self::NotOffered { .. }
             | Self::Denied { .. }
             | Self::NotThere { .. }
-            | Self::AwaitsApproval { .. } => Consequence::Answered,
+            | Self::AwaitsApproval { .. }
+            | Self::PlanRequired => Consequence::Answered,
         }
     }
 
@@ -142,6 +145,11 @@ impl Refusal {
                 "awaiting_approval",
                 format!("Task {task} waits for approval and can only be moved by whoever approves it."),
                 "Nothing was changed. Say in your reply what you need approved, and finish your turn.",
+            ),
+            Self::PlanRequired => ToolAnswer::refused(
+                "plan_required",
+                "This task requires a plan, and none is approved.",
+                "Nothing was changed. Submit your plan with submit_plan; after it is approved, call this tool again.",
             ),
         };
         ToolAnswer {
@@ -220,6 +228,7 @@ mod tests {
                 own: None,
             },
             Refusal::AwaitsApproval { task: task("PROJ-7") },
+            Refusal::PlanRequired,
         ];
         let table: Vec<String> = refusals
             .iter()

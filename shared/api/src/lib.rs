@@ -20,6 +20,7 @@ pub mod next;
 pub mod notifications;
 pub mod policies;
 pub mod problem;
+pub mod questions;
 pub mod queue;
 pub mod sessions;
 pub mod tasks;

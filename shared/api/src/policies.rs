@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 
-use crate::text::Text;
+use crate::{questions::Audience, text::Text};
 
 /// A rule about tools. The narrowest rule decides, a scope before a name: `account`, `agent`, `task`, `session`; then the longer
 /// name. `deny` decides wherever it stands.
@@ -19,6 +19,8 @@ pub struct NewToolPolicy {
     /// What becomes of a call: it runs, it waits until a person has approved it, or it is refused. If absent, a wider rule
     /// decides.
     pub verdict: Option<PolicyVerdict>,
+    /// With `ask`: who approves calls, of `user:{id}`, `role:member` and `role:admin`. `role:member` if absent.
+    pub audience: Option<Audience>,
 }
 
 /// What a rule says from now on. What is absent is no longer said.
@@ -29,6 +31,7 @@ pub struct ToolPolicyChange {
     pub revision: i32,
     pub visible: Option<bool>,
     pub verdict: Option<PolicyVerdict>,
+    pub audience: Option<Audience>,
 }
 
 /// Where a rule holds.
@@ -76,6 +79,8 @@ pub struct ToolPolicy {
     /// Null: a wider rule decides.
     #[schemars(with = "Option<PolicyVerdict>")]
     pub verdict: Option<String>,
+    /// Who approves calls. Null: `role:member`.
+    pub audience: Option<Vec<String>>,
     /// It holds only while the tool's schema is the one that was approved.
     pub of_schema: bool,
     pub revision: i32,

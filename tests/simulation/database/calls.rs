@@ -198,6 +198,7 @@ impl Database {
             over: Vec::new(),
         });
         Some(CallFacts {
+            needs_plan: false,
             session_key: row.key.clone(),
             session_kind: SessionKind::Task,
             generation: Generation(row.generation),

@@ -2,6 +2,7 @@
 
 use api::{
     policies::{NewToolPolicy, PolicyScopeName, ToolPolicy, ToolPolicyChange},
+    questions::Audience,
     text::Text,
 };
 use axum::{Json, extract::State, response::NoContent};
@@ -11,10 +12,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
     Accounts, Tx,
-    tool_policy::{self, NotSet, POLICIES_MAX, PolicyTerms, policy_change, policy_remove, policy_set},
+    tool_policy::{self, PolicyTerms, policy_change, policy_remove, policy_set},
 };
 
-use super::store;
+use super::{problem, store};
 use crate::{
     agents,
     app::{App, database_now},
@@ -81,7 +82,7 @@ async fn create(
     access: Access,
     Post { body, once }: Post<NewToolPolicy>,
 ) -> Result<Answer<201, ToolPolicy>, ApiError> {
-    let terms = terms(body.visible, body.verdict)?;
+    let terms = terms(body.visible, body.verdict, body.audience.as_ref())?;
     let account = &access.account;
     once.run(&app, access.party(), async |work| {
         let scope_id = scope_id(&work.tx, account, &body.scope).await?;
@@ -108,7 +109,7 @@ async fn change(
     Named(policy): Named<ToolPolicyId>,
     JsonBody(change): JsonBody<ToolPolicyChange>,
 ) -> Result<Json<ToolPolicy>, ApiError> {
-    let terms = terms(change.visible, change.verdict)?;
+    let terms = terms(change.visible, change.verdict, change.audience.as_ref())?;
     let account = &access.account;
     let tx = app.begin(account).await?;
     let setting = app.setting(None, database_now(&tx).await?);
@@ -139,14 +140,28 @@ async fn remove(
     Ok(NoContent)
 }
 
-fn terms(visible: Option<bool>, verdict: Option<PolicyVerdict>) -> Result<PolicyTerms, Problem> {
+fn terms(
+    visible: Option<bool>,
+    verdict: Option<PolicyVerdict>,
+    audience: Option<&Audience>,
+) -> Result<PolicyTerms, Problem> {
+    let invalid = |what| Err(Problem::unprocessable("invalid", what));
     if visible.is_none() && verdict.is_none() {
-        let what = "the rule says nothing: give visible, verdict or both";
-        return Err(Problem::unprocessable("invalid", what));
+        return invalid("the rule says nothing: give visible, verdict or both");
+    }
+    let audience = audience.map(|audience| audience.0.clone());
+    if audience.is_some() && verdict != Some(PolicyVerdict::Ask) {
+        return invalid("audience: nobody is asked: leave it out, or give the verdict ask");
+    }
+    // What an agent decided of a call of another one would be no approval by a person.
+    let is_person = |one: &String| one.starts_with("user:") || one.starts_with("role:");
+    if !audience.iter().flatten().all(is_person) {
+        return invalid("audience: calls are approved by people: user:{id}, role:member or role:admin");
     }
     Ok(PolicyTerms {
         visible,
         verdict,
+        audience,
         ..PolicyTerms::default()
     })
 }
@@ -181,22 +196,4 @@ async fn scope_id(tx: &Tx, account: &AccountId, scope: &PolicyScopeName) -> Resu
         Problem::unprocessable("unknown_scope", what)
     };
     Ok(found.ok_or_else(unknown)?)
-}
-
-fn problem(not_set: NotSet) -> Problem {
-    match not_set {
-        NotSet::NoAccount | NotSet::Missing => Problem::not_found(),
-        NotSet::TooMany => {
-            let what = format!("the account has {POLICIES_MAX} rules about tools, as many as it may have: remove one");
-            Problem::conflict("too_many_policies", what)
-        }
-        NotSet::Exists { id } => {
-            let what = format!("rule {id} is for the same scope and tool: change it, or remove it");
-            Problem::conflict("policy_exists", what)
-        }
-        NotSet::Changed { revision } => {
-            let what = format!("the rule was changed since it was read: it has revision {revision}; read it again");
-            Problem::conflict("policy_changed", what)
-        }
-    }
 }

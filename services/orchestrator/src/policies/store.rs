@@ -10,7 +10,7 @@ macro_rules! columns {
     ($before:literal, $after:literal) => {
         concat!(
             $before,
-            " id, scope_kind, scope_id, tool, visible, verdict, schema_hash is not null as of_schema, revision, by_kind, by_id,
+            " id, scope_kind, scope_id, tool, visible, verdict, audience, schema_hash is not null as of_schema, revision, by_kind, by_id,
             by_name, null::text as by_via, created_at, updated_at ",
             $after
         )
@@ -25,7 +25,7 @@ pub const LIST: Listing = Listing {
     wanted: Some(
         "($2::text is null or scope_kind = $2) and ($3::text is null or scope_id = $3) and ($4::text is null or tool = $4)",
     ),
-    bytes: "octet_length(scope_id) + octet_length(tool) + octet_length(by_name)",
+    bytes: "octet_length(scope_id) + octet_length(tool) + octet_length(by_name) + coalesce(octet_length(audience::text), 0)",
     names: ("", ""),
 };
 

@@ -133,6 +133,14 @@ async fn a_policy_that_cannot_hold_is_refused() {
     }
     let path = tenant.path("/tool-policies");
     let account = json!({"kind": "account", "id": "acme"});
+    for terms in [
+        json!({"verdict": "allow", "audience": ["role:admin"]}),
+        json!({"verdict": "ask", "audience": ["rule:r"]}),
+    ] {
+        let mut body = json!({"scope": account, "tool": "*"});
+        body.as_object_mut().unwrap().extend(terms.as_object().unwrap().clone());
+        is(&world.post(&tenant.admin, &path, body).await, 422, "invalid");
+    }
     let silent = json!({"scope": account, "tool": "*"});
     is(&world.post(&tenant.admin, &path, silent).await, 422, "invalid");
     let bad = json!({"scope": account, "tool": "task status", "verdict": "deny"});
@@ -190,4 +198,91 @@ async fn an_account_has_a_limited_number_of_policies() {
     let full = world.policy(&tenant, "account", "acme", "too_many").await;
     is(&full, 409, "too_many_policies");
     assert_eq!(world.test.texts(COUNT).await, [POLICIES_MAX.to_string()]);
+}
+
+/// A tool call of `coder` on PROJ-7 that somebody is asked about.
+async fn asked(world: &World, tenant: &Tenant, arguments: &str) -> String {
+    let coder = match world.test.texts("select id::text from agent").await.pop() {
+        Some(coder) => coder,
+        None => {
+            let coder = world.agent(tenant, "coder").await;
+            world.task(tenant, "PROJ-7", &[]).await;
+            seed::busy(world, tenant, "PROJ-7", &coder).await;
+            coder
+        }
+    };
+    let (account, id) = (domain::AccountId::parse("acme").unwrap(), uuid::Uuid::now_v7());
+    sqlx::query(
+        "insert into question (account_id, id, kind, task_id, session_id, session_kind, generation, agent_id, tool_call, title, body,
+                               audience, tool, arguments, arguments_hash, schema_hash)
+         select $1, $2, 'tool', 'proj-7', s.id, 'task', 1, $3::uuid, gen_random_uuid(), 't', 'b', '{role:member}', 'task_message', $4, $5,
+                '\\x01' from session s where s.account_id = $1",
+    )
+    .bind(account.as_str())
+    .bind(id)
+    .bind(&coder)
+    .bind(arguments)
+    .bind(&domain::tool_policy::arguments_hash("task_message", arguments)[..])
+    .execute(&world.test.owner)
+    .await
+    .unwrap();
+    id.to_string()
+}
+
+#[tokio::test]
+async fn an_approval_for_other_arguments_is_refused() {
+    let (world, tenant) = working().await;
+    let (call, other) = (r#"{"body": "one"}"#, r#"{"body": "two"}"#);
+    let question = asked(&world, &tenant, call).await;
+    let path = tenant.path(&format!("/questions/{question}"));
+    let read = world.get(&tenant.member, &path).await;
+    assert_eq!(
+        (&read.body["tool"], &read.body["arguments"]),
+        (&json!("task_message"), &json!(call))
+    );
+    let hash = |arguments: &str| -> String {
+        let hash = domain::tool_policy::arguments_hash("task_message", arguments);
+        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    assert_eq!(read.body["arguments_hash"], hash(call));
+    let answer = async |body: Value| world.post(&tenant.member, &format!("{path}/answer"), body).await;
+    is(&answer(json!({"verdict": "approved"})).await, 422, "invalid_answer");
+    let changed = json!({"verdict": "approved", "arguments_hash": hash(other)});
+    is(&answer(changed).await, 409, "arguments_changed");
+    is(
+        &answer(json!({"verdict": "denied", "remember": true})).await,
+        422,
+        "invalid_answer",
+    );
+    assert_eq!(world.test.texts("select state from question").await, ["open"]);
+    let approved = answer(json!({"verdict": "approved", "arguments_hash": hash(call)})).await;
+    assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
+    is(&answer(json!({"verdict": "denied"})).await, 409, "already_answered");
+    let wakes = world.sent_on("signalbox.tool.approved.acme.PROJ-7").await;
+    assert_eq!(wakes.len(), 1, "the call is woken once");
+    assert_eq!(world.test.count("select count(*) from tool_policy").await, 0);
+}
+
+#[tokio::test]
+async fn an_approval_is_remembered_for_agent_task_tool_and_schema() {
+    let (world, tenant) = working().await;
+    let hash = |arguments: &str| -> String {
+        let hash = domain::tool_policy::arguments_hash("task_message", arguments);
+        hash.iter().map(|byte| format!("{byte:02X}")).collect()
+    };
+    for arguments in ["{}", r#"{"b": 2}"#] {
+        let question = asked(&world, &tenant, arguments).await;
+        let body = json!({"verdict": "approved", "arguments_hash": hash(arguments), "remember": true});
+        let path = tenant.path(&format!("/questions/{question}/answer"));
+        let approved = world.post(&tenant.member, &path, body).await;
+        assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
+    }
+    let rows = "select concat_ws(' ', p.scope_kind, p.scope_id = 'proj-7/' || a.id, tool, verdict, encode(schema_hash, 'hex'), revision)
+                from tool_policy p, agent a";
+    assert_eq!(
+        world.test.texts(rows).await,
+        ["task_agent t task_message allow 01 2"],
+        "the second changes it"
+    );
+    assert_eq!(world.test.texts(COUNT).await, ["1"]);
 }

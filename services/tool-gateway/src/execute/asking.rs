@@ -81,6 +81,7 @@ impl Executor {
         }
         let (tool, _) = case.run.as_ref().expect("a call is asked about that could run");
         let (name, arguments) = (tool.definition.name, store::recorded(&asked.arguments));
+        let by = facts.actor();
         let title = format!("{} asks to call {name}", facts.agent_name);
         let question = NewQuestion {
             account: &asked.account,
@@ -99,6 +100,7 @@ impl Executor {
                 turn: case.turn,
                 tool_call: Some(asked.id),
             }),
+            from: &by,
             title: &title,
             body: "The call waits until somebody has decided. If it is approved, it runs once, with these arguments.",
             options: Choices::default(),

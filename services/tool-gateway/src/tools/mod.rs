@@ -6,15 +6,19 @@
 //! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool that moves a task
 //! has the transaction alone.
 
+mod answer_question;
+mod ask_question;
 mod no_reply;
 mod questions;
 mod response_request;
+mod submit_plan;
 mod task_history;
 mod task_message;
 mod task_status;
+mod withdraw_question;
 
 use contracts::tools::ToolDefinition;
-use domain::{AccountId, TaskId};
+use domain::{AccountId, SessionId, TaskId};
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use storage::{Setting, StorageError};
@@ -51,6 +55,7 @@ pub(crate) struct Running<'a> {
     /// Id of the call's record. Ids of the rows that the call creates are derived from it.
     pub call: Uuid,
     pub account: &'a AccountId,
+    pub session: SessionId,
     pub facts: &'a CallFacts,
     /// The task in the arguments; the caller may use it. [`task_existing`] checks whether it exists.
     pub task: Option<&'a TaskId>,

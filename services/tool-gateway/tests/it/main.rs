@@ -10,4 +10,5 @@ mod late;
 mod once;
 mod plans;
 mod policies;
+mod questions;
 mod world;

@@ -31,6 +31,8 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::None,
         reach: Reach::OwnTask,
         moves_task: false,
+        runs_alone: false,
+        before_plan: true,
         short_form: None,
         wording: &[(
             PolicySection::Reporting,

@@ -59,6 +59,8 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::Write,
         reach: Reach::Account,
         moves_task: false,
+        runs_alone: false,
+        before_plan: false,
         short_form: Some("/agent/response-request"),
         wording: &[
             (

@@ -49,6 +49,8 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::Read,
         reach: Reach::Account,
         moves_task: false,
+        runs_alone: false,
+        before_plan: true,
         short_form: Some("/agent/task-history"),
         wording: &[(
             PolicySection::Scope,

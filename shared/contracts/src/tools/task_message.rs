@@ -35,6 +35,8 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::Write,
         reach: Reach::Account,
         moves_task: false,
+        runs_alone: false,
+        before_plan: true,
         short_form: Some("/agent/task-message"),
         wording: &[],
     }

@@ -61,6 +61,8 @@ pub(super) fn definition() -> ToolDefinition {
         effect: ToolEffect::Write,
         reach: Reach::Account,
         moves_task: true,
+        runs_alone: true,
+        before_plan: false,
         short_form: Some("/agent/task-status"),
         wording: &[(PolicySection::Reporting, WORDING)],
     }

@@ -51,7 +51,8 @@ create table question (
 );
 create unique index question_call on question (account_id, tool_call) where tool_call is not null;
 create unique index question_plan on question (account_id, task_id, plan_revision) where plan_revision is not null;
-create unique index question_review on question (account_id, task_id) where kind = 'review' and state = 'open';
+-- One open plan and one open review of a task.
+create unique index question_decision on question (account_id, task_id, kind) where kind in ('plan', 'review') and state = 'open';
 create index question_notification on question (account_id, notification_id) where notification_id is not null;
 -- Open ones: of a task, of a session, of an agent, of a turn.
 create index question_of_task on question (account_id, task_id) where state = 'open' and task_id is not null;
