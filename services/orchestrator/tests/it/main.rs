@@ -14,6 +14,7 @@ mod pages;
 mod plans;
 mod policies;
 mod problems;
+mod questions;
 mod queue;
 mod replies;
 mod seed;
