@@ -23,8 +23,7 @@
 //!
 //! Where the task requires a plan and none is approved, tools that write are refused, but those that lead to one.
 //!
-//! `Ask` (an approval bound to the hash of the arguments, O26) will become a third answer beside yes and no; its call
-//! will stay `requested` until it is answered.
+//! A call that is admitted may still be one that a policy asks about (O26): see `execute/asking.rs`.
 
 use contracts::tools::{self, Reach, ToolDefinition, ToolEffect};
 use domain::{
