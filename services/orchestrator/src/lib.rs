@@ -3,7 +3,7 @@
 //! In reading order: [`settings`] (limits), [`app`] (the state of every route), [`route`] (how a route is declared), [`auth`]
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
-//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`],
+//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`messages`],
 //! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
@@ -38,6 +38,7 @@ pub mod routes;
 pub mod service;
 pub mod sessions;
 pub mod settings;
+pub mod stages;
 pub mod tasks;
 pub mod turns;
 
@@ -54,6 +55,7 @@ pub fn nouns() -> Vec<route::Noun> {
         keys::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
+        stages::noun(),
         messages::http::noun(),
         activities::noun(),
         notifications::http::noun(),

@@ -473,6 +473,9 @@ pub(crate) struct QuestionAnswerArgs {
     /// To approve a tool call: its arguments hash, as `questions show` prints it
     #[arg(long, value_name = "HASH")]
     pub(crate) arguments_hash: Option<String>,
+    /// Review work that its agent went on with after the review was opened
+    #[arg(long)]
+    pub(crate) accept_stale: bool,
     /// With an approved tool call: do not ask again for this agent, task and tool
     #[arg(long, requires = "arguments_hash")]
     pub(crate) remember: bool,

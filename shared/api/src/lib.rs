@@ -23,6 +23,7 @@ pub mod problem;
 pub mod questions;
 pub mod queue;
 pub mod sessions;
+pub mod stages;
 pub mod tasks;
 pub mod text;
 pub mod turns;

@@ -30,7 +30,10 @@ use uuid::Uuid;
 
 use crate::{
     Setting, StorageError, Tx,
-    lifecycle::plan::{plan_end, task_lock},
+    lifecycle::{
+        plan::{plan_end, task_lock},
+        stage::stage_end,
+    },
     outbox::Owned,
     session::{
         item_enter::{Entered, NewEntry, item_enter},
@@ -639,7 +642,7 @@ pub async fn question_end(
     if !row.state.is_open() {
         return Ok(Err(NotEnded::Already(Box::new(row))));
     }
-    if row.kind == QuestionKind::Plan
+    if matches!(row.kind, QuestionKind::Plan | QuestionKind::Review)
         && let Some(task) = &row.task
     {
         task_lock(tx, account, task).await?;
@@ -666,8 +669,9 @@ pub async fn question_end(
     messages.extend(call_decided(account, &row, setting));
     match row.kind {
         QuestionKind::Plan => messages.extend(plan_end(tx, account, &row, ending, setting).await?),
-        // The tool-gateway runs or refuses the call; the caller moves the stage.
-        QuestionKind::Question | QuestionKind::Review | QuestionKind::Tool => {}
+        QuestionKind::Review => messages.extend(stage_end(tx, account, &row, ending, setting).await?),
+        // The tool-gateway runs or refuses the call.
+        QuestionKind::Question | QuestionKind::Tool => {}
     }
     if let (Some(conversation), Some(id)) = (told, item) {
         let entry = NewEntry {

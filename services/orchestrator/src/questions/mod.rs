@@ -14,6 +14,7 @@ use domain::{
 use runtime::http::Problem;
 use storage::{
     Setting, Tx,
+    lifecycle::stage::review_is_stale,
     outbox::Owned,
     question::{Answer, Ending, NotEnded, QuestionRow, question_end, question_find},
     tool_policy::{NewToolPolicy, PolicyTerms, policy_put},
@@ -76,6 +77,13 @@ pub async fn answer(
     };
     form.check(said)
         .map_err(|error| Problem::unprocessable("invalid_answer", error.to_string()))?;
+    if row.kind == QuestionKind::Review
+        && given.accept_stale != Some(true)
+        && review_is_stale(tx, account, &row).await?
+    {
+        let what = "the agent went on working after the review was opened: look at the work again, and answer with accept_stale";
+        return Err(Problem::conflict("work_changed", what).into());
+    }
     let by = access.caller.actor();
     let mut messages = call_decided(tx, (account, &by), &row, (verdict, call), setting).await?;
     let ending = Ending::Answered {

@@ -17,7 +17,7 @@ macro_rules! columns {
                 q.session_id, q.agent_id,
                 (select g.slug from agent g where g.account_id = q.account_id and g.id = q.agent_id) as agent,
                 q.turn_id, q.title, q.body, q.options, q.multiple, q.free_text, q.audience, q.tool, q.arguments,
-                encode(q.arguments_hash, 'hex') as arguments_hash, q.plan_revision, q.created_at, q.lapse_at,
+                encode(q.arguments_hash, 'hex') as arguments_hash, q.stage, q.plan_revision, q.created_at, q.lapse_at,
                 q.verdict, q.answer, q.ended_by_kind, q.ended_by_id, q.ended_by_name, q.ended_by_via, q.ended_at, q.reason,
                 q.notification_id,
                 case when q.state = 'open' then (

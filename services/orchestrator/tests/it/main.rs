@@ -20,6 +20,7 @@ mod replies;
 mod seed;
 mod service;
 mod sessions;
+mod stages;
 mod stops;
 mod tasks;
 mod twins;

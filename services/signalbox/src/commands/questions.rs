@@ -65,6 +65,7 @@ async fn answer(args: &QuestionAnswerArgs, json: bool) -> anyhow::Result<ExitCod
         arguments_hash: hash
             .transpose()
             .map_err(|why| anyhow::anyhow!("arguments-hash: {why}"))?,
+        accept_stale: args.accept_stale.then_some(true),
         remember: args.remember.then_some(true),
     };
     let client = args.question.access.client()?;

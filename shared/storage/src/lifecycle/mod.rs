@@ -13,6 +13,7 @@ mod agent_remove;
 mod messages_post;
 pub mod plan;
 mod replies_post;
+pub mod stage;
 mod task_create;
 mod task_status;
 

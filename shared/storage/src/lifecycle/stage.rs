@@ -25,7 +25,10 @@ use crate::{
     activity::activity_insert,
     outbox::Owned,
     question::{ANSWER, About, Choices, Ending, NewQuestion, QuestionRow, question_open},
-    session::item_enter::{NewEntry, item_enter},
+    session::{
+        item_enter::{NewEntry, item_enter},
+        sessions_lock::conversations_lock,
+    },
     setting::fresh_id,
     statement::column,
 };
@@ -96,7 +99,7 @@ async fn review_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Opti
 const STAGES_DELETE: &str = "delete from task_stage where account_id = $1 and task_id = $2";
 const STAGES_INSERT: &str = "
     insert into task_stage (account_id, task_id, ordinal, name, audience, passed_at, question)
-    select $1, $2, s.ordinal, s.name, string_to_array(s.audience, ' '), s.passed_at, nullif(s.question, '00000000-0000-0000-0000-000000000000')
+    select $1, $2, s.ordinal, s.name, string_to_array(s.audience, ' '), nullif(s.passed_at, 'epoch'::timestamptz), nullif(s.question, '00000000-0000-0000-0000-000000000000')
     from unnest($3::integer[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[]) as s (ordinal, name, audience, passed_at, question)";
 /// Relies on the primary keys.
 pub const STAGES_COUNT: &str = "
@@ -129,8 +132,14 @@ pub async fn stages_set(
         column(&rows, |(ordinal, _)| *ordinal),
         column(&rows, |(_, stage)| stage.0.clone()),
         column(&rows, |(_, stage)| audience(&stage.1)),
-        column(&rows, |(_, stage)| was(&stage.0).and_then(|was| was.passed_at)),
-        column(&rows, |(_, stage)| was(&stage.0).and_then(|was| was.question).unwrap_or_default()),
+        column(&rows, |(_, stage)| {
+            was(&stage.0)
+                .and_then(|was| was.passed_at)
+                .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+        }),
+        column(&rows, |(_, stage)| {
+            was(&stage.0).and_then(|was| was.question).unwrap_or_default()
+        }),
     ];
     tx.execute("replace stages", STAGES_INSERT, values().into_iter().chain(more))
         .await?;
@@ -162,6 +171,9 @@ async fn changed(
     Ok(setting.event(account, Some(task), &id.to_string(), Event::TaskChanged(data)))
 }
 
+const REVIEW_RENEW: &str =
+    "update question set executor_turn = $3 where account_id = $1 and id = $2 and state = 'open'";
+
 /// The first stage that is not passed asks, or is asking already. The caller holds the task's lock.
 pub(super) async fn stage_open(
     tx: &Tx,
@@ -170,6 +182,10 @@ pub(super) async fn stage_open(
     setting: &Setting<'_>,
 ) -> Result<Option<(Caught, Vec<Owned>)>, StorageError> {
     if let Some(open) = review_find(tx, account, task).await? {
+        // What is called done again is what is reviewed from now on.
+        let turns = turns_of(tx, account, task, true).await?;
+        let values = [account.into(), open.question.into(), turns.into()];
+        tx.execute("renew review", REVIEW_RENEW, values).await?;
         return Ok(Some((open, Vec::new())));
     }
     let stages = stages_of(tx, account, task).await?;
@@ -272,7 +288,8 @@ pub(crate) async fn stage_end(
     }
     let key = || [Value::from(account), task.key().into()];
     let more: [Value; 3] = [stage.as_str().into(), setting.now.into(), row.id.into()];
-    tx.execute("pass stage", STAGE_PASS, key().into_iter().chain(more)).await?;
+    tx.execute("pass stage", STAGE_PASS, key().into_iter().chain(more))
+        .await?;
     tx.execute("count stages", STAGES_COUNT, key()).await?;
     let detail = format!("{stage}: approved");
     messages.push(changed(tx, (account, task), TaskPart::Stage, by, detail, setting).await?);
@@ -303,13 +320,17 @@ async fn send_back(
 ) -> Result<Vec<Owned>, StorageError> {
     let values = [account.into(), task.key().into()];
     let agents: Vec<AssigneeRow> = tx.rows("read assignees", ASSIGNEES, values).await?;
-    let mut messages = Vec::new();
-    for AssigneeRow { agent_id } in agents {
-        let conversation = Conversation {
+    let conversations: Vec<Conversation> = agents
+        .iter()
+        .map(|row| Conversation {
             account: account.clone(),
             task: Some(task.key()),
-            agent: agent_id,
-        };
+            agent: row.agent_id,
+        })
+        .collect();
+    conversations_lock(tx, &conversations.iter().collect::<Vec<_>>()).await?;
+    let mut messages = Vec::new();
+    for conversation in &conversations {
         let id = domain::NotificationId::parse(&fresh_id().to_string()).expect("a UUID is printable and short");
         let message = NotificationMessage {
             id: None,
@@ -331,7 +352,7 @@ async fn send_back(
             task: Some(task),
             message,
         };
-        let (_, more) = item_enter(tx, &conversation, entry, &LIMITS, setting).await?;
+        let (_, more) = item_enter(tx, conversation, entry, &LIMITS, setting).await?;
         messages.extend(more);
     }
     Ok(messages)

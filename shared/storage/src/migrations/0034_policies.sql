@@ -35,3 +35,29 @@ grant insert, update, delete on tool_policy to signalbox_orchestrator;
 -- The end of a turn withdraws the approvals that it waits for.
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
     on question to signalbox_delivery;
+
+-- Review stages of tasks: they pass one after the other before a task is done. A move to done looks for them only where the task has
+-- some that are not passed.
+alter table task add column stages integer not null default 0;
+create table task_stage (
+    account_id text not null references account,
+    task_id    text not null,
+    -- from 1
+    ordinal    integer not null,
+    name       text not null,
+    -- who reviews
+    audience   text[] not null,
+    passed_at  timestamptz,
+    -- the review that passed it
+    question   uuid,
+    primary key (account_id, task_id, ordinal)
+);
+create unique index task_stage_name on task_stage (account_id, task_id, name);
+alter table task_stage enable row level security;
+alter table task_stage force row level security;
+create policy tenant on task_stage
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, update on task_stage to signalbox_tool_gateway, signalbox_orchestrator;
+grant insert, delete on task_stage to signalbox_orchestrator;
+grant update (executor_turn) on question to signalbox_tool_gateway, signalbox_orchestrator;
