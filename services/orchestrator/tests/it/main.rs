@@ -5,6 +5,7 @@
 mod accounts;
 mod agents;
 mod dead_letters;
+mod handover;
 mod holds;
 mod idempotency;
 mod messages;
