@@ -11,7 +11,7 @@ use domain::{AccountId, AgentSlug};
 use storage::manifest::{Hash, Layer, Manifest, PartKind, Source};
 
 /// Version of the templates below and of the tools' texts in them.
-pub const PROFILE_VERSION: &str = "2";
+pub const PROFILE_VERSION: &str = "3";
 static PROFILE: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("profile.md")));
 static COORDINATOR: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("coordinator.md")));
 const ROLE: &str = include_str!("role.md");
