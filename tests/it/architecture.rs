@@ -180,6 +180,7 @@ const PLANTED: &[&str] = &[
     "services/tool-gateway/tests/it/http.rs",
     "services/tool-gateway/tests/it/late.rs",
     "services/tool-gateway/tests/it/once.rs",
+    "services/tool-gateway/tests/it/questions.rs",
     "services/tool-gateway/tests/it/world.rs",
     "shared/storage/tests/it/attacker.rs",
     "shared/storage/tests/it/lifecycle.rs",

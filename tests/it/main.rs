@@ -26,6 +26,7 @@ mod load;
 mod one_notification;
 #[cfg(feature = "chaos")]
 mod planted;
+mod questions;
 mod queue;
 mod refusals;
 mod restarts;

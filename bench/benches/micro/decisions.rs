@@ -22,7 +22,7 @@ use resolver::intake::{
     received::Received,
     resolve::{Found, resolve},
 };
-use storage::session::sessions_lock::SessionFacts;
+use storage::session::{sessions_lock::SessionFacts, sessions_open::Newest};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -89,7 +89,11 @@ fn resolve_the_next_generation(bencher: Bencher) {
             Some(&task),
             AgentId(Uuid::from_u128(1)),
         );
-        let resolution = resolve(black_box(Found::Closed(Generation::FIRST)), SessionId(Uuid::nil()));
+        let newest = Newest {
+            generation: Some(Generation::FIRST),
+            ended: false,
+        };
+        let resolution = resolve(black_box(Found::Closed(newest)), SessionId(Uuid::nil()));
         (conversation.key(Generation::FIRST), resolution)
     });
 }

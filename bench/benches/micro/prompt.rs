@@ -30,6 +30,7 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
         at: OffsetDateTime::UNIX_EPOCH,
     };
     InputFacts {
+        answer_to: None,
         notification: NotificationId::parse("n-1").expect("an id"),
         kind: "message".to_owned(),
         sender: actor(),

@@ -1,4 +1,4 @@
-//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, ended holds and timers. Idempotent, and safe in several replicas at
+//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, ended holds, questions and timers. Idempotent, and safe in several replicas at
 //! once.
 
 use std::time::Duration;
@@ -65,6 +65,10 @@ pub const HOLDS: &str = "
     delete from hold where ctid = any (array(
         select ctid from hold where account_id = $1 and released_at < now() - $2 * interval '1 second'
         order by released_at limit $3 for update skip locked))";
+pub const QUESTIONS: &str = "
+    delete from question where ctid = any (array(
+        select ctid from question where account_id = $1 and ended_at < now() - $2 * interval '1 second'
+        order by ended_at limit $3 for update skip locked))";
 pub const TIMERS: &str = "
     delete from timer where ctid = any (array(
         select ctid from timer where account_id = $1 and ended_at < now() - $2 * interval '1 second'
@@ -87,6 +91,7 @@ async fn forget_of(
         (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
         (HOLDS, settings.control_kept_days.duration(), 1),
         (TIMERS, settings.control_kept_days.duration(), 1),
+        (QUESTIONS, settings.control_kept_days.duration(), 1),
     ] {
         let mut pieces = Pieces::of(&[()]);
         while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {

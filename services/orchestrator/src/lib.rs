@@ -4,7 +4,7 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`],
-//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`holds`], [`timers`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
+//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`timers`], [`holds`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -30,6 +30,7 @@ pub mod notifications;
 pub mod openapi;
 pub mod paging;
 pub mod permission;
+pub mod questions;
 pub mod queue;
 pub mod route;
 pub mod routes;
@@ -59,6 +60,7 @@ pub fn nouns() -> Vec<route::Noun> {
         sessions::http::noun(),
         holds::http::noun(),
         queue::http::noun(),
+        questions::http::noun(),
         timers::http::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),

@@ -13,6 +13,8 @@ pub enum Need {
     ChangeTasks,
     /// Stopping a turn, steering it, resuming work.
     Control,
+    /// Answering a question whose audience the caller is in.
+    Answer,
     /// Posting into a task's thread.
     PostMessages,
     /// Publishing notifications.
@@ -24,11 +26,12 @@ pub enum Need {
 }
 
 impl Need {
-    pub const ALL: [Need; 8] = [
+    pub const ALL: [Need; 9] = [
         Need::Operate,
         Need::Administer,
         Need::ChangeTasks,
         Need::Control,
+        Need::Answer,
         Need::PostMessages,
         Need::Notify,
         Need::FollowUp,
@@ -43,6 +46,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             Need::Administer
             | Need::ChangeTasks
             | Need::Control
+            | Need::Answer
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
@@ -50,19 +54,29 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             Need::Operate => false,
         },
         KeyRole::Member => match need {
-            Need::ChangeTasks | Need::Control | Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
+            Need::ChangeTasks
+            | Need::Control
+            | Need::Answer
+            | Need::PostMessages
+            | Need::Notify
+            | Need::FollowUp
+            | Need::Read => true,
             Need::Operate | Need::Administer => false,
         },
         KeyRole::Service => match need {
             Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
-            Need::Operate | Need::Administer | Need::ChangeTasks | Need::Control => false,
+            Need::Operate | Need::Administer | Need::ChangeTasks | Need::Control | Need::Answer => false,
         },
         // For a CI system or a webhook. It may not read the inputs, tool calls and replies of agents.
         KeyRole::Publisher => match need {
             Need::Notify | Need::FollowUp => true,
-            Need::Operate | Need::Administer | Need::ChangeTasks | Need::Control | Need::PostMessages | Need::Read => {
-                false
-            }
+            Need::Operate
+            | Need::Administer
+            | Need::ChangeTasks
+            | Need::Control
+            | Need::Answer
+            | Need::PostMessages
+            | Need::Read => false,
         },
         // For the tool-gateway's `/agent/*`, where the session key decides the reach. It covers nothing here.
         KeyRole::Gateway => match need {
@@ -70,6 +84,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::Administer
             | Need::ChangeTasks
             | Need::Control
+            | Need::Answer
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
@@ -92,11 +107,20 @@ mod tests {
         use Need::*;
         check(
             KeyRole::Admin,
-            &[Administer, ChangeTasks, Control, PostMessages, Notify, FollowUp, Read],
+            &[
+                Administer,
+                ChangeTasks,
+                Control,
+                Answer,
+                PostMessages,
+                Notify,
+                FollowUp,
+                Read,
+            ],
         );
         check(
             KeyRole::Member,
-            &[ChangeTasks, Control, PostMessages, Notify, FollowUp, Read],
+            &[ChangeTasks, Control, Answer, PostMessages, Notify, FollowUp, Read],
         );
         check(KeyRole::Service, &[PostMessages, Notify, FollowUp, Read]);
         check(KeyRole::Publisher, &[Notify, FollowUp]);

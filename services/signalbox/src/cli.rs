@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{QueueMode, StopThen, Timestamp, TurnId};
+use domain::{QuestionState, QueueMode, StopThen, Timestamp, TurnId, Verdict};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -19,6 +19,7 @@ Examples:
   signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
   signalbox pause --task DEMO-7                         start no turn on it until `signalbox resume --task DEMO-7`
   signalbox queue SESSION                               what waits in it and why; `queue withdraw SESSION ID` and others
+  signalbox questions --mine                            what agents ask; `questions answer ID --text 'Use Postgres'`
   signalbox dead list --account demo                    what could not be processed, and why
   signalbox doctor                                      is this installation in order?
 
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     Handover(HandoverArgs),
     /// Show what waits in a session and why, and change it
     Queue(QueueArgs),
+    /// Show what agents ask, and answer it: questions, and plans that await approval
+    Questions(QuestionsArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
     Release(ReleaseArgs),
     /// Show the turns of sessions, or one turn in full
@@ -422,6 +425,79 @@ pub(crate) struct QueueTurnArgs {
     /// Only if this turn is in progress
     #[arg(long, value_name = "ID")]
     pub(crate) turn: Option<TurnId>,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct QuestionsArgs {
+    #[command(flatten)]
+    pub(crate) filter: QuestionsFilter,
+    #[command(subcommand)]
+    pub(crate) command: Option<QuestionsCommand>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuestionsFilter {
+    /// Only those of this task
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// Only those in this state [default: open]
+    #[arg(long, value_name = "open|answered|withdrawn|lapsed|cancelled")]
+    pub(crate) state: Option<QuestionState>,
+    /// In whatever state
+    #[arg(long, conflicts_with_all = ["state", "mine"])]
+    pub(crate) all: bool,
+    /// Only open ones that you may answer
+    #[arg(long, conflicts_with = "state")]
+    pub(crate) mine: bool,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum QuestionsCommand {
+    /// List them, newest first
+    List(QuestionsFilter),
+    /// Show one in full, with its answer
+    Show(QuestionArgs),
+    /// Answer one: it is answered once
+    Answer(QuestionAnswerArgs),
+    /// Withdraw one: whoever asked is told that there is no answer
+    Withdraw(QuestionWithdrawArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuestionArgs {
+    /// The question's id
+    pub(crate) id: String,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuestionAnswerArgs {
+    #[command(flatten)]
+    pub(crate) question: QuestionArgs,
+    /// The decision on a plan
+    #[arg(long, value_name = "approved|changes|denied")]
+    pub(crate) verdict: Option<Verdict>,
+    /// The id of an option; may be repeated
+    #[arg(long = "option", value_name = "ID")]
+    pub(crate) options: Vec<String>,
+    /// The answer in words, or what to change
+    #[arg(long, required_unless_present_any = ["verdict", "options"])]
+    pub(crate) text: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct QuestionWithdrawArgs {
+    #[command(flatten)]
+    pub(crate) question: QuestionArgs,
+    /// Why, for whoever asked
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Args, Debug)]

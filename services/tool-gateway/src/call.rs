@@ -71,6 +71,8 @@ pub struct CallFacts {
     pub session_task: Option<TaskId>,
     /// The account's coordinator task, if it has one.
     pub coordinator_task: Option<TaskId>,
+    /// Its task requires a plan, and none is approved.
+    pub needs_plan: bool,
     /// The agent is assigned to the coordinator task, or that task has no assignee.
     pub coordinates: bool,
     #[sea_orm(nested(prefix = "turn_"))]
@@ -136,6 +138,8 @@ impl CallFacts {
         OfferContext {
             has_task: self.task().is_some(),
             is_coordinator: self.is_coordinator(),
+            // The turn's own offer says so.
+            is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
         }
     }
 

@@ -20,6 +20,8 @@
 //! bound to a single provider call of that turn (ADR 32). After a turn was stopped, it may read and not write until the
 //! next turn begins: an agent with tools of its own may still be running.
 //!
+//! Where the task requires a plan and none is approved, tools that write are refused, but those that lead to one.
+//!
 //! `Ask` (an approval bound to the hash of the arguments, O26) will become a third answer beside yes and no; its call
 //! will stay `requested` until it is answered.
 
@@ -51,7 +53,7 @@ type Check = fn(&Capability<'_>, &Presented<'_>) -> Option<Refusal>;
 
 /// The order matters: the session's task depends on the turn, and a late call is reported as late although the turn's
 /// journal has moved on.
-const CHECKS: [Check; 11] = [
+const CHECKS: [Check; 12] = [
     of_turn,
     agrees,
     open,
@@ -63,6 +65,7 @@ const CHECKS: [Check; 11] = [
     known,
     offered,
     own_task,
+    planned,
 ];
 
 impl Capability<'_> {
@@ -215,6 +218,16 @@ fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal
     };
     let may = is_in_reach || facts.task().is_some_and(|own| own.key() == task.key());
     (!may).then(|| Refusal::not_there(task, facts))
+}
+
+/// Where a plan is required, nothing is changed before one is approved.
+fn planned(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let (tool, facts) = (call.tool?, capability.facts);
+    let changes = match tool.effect {
+        ToolEffect::None | ToolEffect::Read => false,
+        ToolEffect::Write => true,
+    };
+    (facts.needs_plan && changes && !tool.before_plan).then_some(Refusal::PlanRequired)
 }
 
 fn claims<'a>(call: &Presented<'a>) -> Option<&'a Claims> {

@@ -20,7 +20,7 @@ use std::{
 };
 
 use contracts::{Root, outgoing::Origin as Cause, tool::ARGUMENTS_BYTES_MAX};
-use domain::{TaskId, ToolCallState, TurnId};
+use domain::{QuestionId, TaskId, ToolCallState, TurnId};
 use futures::{FutureExt, future::BoxFuture};
 use runtime::{Outbox, Shares, Shutdown};
 use serde_json::{Map, Value};
@@ -28,6 +28,7 @@ use storage::{
     Accounts, Database, Parts, Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
 };
+use uuid::Uuid;
 
 use crate::{
     SOURCE,
@@ -90,6 +91,17 @@ struct Parsed {
 impl Requested<'_> {
     fn task(&self) -> Option<&TaskId> {
         self.arguments.as_ref().ok()?.task.as_ref()
+    }
+
+    /// The question in the arguments; none is the nil id, which no question has.
+    fn question(&self) -> QuestionId {
+        let text = self
+            .arguments
+            .as_ref()
+            .ok()
+            .and_then(|parsed| parsed.arguments.get("question_id")?.as_str());
+        text.and_then(|text| QuestionId::parse(text).ok())
+            .unwrap_or(QuestionId(Uuid::nil()))
     }
 }
 
@@ -201,9 +213,14 @@ impl Executor {
         // The rows that the checks read, until the commit.
         let left = match (calls, &wanted[..]) {
             ([alone], [wanted]) => {
-                match wanted.task().filter(|_| !self.may_share(&alone.name)) {
-                    Some(task) => store::task_and_sessions_lock(&tx, alone, task).await?,
-                    None => store::session_lock(&tx, alone).await?,
+                match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
+                    (Some(tool), Some(task)) if tool.moves_task => {
+                        store::task_and_sessions_lock(&tx, alone, task).await?;
+                    }
+                    (Some(tool), _) if tool.runs_alone => {
+                        store::question_lock(&tx, alone, wanted.question()).await?;
+                    }
+                    _ => store::session_lock(&tx, alone).await?,
                 }
                 HashSet::new()
             }

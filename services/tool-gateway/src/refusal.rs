@@ -42,6 +42,8 @@ pub enum Refusal {
     AwaitsApproval {
         task: TaskId,
     },
+    /// The task requires a plan, and none is approved.
+    PlanRequired,
 }
 
 /// What happens to a refused call.
@@ -66,7 +68,8 @@ impl Refusal {
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
             | Self::NotThere { .. }
-            | Self::AwaitsApproval { .. } => Consequence::Answered,
+            | Self::AwaitsApproval { .. }
+            | Self::PlanRequired => Consequence::Answered,
         }
     }
 
@@ -130,6 +133,11 @@ impl Refusal {
                 format!("Task {task} waits for approval and can only be moved by whoever approves it."),
                 "Nothing was changed. Say in your reply what you need approved, and finish your turn.",
             ),
+            Self::PlanRequired => ToolAnswer::refused(
+                "plan_required",
+                "This task requires a plan, and none is approved.",
+                "Nothing was changed. Submit your plan with submit_plan; after it is approved, call this tool again.",
+            ),
         };
         ToolAnswer {
             late: self.consequence() == Consequence::Late,
@@ -185,6 +193,7 @@ mod tests {
                 own: None,
             },
             Refusal::AwaitsApproval { task: task("PROJ-7") },
+            Refusal::PlanRequired,
         ];
         let table: Vec<String> = refusals
             .iter()

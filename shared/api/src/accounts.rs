@@ -6,7 +6,10 @@ use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::text::{Name, Text};
+use crate::{
+    questions::{PlanGate, StoredPlanGate},
+    text::{Name, Text},
+};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -37,6 +40,8 @@ pub struct AccountChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TurnsMax>")]
     pub turns_in_flight_max: Option<Option<TurnsMax>>,
+    /// Whether the work on a task begins with a plan that somebody approves, where the task says nothing else.
+    pub plan_gate: Option<PlanGate>,
 }
 
 /// A whole number; JSON writes one as `3` or as `3.0`.
@@ -58,7 +63,7 @@ impl TryFrom<f64> for TurnsMax {
 }
 
 /// For a field whose null differs from its absence.
-fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+pub(crate) fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -79,6 +84,8 @@ pub struct Account {
     pub coordinator_task: Option<String>,
     pub briefing: String,
     pub turns_in_flight_max: Option<i32>,
+    #[sea_orm(nested(prefix = "plan_"))]
+    pub plan_gate: StoredPlanGate,
     pub created_at: Timestamp,
 }
 

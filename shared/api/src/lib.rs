@@ -19,6 +19,7 @@ pub mod messages;
 pub mod next;
 pub mod notifications;
 pub mod problem;
+pub mod questions;
 pub mod queue;
 pub mod sessions;
 pub mod tasks;

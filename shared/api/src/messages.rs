@@ -1,7 +1,7 @@
 //! Messages of a task's thread.
 
 use contracts::notification::BODY_BYTES_MAX;
-use domain::{Actor, ActorKind, Timestamp};
+use domain::{Actor, ActorKind, QuestionId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ pub struct NewMessage {
     /// The actor for whom a service's key posts, which is recorded. Without it the key is the author; a person's key
     /// always is.
     pub author: Option<NewAuthor>,
+    /// An open question of the task that this message answers too, with its body as the text. Only who is asked may answer.
+    pub answers: Option<QuestionId>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -5,7 +5,12 @@ use domain::{AgentRef, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{agents::AgentName, text::Text};
+use crate::{
+    accounts::nullable,
+    agents::AgentName,
+    questions::{PlanGate, StoredPlanGate},
+    text::Text,
+};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -27,6 +32,10 @@ pub struct TaskChange {
     pub description: Option<Description>,
     /// The complete list of assignees.
     pub assignees: Option<Assignees>,
+    /// Whether the work begins with a plan that somebody approves; null: as the account says.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<PlanGate>")]
+    pub plan_gate: Option<Option<PlanGate>>,
     /// Only say what would follow: the answer has the changed task and the effect of the status, and nothing is changed.
     pub dry_run: Option<bool>,
 }
@@ -103,6 +112,9 @@ pub struct Task {
     #[schemars(with = "TaskStatus")]
     pub status: String,
     pub assignees: Vec<AgentName>,
+    /// Null: as the account says.
+    #[serde(default)]
+    pub plan_gate: Option<StoredPlanGate>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// Only in answers to a cancel, to a handover and to a dry run.

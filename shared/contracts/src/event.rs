@@ -75,7 +75,7 @@ events! {
     "task.needs_person" TaskNeedsPerson(TaskRecovery) from [Orchestrator];
     "message.posted" MessagePosted(MessagePosted) from [Delivery, ToolGateway, Orchestrator];
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
-    "notification.cancelled" NotificationCancelled(NotificationEnded) from [Delivery, ToolGateway, Orchestrator];
+    "notification.cancelled" NotificationCancelled(NotificationEnded) from [Resolver, Delivery, ToolGateway, Orchestrator];
     "notification.failed" NotificationFailed(NotificationEnded) from [Delivery];
     "session.opened" SessionOpened(SessionOpened) from [Resolver, ToolGateway, Orchestrator];
     "session.closed" SessionEnded(SessionEnded) from [ToolGateway, Orchestrator];

@@ -50,6 +50,8 @@ string_enum! {
         AskTools = "ask_tools",
         /// The provider answered without asking for anything.
         Reply = "reply",
+        /// A tool's result ends it: no provider call follows.
+        EndByTool = "end_by_tool",
         /// The call failed and another attempt is due.
         Retry = "retry",
         /// The call failed for good.
@@ -72,21 +74,23 @@ impl TurnState {
     /// The transition table.
     pub fn after(self, step: TurnStep) -> Result<TurnState, ImpossibleStep> {
         use TurnState::{Aborted, AwaitingTools, Calling, Failed, Finished, Started, Unknown};
-        use TurnStep::{Abort, AskTools, GiveUp, LookAgain, Lose, Reply, Retry, Send};
+        use TurnStep::{Abort, AskTools, EndByTool, GiveUp, LookAgain, Lose, Reply, Retry, Send};
         match (self, step) {
             // From calling: a new attempt after a lost one.
             (Started | AwaitingTools | Calling, Send) => Ok(Calling),
             (Calling, LookAgain) => Ok(Calling),
             (Calling, AskTools) => Ok(AwaitingTools),
             (Calling, Reply) => Ok(Finished),
+            (AwaitingTools, EndByTool) => Ok(Finished),
             (Calling, Retry) => Ok(Started),
             (Calling, Lose) => Ok(Unknown),
             (Started | Calling | AwaitingTools, GiveUp) => Ok(Failed),
             (Started | Calling | AwaitingTools, Abort) => Ok(Aborted),
             (Started | AwaitingTools, LookAgain | AskTools | Reply | Retry | Lose)
+            | (Started | Calling, EndByTool)
             | (
                 Finished | Failed | Aborted | Unknown,
-                Send | LookAgain | AskTools | Reply | Retry | GiveUp | Abort | Lose,
+                Send | LookAgain | AskTools | Reply | EndByTool | Retry | GiveUp | Abort | Lose,
             ) => Err(ImpossibleStep::new("turn", self.as_str(), step.as_str())),
         }
     }
@@ -125,6 +129,7 @@ mod tests {
     #[test]
     fn a_step_names_the_states_in_which_it_is_possible() {
         assert_eq!(TurnStep::Reply.sources(), [TurnState::Calling]);
+        assert_eq!(TurnStep::EndByTool.sources(), [TurnState::AwaitingTools]);
         assert_eq!(
             TurnStep::Abort.sources(),
             [TurnState::Started, TurnState::Calling, TurnState::AwaitingTools]

@@ -102,6 +102,24 @@ pub async fn session_stopping(
     Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
 }
 
+/// Open questions of all accounts.
+#[derive(Clone, Copy, Debug, FromQueryResult)]
+pub struct OpenQuestions {
+    /// At most as many as were counted.
+    pub questions: i64,
+    /// Since when the oldest is open.
+    pub oldest: Option<OffsetDateTime>,
+}
+
+/// How many questions are open, at most `limit`, and since when the oldest.
+pub async fn question_waiting(database: &Database, limit: i32) -> Result<OpenQuestions, StorageError> {
+    const ATTEMPT: &str = "count open questions";
+    let sql = "select * from question_waiting($1)";
+    let rows: Vec<OpenQuestions> = database.query_alone(ATTEMPT, sql, [limit.into()]).await?;
+    let row = rows.into_iter().next();
+    row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
+}
+
 /// A hold that a sweep has something to do for.
 #[derive(Debug, FromQueryResult)]
 pub struct HoldDue {

@@ -8,18 +8,21 @@
 //! | a withdrawal by the asker, a new plan | nothing | the status before, or the next plan |
 //! | the end of its task, its agent or its turn ([`questions_end_of`]) | nothing: the session has ended, or goes on | the closer's status |
 //!
+//! An agent that is asked gets a notification of type `question` or `review`.
+//!
 //! Lock order: task, the asker's session, the question.
 
 use std::slice;
 
 use contracts::{
-    Timestamp,
+    Outgoing, Timestamp,
     event::{Event, QuestionChanged},
-    notification::{NotificationMessage, Refusal},
+    notification::{NotificationMessage, Refusal, message_id},
+    outgoing::Origin,
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Audience, Conversation, Generation, NotificationId, QuestionId, QuestionKind,
-    QuestionState, QueueLimits, SessionId, SessionKind, TaskId, TimerKind, TurnId, Verdict,
+    AccountId, Actor, ActorKind, AgentId, Audience, Conversation, Gate, Generation, NotificationId, QuestionId,
+    QuestionKind, QuestionState, QueueLimits, SessionId, SessionKind, TaskId, TimerKind, TurnId, Verdict,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
@@ -33,6 +36,7 @@ use crate::{
     session::{
         item_enter::{Entered, NewEntry, item_enter},
         sessions_lock::conversations_lock,
+        sessions_park::sessions_look,
     },
     setting::fresh_id,
     timer::{self, NewTimer, timer_set, timers_clear},
@@ -122,6 +126,8 @@ pub struct NewQuestion<'a> {
     pub task: Option<&'a TaskId>,
     /// None: Signalbox asks, for a review.
     pub asker: Option<Asker>,
+    /// In whose name agents are asked.
+    pub from: &'a Actor,
     pub title: &'a str,
     pub body: &'a str,
     pub options: Choices,
@@ -253,6 +259,32 @@ impl QuestionRow {
             name: self.ended_by_name.clone()?,
             via: self.ended_by_via.clone(),
         })
+    }
+
+    /// How it has ended, for whoever came second: a code, and a sentence that says who, when and what.
+    pub fn told(&self) -> (&'static str, String) {
+        let at = self
+            .ended_at
+            .map_or_else(String::new, |at| format!(" at {}", Timestamp::from(at)));
+        let by = self
+            .ended_by_name
+            .as_deref()
+            .map_or_else(String::new, |name| format!(" by {name}"));
+        let verdict = self.verdict.map_or_else(String::new, |verdict| format!(": {verdict}"));
+        let reason = self
+            .reason
+            .as_deref()
+            .map_or_else(String::new, |reason| format!(" ({reason})"));
+        match self.state {
+            QuestionState::Open => ("open", "the question is open".to_owned()),
+            QuestionState::Answered => (
+                "already_answered",
+                format!("the question was answered{by}{at}{verdict}"),
+            ),
+            QuestionState::Withdrawn => ("withdrawn", format!("the question was withdrawn{by}{at}{reason}")),
+            QuestionState::Lapsed => ("lapsed", format!("nobody answered in time: the question closed{at}")),
+            QuestionState::Cancelled => ("cancelled", format!("the question was cancelled{at}{reason}")),
+        }
     }
 
     fn conversation(&self, account: &AccountId) -> Option<Conversation> {
@@ -396,7 +428,84 @@ pub async fn question_open(
     if let Some(due_at) = new.lapse_at {
         lapse_set(tx, (new, id), due_at, setting).await?;
     }
-    Ok((id, vec![event]))
+    let agents = new.audience.iter().filter_map(|asked| match asked {
+        Audience::Agent(agent) => Some(*agent),
+        Audience::User(_) | Audience::Orchestrator(_) | Audience::Rule(_) | Audience::Members | Audience::Admins => {
+            None
+        }
+    });
+    let asked = agents.map(|agent| asked_item(new, id, agent, setting));
+    Ok((id, std::iter::once(event).chain(asked).collect()))
+}
+
+/// The notification that asks an agent. Its id follows from the question. It counts as a wake-up of an agent by an agent, so that
+/// agents who ask each other in a circle end.
+fn asked_item(new: &NewQuestion<'_>, id: QuestionId, agent: AgentId, setting: &Setting<'_>) -> Owned {
+    let kind = match new.about {
+        About::Review { .. } => "review",
+        About::Question | About::Plan { .. } | About::Tool { .. } => "question",
+    };
+    let notification = Uuid::new_v5(&id.uuid(), agent.uuid().as_bytes()).to_string();
+    let notification = NotificationId::parse(&notification).expect("a UUID is printable and short");
+    let message = NotificationMessage {
+        id: Some(notification.clone()),
+        kind: Some(kind.to_owned()),
+        agent: Some(agent.to_string()),
+        agents: Vec::new(),
+        title: Some(new.title.to_owned()),
+        body: asked_text(new, id),
+        message_id: None,
+        sender: Some(new.from.clone()),
+        queue_mode: None,
+        metadata: metadata(id),
+    };
+    let origin = Origin {
+        hops: setting.origin.hops.saturating_add(1),
+        ..setting.origin.clone()
+    };
+    let outgoing = Outgoing::new(
+        setting.root.subject::<NotificationMessage>(new.account, new.task),
+        &message_id(new.account, &notification),
+        setting.source,
+        (new.account, new.task),
+        &origin,
+        Timestamp::from(setting.now),
+        &message,
+    );
+    (Some(new.account.clone()), outgoing)
+}
+
+/// What an asked agent reads.
+fn asked_text(new: &NewQuestion<'_>, id: QuestionId) -> String {
+    let mut text = format!("Question {id}, of kind {}.\n\n{}\n", new.about.kind(), new.body);
+    let verdicts = new.about.kind().verdicts();
+    if !verdicts.is_empty() {
+        let words: Vec<&str> = verdicts.iter().map(|verdict| verdict.as_str()).collect();
+        text.push_str(&format!("\nVerdicts: {}\n", words.join(", ")));
+    }
+    if !new.options.0.is_empty() {
+        text.push_str(if new.multiple {
+            "\nOptions, one or more:\n"
+        } else {
+            "\nOptions:\n"
+        });
+        for choice in &new.options.0 {
+            text.push_str(&format!("- {}: {}\n", choice.id, choice.label));
+        }
+        if !new.free_text {
+            text.push_str("No other answer is taken.\n");
+        }
+    }
+    text
+}
+
+/// Items about questions open no task that has ended.
+fn metadata(id: QuestionId) -> serde_json::Map<String, serde_json::Value> {
+    let metadata = [("reopen", false.into()), ("question_id", id.to_string().into())];
+    metadata
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
 }
 
 macro_rules! end {
@@ -581,9 +690,10 @@ pub async fn question_end(
         task_lock(tx, account, task).await?;
     }
     let conversation = row.conversation(account);
-    if let Some(conversation) = &conversation {
-        conversations_lock(tx, &[conversation]).await?;
-    }
+    let session = match &conversation {
+        Some(conversation) => conversations_lock(tx, &[conversation]).await?.remove(&0),
+        None => None,
+    };
     let told = conversation.filter(|_| ending.is_told(row.kind));
     let item = told.as_ref().map(|_| item_id());
     let values = [account.into(), question.into()]
@@ -614,6 +724,10 @@ pub async fn question_end(
         match entered {
             Entered::Placed { .. } | Entered::Known(_) | Entered::Sent => messages.extend(more),
             Entered::Refused(refusal) => return Ok(Err(NotEnded::Refused(refusal))),
+        }
+        // An answer starts while another plan awaits approval.
+        if let Some(session) = session.filter(|session| session.gate == Some(Gate::Approval)) {
+            sessions_look(tx, &[(account.clone(), session.id)]).await?;
         }
     }
     Ok(Ok((row, messages)))
@@ -659,7 +773,6 @@ fn answer_item(row: &QuestionRow, ending: &Ending<'_>) -> NotificationMessage {
         Ending::Withdrawn { .. } => format!("Your {what} was withdrawn: {}", row.title),
         Ending::Lapsed | Ending::Cancelled { .. } => format!("Nobody answered your {what}: {}", row.title),
     };
-    let metadata = serde_json::json!({"reopen": false, "question_id": row.id});
     NotificationMessage {
         id: None,
         kind: Some(ANSWER.to_owned()),
@@ -670,10 +783,7 @@ fn answer_item(row: &QuestionRow, ending: &Ending<'_>) -> NotificationMessage {
         message_id: None,
         sender: Some(Actor::system()),
         queue_mode: None,
-        metadata: match metadata {
-            serde_json::Value::Object(metadata) => metadata,
-            _ => unreachable!("an object"),
-        },
+        metadata: metadata(row.id),
     }
 }
 

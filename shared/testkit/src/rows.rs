@@ -238,6 +238,33 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "question",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("kind", "'question'"),
+            ("title", "'Which one?'"),
+            ("body", "'Which one?'"),
+            ("audience", "'{role:member}'"),
+            ("state", "'open'"),
+            ("ended_at", "case when {state} <> 'open' then now() end"),
+            ("plan_revision", "case when {kind} = 'plan' then 1 end"),
+        ],
+    ),
+    (
+        "question",
+        "session s",
+        &[
+            ("account_id", "s.account_id"),
+            ("task_id", "s.task_id"),
+            ("session_id", "s.id"),
+            ("session_kind", "s.kind"),
+            ("generation", "s.generation"),
+            ("agent_id", "s.agent_id"),
+        ],
+    ),
+    (
         "dead_letter",
         "",
         &[

@@ -108,3 +108,15 @@ select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('sess
        'stop', case when h.name = 'timed' then '2999-01-01'::timestamptz end, case when h.ended then now() end, case when h.ended then '{secret}' end
 from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
 update account set holds = 2 where id = '{account}';
+
+-- Two are open: of a session that has ended, and a plan that awaits approval.
+insert into question (account_id, id, kind, state, task_id, session_id, session_kind, generation, agent_id, turn_id, title, body, options,
+                      audience, plan_revision, answer, ended_by_kind, ended_by_id, ended_by_name, ended_at, reason, notification_id)
+select '{account}', pg_temp.uid('question/' || q.name), q.kind, case when q.ended then 'answered' else 'open' end, s.task_id, s.id, s.kind,
+       s.generation, s.agent_id, pg_temp.uid('turn/' || q.session), '{secret}', '{secret}', '[{"id": "{secret}", "label": "{secret}"}]',
+       '{role:member}', case when q.kind = 'plan' then 1 end, case when q.ended then '{"options": [], "text": "{secret}"}'::jsonb end,
+       case when q.ended then 'user' end, case when q.ended then '{secret}' end, case when q.ended then '{secret}' end,
+       case when q.ended then now() end, case when q.ended then '{secret}' end, case when q.ended then '{account}-delivered' end
+from (values ('open', 'question', 'done', false), ('plan', 'plan', 'busy', false), ('old', 'question', 'old', true),
+             ('older', 'question', 'old', true)) as q (name, kind, session, ended)
+join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/' || q.session);

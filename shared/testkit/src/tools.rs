@@ -46,10 +46,21 @@ fn value(schema: &Value, name: Option<String>, word: &str) -> Value {
         return said.unwrap_or(&words[0]).clone();
     }
     match (schema["type"].as_str(), name) {
-        (Some("array"), name) => json!([value(&schema["items"], name, word)]),
+        (Some("array"), name) => {
+            let items = schema["minItems"].as_u64().unwrap_or(1).max(1);
+            (0..items)
+                .map(|_| value(&schema["items"], name.clone(), word))
+                .collect()
+        }
         (Some("integer"), _) => json!(1),
         (Some("boolean"), _) => json!(true),
         (_, Some(name)) => json!(name),
+        (Some("object"), _) => {
+            let fields = schema["properties"].as_object().into_iter().flatten();
+            fields
+                .map(|(field, schema)| (field.clone(), value(schema, None, word)))
+                .collect()
+        }
         (_, None) => json!("b"),
     }
 }

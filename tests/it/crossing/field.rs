@@ -64,6 +64,7 @@ impl Field {
             "sessions",
             "dead-letters",
             "holds",
+            "questions",
             "tasks/LIVE-1/messages",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
@@ -91,6 +92,7 @@ impl Field {
             "/sessions",
             "/dead-letters",
             "/holds",
+            "/questions",
         ]
         .map(|list| format!("{base}{list}"))
         .into();

@@ -71,6 +71,7 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
     match name {
         "cursor" => Some("cursor"),
         "message_id" => Some("message"),
+        "answers" => Some("question"),
         _ if name.contains("agent") || ["assignees", "from", "to"].contains(&name) => Some("agent"),
         _ if name.contains("task") => Some("task"),
         _ => None,
@@ -195,7 +196,15 @@ fn sample(name: &str, schema: &Value, schemas: &Value) -> Value {
         ("array", _) => json!([sample(name, &schema["items"], schemas)]),
         ("boolean", _) => json!(true),
         ("integer", _) => json!(1),
-        ("object", _) => json!({}),
+        ("object", _) => {
+            let required = schema["required"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_str);
+            let field = |name: &str| (name.to_owned(), sample(name, &schema["properties"][name], schemas));
+            required.map(field).collect()
+        }
         (_, Some("agent")) => json!("coder"),
         (_, Some("task")) => json!("LIVE-1"),
         _ if schema["format"] == "date-time" => json!("2999-01-01T00:00:00Z"),
@@ -242,9 +251,9 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"assignees":["{any}"]}"#,
-            r#"{"assignees":["{any}"],"description":"taken-over","dry_run":true,"status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["{any}"],"description":"taken-over","dry_run":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
             r#"{"account_id":"{any}"}"#,
-            r#"{"assignees":["coder"],"description":"taken-over","dry_run":true,"status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["coder"],"description":"taken-over","dry_run":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
         ],
     );
     check(
@@ -277,6 +286,15 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         ],
     );
     check("DELETE", "/api/orgs/{account}/holds/{hold}", &[], &[]);
+    check(
+        "POST",
+        "/api/orgs/{account}/questions/{question}/answer",
+        &[],
+        &[
+            r#"{"account_id":"{any}"}"#,
+            r#"{"options":["taken-over"],"text":"taken-over","verdict":"denied"}"#,
+        ],
+    );
     check(
         "POST",
         "/api/orgs/{account}/tasks/{task}/cancel",

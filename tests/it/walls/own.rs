@@ -150,6 +150,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let id = |_: &str, of| match of {
         IdOf::Task => "LIVE-1".to_owned(),
         IdOf::Agent => "coder".to_owned(),
+        IdOf::Question => uuid::Uuid::nil().to_string(),
     };
     let calls = in_order().into_iter().map(|tool| {
         let path = format!("/agent/tools/{}", tool.name);

@@ -60,6 +60,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     let id = |_: &str, of| match of {
         IdOf::Task => task.to_owned(),
         IdOf::Agent => "tester".to_owned(),
+        IdOf::Question => uuid::Uuid::nil().to_string(),
     };
     let calls = in_order().into_iter().enumerate().map(|(place, tool)| {
         let said = arguments(&tool, |_| false, id, status);

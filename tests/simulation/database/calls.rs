@@ -196,6 +196,7 @@ impl Database {
             over: Vec::new(),
         });
         Some(CallFacts {
+            needs_plan: false,
             session_key: row.key.clone(),
             generation: Generation(row.generation),
             fence: row.fence,

@@ -115,6 +115,7 @@ impl Database {
                 *account == session.account && call.turn == Some(id) && call.ordinal > 0 && call.state.is_over()
             })
             .map(|(_, call)| ToolResult {
+                ends_turn: false,
                 ordinal: call.ordinal,
                 result: call.result.clone(),
             })
@@ -403,6 +404,7 @@ impl Database {
             account: session.account.clone(),
             session_id: session.id,
             facts: InputFacts {
+                answer_to: None,
                 notification: id.clone(),
                 kind: row.kind.clone(),
                 sender: row.sender(),
@@ -575,6 +577,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
+            is_asked: false,
         };
         let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
             name: tool.name.to_owned(),

@@ -27,6 +27,7 @@ use storage::session::{
     items_append::NewItem,
     items_append_known::{Believed, Known as KnownSession},
     sessions_lock::ActiveSession,
+    sessions_open::Newest,
 };
 
 use super::{
@@ -382,10 +383,17 @@ impl Database {
         if self.agents[&(conversation.account.clone(), conversation.agent)].removed {
             return Found::AgentRemoved;
         }
+        // No item of the simulation asks not to open its session again.
+        let closed = |generation: Option<i32>| {
+            Found::Closed(Newest {
+                generation: generation.map(Generation),
+                ended: false,
+            })
+        };
         match self.newest(conversation) {
-            None => Found::Never,
-            Some(newest) if bug == Some(Bug::GenerationReused) => Found::Closed(Generation(newest - 1)),
-            Some(newest) => Found::Closed(Generation(newest)),
+            None => closed(None),
+            Some(newest) if bug == Some(Bug::GenerationReused) => closed(Some(newest - 1)),
+            Some(newest) => closed(Some(newest)),
         }
     }
 

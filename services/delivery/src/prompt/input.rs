@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use domain::{Actor, MessageId, NotificationId, StopKind, TaskId, TaskStatus};
+use domain::{Actor, MessageId, NotificationId, QuestionId, StopKind, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 use serde::Deserialize;
 use storage::manifest::{Layer, Manifest, PartKind, Source};
@@ -31,6 +31,8 @@ pub struct InputFacts {
     #[sea_orm(from_alias = "id")]
     pub notification: NotificationId,
     pub kind: String,
+    /// The question of this conversation that it answers.
+    pub answer_to: Option<QuestionId>,
     #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Actor,
     pub title: Option<String>,
@@ -281,6 +283,9 @@ fn notification(facts: &InputFacts) -> ModelText {
             .line(&task.title, TITLE_BYTES_MAX),
         None => text.ours("\nTask: -"),
     };
+    if let Some(question) = facts.answer_to {
+        text = text.ours("\nAnswer to your question: ").value(question);
+    }
     text = text.ours("\nFrom: ").actor(&facts.sender);
     if let Some(title) = facts.title.as_ref().filter(|_| !is_run) {
         text = text.ours("\nTitle: ").line(title, TITLE_BYTES_MAX);

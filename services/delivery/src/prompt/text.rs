@@ -4,7 +4,7 @@
 use std::fmt::{Display, Write as _};
 
 use contracts::{Timestamp, quote};
-use domain::{Actor, ActorKind, MessageId, TaskId, TaskStatus};
+use domain::{Actor, ActorKind, MessageId, QuestionId, TaskId, TaskStatus};
 use time::OffsetDateTime;
 
 use super::marks::Marks;
@@ -16,6 +16,7 @@ const NAME_BYTES_MAX: usize = 128;
 pub(super) trait Bounded: Display {}
 impl Bounded for TaskId {}
 impl Bounded for MessageId {}
+impl Bounded for QuestionId {}
 impl Bounded for TaskStatus {}
 impl Bounded for ActorKind {}
 impl Bounded for usize {}

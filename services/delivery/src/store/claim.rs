@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use contracts::tools::submit_plan;
 use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use storage::{
@@ -130,7 +131,19 @@ impl OpenTurn {
     pub fn next(&self) -> Option<&Call> {
         let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
         let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
-        calls.iter().find(|call| call.answered.is_none() && !is_over(call))
+        let mut missing = calls.iter().filter(|call| call.answered.is_none() && !is_over(call));
+        missing.next().filter(|_| self.ended_by().is_none())
+    }
+
+    /// The call of the last answer that has ended the turn. Later ones are not requested.
+    pub fn ended_by(&self) -> Option<&Call> {
+        let ends = |call: &Call| {
+            self.results
+                .iter()
+                .any(|result| result.ordinal == call.ordinal && result.ends_turn)
+        };
+        let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
+        calls.iter().find(|call| call.answered.is_none() && ends(call))
     }
 }
 
@@ -139,6 +152,8 @@ impl OpenTurn {
 pub struct ToolResult {
     pub ordinal: i32,
     pub result: String,
+    /// It ends its turn.
+    pub ends_turn: bool,
 }
 
 /// Relies on primary keys, and on notification_inject. Each turn is looked up by itself, so that the planner does not read all turns of the
@@ -178,7 +193,8 @@ struct ResultRow {
 /// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Calls
 /// over HTTP inside a turn have ordinal 0, and no turn waits for them.
 pub const RESULTS_LOAD: &str = "
-    select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result
+    select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result,
+           c.name = $3 and c.state = 'finished' as ends_turn
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
         select * from tool_call c
@@ -192,7 +208,13 @@ pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> 
     let (accounts, ids) = pairs(turns);
     let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into()];
     let mut turns: Vec<OpenTurn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
-    let results: Vec<ResultRow> = tx.rows(ATTEMPT, RESULTS_LOAD, [accounts.into(), ids.into()]).await?;
+    let results: Vec<ResultRow> = tx
+        .rows(
+            ATTEMPT,
+            RESULTS_LOAD,
+            [accounts.into(), ids.into(), submit_plan::NAME.into()],
+        )
+        .await?;
     for turn in &mut turns {
         let own = results
             .iter()

@@ -1,10 +1,15 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
-use domain::{AccountId, AgentId, AgentSlug, InstructionLayout, MessageId, QueueMode, SessionId};
+use domain::{
+    AccountId, ActorKind, AgentId, AgentSlug, InstructionLayout, MessageId, QueueMode, SessionId, TaskId, TaskStatus,
+};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
-use storage::{StorageError, Tx, statement::pairs};
+use storage::{
+    StorageError, Tx,
+    statement::{column, pairs},
+};
 
 use super::{SessionName, runs::Behind, threads::Threads};
 use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadExtract, ThreadMessage};
@@ -46,6 +51,17 @@ impl QueuedItem {
         (self.account.clone(), self.session_id)
     }
 
+    /// Its task, if the task may await the approval of its plan and the item does not start before that.
+    pub fn awaits_approval(&self) -> Option<&TaskId> {
+        let facts = &self.facts;
+        let task = facts
+            .task
+            .as_ref()
+            .filter(|task| task.status == TaskStatus::AwaitingApproval)?;
+        let passes = facts.sender.kind == ActorKind::User || facts.answer_to.is_some();
+        (!passes).then_some(&task.id)
+    }
+
     /// Adds the further items of its run.
     pub fn join(&mut self, further: impl IntoIterator<Item = Behind>) {
         for item in further {
@@ -69,13 +85,16 @@ struct ThreadRead(Vec<ThreadMessage>);
 
 impl TryGetableFromJson for ThreadRead {}
 
-/// Relies on index notification_queue, on primary keys, and on index message_thread, whose order is requested twice:
+/// Relies on index notification_queue, on primary keys, for answers on question_notification, and on index message_thread, whose order is requested twice:
 /// for a table that was analysed while it was empty, another index costs the same. Bodies of messages that are `known`
 /// are not read; the prompt cuts bodies far below this limit. The caller holds the session's lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
            n.title, n.body, n.message_id, n.position, n.queue_mode, n.joins,
+           case when n.kind = 'answer' then (
+               select q.id from question q where q.account_id = n.account_id and q.notification_id = n.id
+               order by q.account_id, q.notification_id offset 0) end as answer_to,
            (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms,
            case when n.joins then n.metadata -> 'collect_debounce_ms' end as debounce_ms, n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
            g.role as agent_role, g.provider, a.instruction_layout,
@@ -85,10 +104,10 @@ pub const QUEUE_NEXT: &str = concat!(
     " else false end as is_coordinator,
            case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds,
            thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
-    from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, known)
+    from unnest($1::text[], $2::uuid[], $3::text[], $6::bigint[]) as w (account_id, id, known, position)
     cross join lateral (
         select * from notification n
-        where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued'
+        where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued' and n.position >= w.position
         order by n.position limit 1) n
     join account a on a.id = any (array[n.account_id])
     join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
@@ -106,17 +125,19 @@ pub const QUEUE_NEXT: &str = concat!(
         offset 0) thread"
 );
 
+/// `places`: sessions, and the first position that is read.
 pub async fn queue_next(
     tx: &Tx,
-    names: &[SessionName],
+    places: &[(SessionName, i64)],
     threads: &Threads,
     messages_max: i64,
 ) -> Result<Vec<QueuedItem>, StorageError> {
-    if names.is_empty() {
+    if places.is_empty() {
         return Ok(Vec::new());
     }
-    let known = threads.known(names);
-    let (accounts, ids) = pairs(names);
+    let names: Vec<SessionName> = places.iter().map(|(name, _)| name.clone()).collect();
+    let known = threads.known(&names);
+    let (accounts, ids) = pairs(&names);
     let known_ids: Vec<String> = names.iter().map(|name| uuid_array(known.get(name))).collect();
     let values = [
         accounts.into(),
@@ -124,6 +145,7 @@ pub async fn queue_next(
         known_ids.into(),
         messages_max.into(),
         (THREAD_COUNTED_MAX + 1).into(),
+        column(places, |(_, position)| *position),
     ];
     let rows: Vec<QueuedRow> = tx.rows("take from queues", QUEUE_NEXT, values).await?;
     let complete = |row: QueuedRow| {

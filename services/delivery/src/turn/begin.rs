@@ -134,9 +134,18 @@ pub fn carry_on(
     tools: Arc<[ToolDefinition]>,
 ) -> Result<Work, ImpossibleStep> {
     let phase = session.facts.claimed()?.phase;
-    let state = turn.state.after(TurnStep::Send)?;
     let trace = turn.trace();
-    let due = due(turn.state, session.facts.closed, session.facts.stopping, effects);
+    let due = due(
+        turn.state,
+        turn.ended_by().is_some(),
+        session.facts.closed,
+        session.facts.stopping,
+        effects,
+    );
+    let state = match due {
+        Due::End => turn.state,
+        Due::Send | Due::LookUp | Due::Abort => turn.state.after(TurnStep::Send)?,
+    };
     let stop = CancellationToken::new();
     if session.facts.stopping {
         stop.cancel();
@@ -225,6 +234,10 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
+        is_asked: turn
+            .tools
+            .as_ref()
+            .is_some_and(|names| names.iter().any(|name| name == ANSWERS)),
     };
     match &turn.tools {
         Some(names) => {
@@ -239,14 +252,20 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     }
 }
 
+/// The tool of turns that a question has woken.
+const ANSWERS: &str = "answer_question";
+
 /// Built once: a list holds many schemas, and every turn shares one of these.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     const YES_AND_NO: [bool; 2] = [false, true];
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
         let contexts = YES_AND_NO.into_iter().flat_map(|has_task| {
-            YES_AND_NO.map(|is_coordinator| OfferContext {
-                has_task,
-                is_coordinator,
+            YES_AND_NO.into_iter().flat_map(move |is_coordinator| {
+                YES_AND_NO.map(|is_asked| OfferContext {
+                    has_task,
+                    is_coordinator,
+                    is_asked,
+                })
             })
         });
         contexts

@@ -2,7 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use contracts::{Outgoing, Root, Timestamp, live::LiveText};
+use contracts::{Outgoing, Root, Timestamp, live::LiveText, tools::submit_plan};
 use futures::FutureExt;
 use messaging::trace;
 use runtime::Incarnation;
@@ -85,8 +85,10 @@ async fn run(
     incarnation: &Incarnation,
     confirm: Confirm,
 ) -> Option<(CallOutcome, Option<String>)> {
-    if work.due == Due::Abort {
-        return Some((CallOutcome::Aborted, None));
+    match work.due {
+        Due::Abort => return Some((CallOutcome::Aborted, None)),
+        Due::End => return Some((ended_by_tool(work), None)),
+        Due::Send | Due::LookUp => {}
     }
     // Nothing was sent yet.
     if work.due == Due::Send && work.stop.is_cancelled() {
@@ -230,7 +232,19 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
                 Err(error) => CallOutcome::Failed(driver.advised(error, &call)),
             }
         }
+        Due::End => ended_by_tool(work),
         Due::Abort => CallOutcome::Aborted,
+    }
+}
+
+/// The plan is the turn's reply.
+fn ended_by_tool(work: &Work) -> CallOutcome {
+    let calls = work.journal.last().map_or(&[][..], |round| &round.calls);
+    let submitted = calls.iter().find(|call| call.name == submit_plan::NAME);
+    let arguments = submitted.and_then(|call| serde_json::from_str(&call.arguments).ok());
+    let plan = arguments.and_then(|arguments: serde_json::Value| arguments["plan"].as_str().map(clean));
+    CallOutcome::EndedByTool {
+        reply: plan.unwrap_or_default(),
     }
 }
 

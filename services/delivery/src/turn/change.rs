@@ -93,6 +93,7 @@ pub(super) fn change(
             usage,
             note,
             late,
+            by_tool: _,
         } => {
             change.turn.reply = Some(reply.clone());
             let speaks = !late && !reply.trim().is_empty();

@@ -126,7 +126,7 @@ impl Claimer {
             let Some(mut work) = possible(self.resumed(&session, turn), &session, Some(turn_id)) else {
                 continue;
             };
-            if work.due != Due::Abort {
+            if matches!(work.due, Due::Send | Due::LookUp) {
                 let Ok(slot) = self.starter.slot(&work.provider) else {
                     without_slot.push((work.name(), work.provider));
                     continue;

@@ -25,7 +25,8 @@ use crate::{
 
 /// Whether waiting items may be given to the turn with its next call. A call that is sent again carries what it carried.
 pub fn takes(session: &LockedSession, turn: &OpenTurn) -> bool {
-    turn.injectable > 0 && turn.state == TurnState::AwaitingTools && !session.facts.closed && !session.facts.stopping
+    let goes_on = turn.ended_by().is_none() && !session.facts.closed && !session.facts.stopping;
+    turn.injectable > 0 && turn.state == TurnState::AwaitingTools && goes_on
 }
 
 impl Starter {

@@ -18,14 +18,19 @@ pub enum Due {
     Send,
     /// A call may have been running when its holder died or its connection broke: check the provider's record first.
     LookUp,
+    /// A tool's result has ended the turn: its reply is known, and no call follows.
+    End,
     /// The session closed, or the turn was stopped, while no call was in flight: the turn ends here.
     Abort,
 }
 
-/// `closed`: the session's generation has ended. A turn with tool results to hand back may still run to its end; one
+/// `ended_by_tool`: a call of the last answer ended the turn, whatever came later. `closed`: the session's generation has ended. A turn with tool results to hand back may still run to its end; one
 /// that would have to begin again may not. `stopping`: the turn is to end; a call of an agent with effects of its own may
 /// still run, which its provider knows.
-pub fn due(state: TurnState, closed: bool, stopping: bool, effects: Effects) -> Due {
+pub fn due(state: TurnState, ended_by_tool: bool, closed: bool, stopping: bool, effects: Effects) -> Due {
+    if ended_by_tool && state == TurnState::AwaitingTools {
+        return Due::End;
+    }
     if stopping && (state != TurnState::Calling || effects == Effects::GatewayOnly) {
         return Due::Abort;
     }
@@ -50,7 +55,7 @@ pub fn lost_since(
 ) -> Option<OffsetDateTime> {
     match due {
         Due::LookUp => lost_at.or(sent_at),
-        Due::Send | Due::Abort => None,
+        Due::Send | Due::End | Due::Abort => None,
     }
 }
 
@@ -134,7 +139,7 @@ mod tests {
     fn says_what_is_due() {
         let check = |state, closed, effects, expected| {
             assert_eq!(
-                due(state, closed, false, effects),
+                due(state, false, closed, false, effects),
                 expected,
                 "{state} {closed} {effects:?}"
             );
@@ -142,14 +147,23 @@ mod tests {
         for state in [TurnState::Started, TurnState::AwaitingTools, TurnState::Calling] {
             for closed in [false, true] {
                 assert_eq!(
-                    due(state, closed, true, Effects::GatewayOnly),
+                    due(state, false, closed, true, Effects::GatewayOnly),
                     Due::Abort,
                     "{state} {closed}"
                 );
             }
         }
-        assert_eq!(due(TurnState::AwaitingTools, false, true, Effects::Own), Due::Abort);
-        assert_eq!(due(TurnState::Calling, false, true, Effects::Own), Due::LookUp);
+        assert_eq!(
+            due(TurnState::AwaitingTools, false, false, true, Effects::Own),
+            Due::Abort
+        );
+        assert_eq!(due(TurnState::Calling, false, false, true, Effects::Own), Due::LookUp);
+        for (closed, stopping) in [(false, false), (false, true), (true, false)] {
+            assert_eq!(
+                due(TurnState::AwaitingTools, true, closed, stopping, Effects::Own),
+                Due::End
+            );
+        }
         use Effects::{GatewayOnly, Own};
         check(TurnState::Started, false, Own, Due::Send);
         check(TurnState::Started, true, Own, Due::Abort);
@@ -201,6 +215,7 @@ mod tests {
         ToolResult {
             ordinal,
             result: result.to_owned(),
+            ends_turn: false,
         }
     }
 

@@ -26,6 +26,10 @@ pub enum CallOutcome {
     Lost {
         why: String,
     },
+    /// A tool's result has ended the turn.
+    EndedByTool {
+        reply: String,
+    },
     /// The turn was not resumed.
     Aborted,
     /// The turn was to end before its call was sent.
@@ -68,6 +72,8 @@ pub enum Settled {
         usage: Option<Usage>,
         note: Option<String>,
         late: bool,
+        /// Its reply is not the provider's.
+        by_tool: bool,
     },
     /// The agent asked for tools; its turn waits without a lease.
     AwaitTools { round: Round },
@@ -119,7 +125,8 @@ impl Settled {
     /// The step of the turn.
     pub fn step(&self) -> TurnStep {
         match self {
-            Settled::Finished { .. } => TurnStep::Reply,
+            Settled::Finished { by_tool: true, .. } => TurnStep::EndByTool,
+            Settled::Finished { by_tool: false, .. } => TurnStep::Reply,
             Settled::AwaitTools { .. } => TurnStep::AskTools,
             Settled::Again { .. } => TurnStep::Retry,
             Settled::LookAgain { .. } => TurnStep::LookAgain,
@@ -191,6 +198,7 @@ pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySett
         CallOutcome::DidNotRun if facts.closed => Settled::Aborted,
         CallOutcome::DidNotRun => not_run(facts, limits),
         CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
+        CallOutcome::EndedByTool { reply } => ended_by_tool(reply, facts),
         CallOutcome::Aborted => Settled::Aborted,
         // The request is gone, so the call is due again.
         CallOutcome::Stopped { .. } | CallOutcome::NotSent if facts.closed => Settled::Aborted,
@@ -210,11 +218,23 @@ fn stopped(outcome: &CallOutcome, stop: &Stop, facts: &AttemptFacts, limits: &De
     match outcome {
         CallOutcome::Answered(answer) if answer.calls.is_empty() => answered(answer, facts, limits),
         CallOutcome::Answered(answer) => ended(true, answer.usage),
+        CallOutcome::EndedByTool { reply } => ended_by_tool(reply, facts),
         CallOutcome::Failed(_) | CallOutcome::DidNotRun | CallOutcome::Aborted | CallOutcome::NotSent => {
             ended(true, None)
         }
         CallOutcome::NotKnownYet | CallOutcome::Lost { .. } => ended(false, None),
         CallOutcome::Stopped { confirmed } => ended(*confirmed, None),
+    }
+}
+
+fn ended_by_tool(reply: &str, facts: &AttemptFacts) -> Settled {
+    Settled::Finished {
+        reply: reply.to_owned(),
+        response_id: None,
+        usage: None,
+        note: None,
+        late: facts.closed,
+        by_tool: true,
     }
 }
 
@@ -229,6 +249,7 @@ fn answered(answer: &ProviderAnswer, facts: &AttemptFacts, limits: &DeliverySett
                 .as_ref()
                 .map(|reason| format!("the answer is incomplete: {reason}")),
             late: facts.closed,
+            by_tool: false,
         };
     }
     let calls = i32::try_from(answer.calls.len()).unwrap_or(i32::MAX);

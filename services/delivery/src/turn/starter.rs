@@ -38,6 +38,7 @@ use crate::{
         claim::in_flight_lock,
         context::{QueuedItem, overview_load, queue_next},
         holds::Holds,
+        plans::{AwaitedPlan, plans_awaited},
         runs::{Behind, StoppedTurn, queue_behind, stopped_load},
         threads::Threads,
     },
@@ -121,6 +122,9 @@ impl Told {
     }
 }
 
+/// Types of notifications that ask their agent. Whether it is asked is read from rows when it answers.
+const ASKING_KINDS: [&str; 2] = ["question", "review"];
+
 /// All slots of a provider are taken.
 pub(super) struct NoSlot;
 
@@ -135,9 +139,8 @@ impl Starter {
         replica: Uuid,
         holds: &mut Holds,
     ) -> Result<Starting, StorageError> {
-        let names: Vec<SessionName> = sessions.iter().map(LockedSession::name).collect();
-        let messages_max = self.config.thread_messages_max.get().into();
-        let items = queue_next(tx, &names, &self.threads, messages_max).await?;
+        let places: Vec<(SessionName, i64)> = sessions.iter().map(|session| (session.name(), i64::MIN)).collect();
+        let items = queue_next(tx, &places, &self.threads, self.messages_max()).await?;
         let mut items: HashMap<SessionName, QueuedItem> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
@@ -151,6 +154,7 @@ impl Starter {
             .read(tx, start.iter().map(|(session, item)| (&session.account, item.holds)))
             .await?;
         let start = self.not_held(start, holds, &mut starting);
+        let start = self.approved(tx, start, holds, &mut starting).await?;
         let start = self.runs(tx, start, &mut starting).await?;
         let start = within_limits(tx, start).await?;
 
@@ -213,6 +217,64 @@ impl Starter {
             }
         }
         free
+    }
+
+    fn messages_max(&self) -> i64 {
+        self.config.thread_messages_max.get().into()
+    }
+
+    /// The gate of plans: while the plan of its task awaits approval, an item starts only if it is an answer or from a person; the
+    /// first item that may start is next. Sessions without one are to be parked.
+    async fn approved(
+        &self,
+        tx: &Tx,
+        start: Vec<(LockedSession, QueuedItem)>,
+        holds: &Holds,
+        starting: &mut Starting,
+    ) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
+        let heads: Vec<(SessionName, TaskId)> = start
+            .iter()
+            .filter_map(|(_, item)| Some((item.name(), item.awaits_approval()?.clone())))
+            .collect();
+        if heads.is_empty() {
+            return Ok(start);
+        }
+        let mut awaited: HashMap<SessionName, AwaitedPlan> = plans_awaited(tx, &heads)
+            .await?
+            .into_iter()
+            .map(|plan| (plan.name(), plan))
+            .collect();
+        let places: Vec<(SessionName, i64)> = awaited
+            .iter()
+            .filter_map(|(name, plan)| Some((name.clone(), plan.position?)))
+            .collect();
+        let mut others: HashMap<SessionName, QueuedItem> = queue_next(tx, &places, &self.threads, self.messages_max())
+            .await?
+            .into_iter()
+            .map(|item| (item.name(), item))
+            .collect();
+        let (mut free, mut passed) = (Vec::with_capacity(start.len()), Vec::new());
+        for (session, item) in start {
+            let Some(plan) = awaited.remove(&session.name()) else {
+                free.push((session, item));
+                continue;
+            };
+            if let Some(other) = others.remove(&session.name()) {
+                passed.push((session, other));
+                continue;
+            }
+            let look_ms = self.config.hold_look_ms.i64();
+            let Some(park) = park(&session, Gate::Approval, Some(plan.plan.into()), look_ms) else {
+                continue;
+            };
+            starting.parked.push(park);
+            if session.gate != Some(Gate::Approval) {
+                starting.told.push(Told::of(&session, &item, Gate::Approval, true));
+            }
+        }
+        // A hold may cover the task of the item that is next instead.
+        free.extend(self.not_held(passed, holds, starting));
+        Ok(free)
     }
 
     /// Adds the further items of runs to their heads; sessions whose run may still grow are to be parked.
@@ -327,6 +389,7 @@ impl Starter {
             tools: offered(OfferContext {
                 has_task: item.facts.task.is_some(),
                 is_coordinator: item.is_coordinator,
+                is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
             }),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),

@@ -17,6 +17,7 @@ mod plans;
 mod prompt;
 mod provider_check;
 mod providers;
+mod questions;
 mod scene;
 mod slots;
 mod slow;

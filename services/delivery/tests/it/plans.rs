@@ -2,7 +2,7 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{claim, context, runs},
+    store::{claim, context, plans, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -17,7 +17,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 22] = [
+const STATEMENTS: [Planned; 23] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -37,7 +37,7 @@ const STATEMENTS: [Planned; 22] = [
             "notification_inject",
         ],
     ),
-    (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
+    (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
     (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
@@ -59,15 +59,21 @@ const STATEMENTS: [Planned; 22] = [
     ),
     (
         context::QUEUE_NEXT,
-        5,
+        6,
         &[
             "notification_queue",
+            "question_notification",
             "message_thread",
             "account_pkey",
             "agent_pkey",
             "task_pkey",
             "task_assignee_pkey",
         ],
+    ),
+    (
+        plans::PLANS_AWAITED,
+        3,
+        &["notification_queue", "question_decision", "question_notification"],
     ),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
     (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),

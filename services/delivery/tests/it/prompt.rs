@@ -66,6 +66,7 @@ fn actor(kind: ActorKind, id: &str, name: &str) -> Actor {
 fn facts() -> InputFacts {
     let at = OffsetDateTime::UNIX_EPOCH + Duration::days(20_000);
     InputFacts {
+        answer_to: None,
         notification: NotificationId::parse("ci-4711").unwrap(),
         kind: "ci_failed".to_owned(),
         sender: actor(ActorKind::Service, "ci", "CI"),
@@ -250,6 +251,7 @@ fn full() -> InputFacts {
     let mut facts = facts();
     message(&mut facts, 0).author.via = Some("Chat".to_owned());
     InputFacts {
+        answer_to: None,
         sender: Actor {
             via: Some("publisher".to_owned()),
             ..facts.sender
@@ -265,6 +267,7 @@ fn full() -> InputFacts {
 /// The same with a run of items.
 fn full_run() -> InputFacts {
     InputFacts {
+        answer_to: None,
         further: vec![further(1, Some("More")), further(2, None)],
         ..full()
     }

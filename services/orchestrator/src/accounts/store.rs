@@ -25,7 +25,7 @@ macro_rules! columns {
         concat!(
             $before,
             " id, name, session_scope, instruction_layout, auto_create_tasks, coordinator_task, briefing,
-                turns_in_flight_max, created_at ",
+                turns_in_flight_max, plan_gate, plan_audience, created_at ",
             $after
         )
     };
@@ -42,7 +42,8 @@ const CHANGE: &str = columns!(
     "update account set name = coalesce($2, name), session_scope = coalesce($3, session_scope),
          instruction_layout = coalesce($4, instruction_layout), auto_create_tasks = coalesce($5, auto_create_tasks),
          coordinator_task = case when $6 then $7 else coordinator_task end, briefing = coalesce($8, briefing),
-         turns_in_flight_max = case when $9 then $10 else turns_in_flight_max end
+         turns_in_flight_max = case when $9 then $10 else turns_in_flight_max end, plan_gate = coalesce($11, plan_gate),
+         plan_audience = case when $11 is null then plan_audience else $12 end
      where id = $1 returning",
     ""
 );
@@ -50,7 +51,8 @@ const CHANGE: &str = columns!(
 /// `coordinator_task` is stored as a task key, the spelling that is compared.
 pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange) -> Result<Account, StorageError> {
     let (task, turns) = (change.coordinator_task, change.turns_in_flight_max);
-    let values: [Value; 10] = [
+    let gate = change.plan_gate;
+    let values: [Value; 12] = [
         account.into(),
         change.name.map(String::from).into(),
         change.session_scope.into(),
@@ -61,6 +63,8 @@ pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange)
         change.briefing.map(String::from).into(),
         turns.is_some().into(),
         turns.flatten().map(i32::from).into(),
+        gate.as_ref().map(|gate| gate.mode.as_str().to_owned()).into(),
+        gate.and_then(|gate| gate.audience).map(|audience| audience.0).into(),
     ];
     let changed = tx.one("change account", CHANGE, values).await?;
     changed.ok_or_else(|| StorageError::unreadable("change account", "the row is missing"))

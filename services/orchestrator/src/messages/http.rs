@@ -1,12 +1,17 @@
 //! `/api/orgs/{account}/tasks/{task}/messages`.
 
-use api::messages::{Message, NewMessage, PostedMessage};
+use api::{
+    messages::{Message, NewMessage, PostedMessage},
+    questions::{AnswerText, NewAnswer},
+};
 use axum::extract::State;
-use domain::{MessageId, TaskId};
+use domain::{AgentId, MessageId, QuestionId, TaskId};
 use runtime::http::Problem;
 use storage::{
-    Accounts, StorageError,
+    Accounts, Setting, StorageError, Tx,
     lifecycle::{self, message_posted, messages_post},
+    outbox::Owned,
+    question::question_find,
 };
 use uuid::Uuid;
 
@@ -19,9 +24,10 @@ use crate::{
     app::App,
     auth::Access,
     body::{Named, Query},
-    error::ApiError,
+    error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
     paging::{List, ListQuery, Shown},
+    questions::answer,
     route::routes,
     tasks::store::{assignees_of, task_find},
 };
@@ -78,7 +84,13 @@ async fn post(
         let assignees = assignees_of(&work.tx, account, vec![row.id.clone()])
             .await?
             .remove(&row.id);
-        let agents = woken(assignees.unwrap_or_default(), &author);
+        let mut agents = woken(assignees.unwrap_or_default(), &author);
+        if let Some(question) = body.answers {
+            let (asker, more) = answered(&work.tx, &access, (question, &task), &body.body, &setting).await?;
+            messages.extend(more);
+            // It gets the answer.
+            agents.retain(|agent| Some(agent.id) != asker.map(AgentId::uuid));
+        }
         let posted = Posted {
             account,
             task: &task,
@@ -102,4 +114,27 @@ async fn post(
         Ok(Done::new(answer).with(messages))
     })
     .await
+}
+
+/// The message is the answer to a question of the task. Gives the agent that asked.
+async fn answered(
+    tx: &Tx,
+    access: &Access,
+    (question, task): (QuestionId, &TaskId),
+    text: &str,
+    setting: &Setting<'_>,
+) -> Result<(Option<AgentId>, Vec<Owned>), ApiError> {
+    let found = question_find(tx, &access.account, question).await?;
+    let is_here = found.and_then(|row| row.task).is_some_and(|of| of.key() == task.key());
+    if !is_here {
+        let what = format!("task {task} has no question {question}");
+        return Err(invalid_field("answers", what).into());
+    }
+    let text = AnswerText::parse(text).map_err(|why| invalid_field("body", format!("as an answer: {why}")))?;
+    let given = NewAnswer {
+        text: Some(text),
+        ..NewAnswer::default()
+    };
+    let (row, messages) = answer(tx, access, question, given, setting).await?;
+    Ok((row.agent_id, messages))
 }

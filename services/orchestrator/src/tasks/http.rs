@@ -2,8 +2,12 @@
 
 use std::{slice, time::Duration};
 
-use api::tasks::{Cancel, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange};
+use api::{
+    questions::StoredPlanGate,
+    tasks::{Cancel, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
+};
 use axum::{Json, extract::State, response::IntoResponse};
+use contracts::event::{Event, TaskChanged, TaskPart};
 use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
 use runtime::http::Problem;
 use schemars::JsonSchema;
@@ -175,6 +179,20 @@ async fn change(
         note("task.updated", json!({"fields": fields})).await?;
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
+    }
+    if let Some(gate) = &change.plan_gate {
+        store::plan_gate_set(&tx, account, &task, gate.as_ref(), now).await?;
+        let mode = gate.as_ref().map_or("as the account says", |gate| gate.mode.as_str());
+        let id = note("task.plan_gate_changed", json!({"plan_gate": gate})).await?;
+        let changed = Event::TaskChanged(TaskChanged {
+            what: TaskPart::PlanGate,
+            by: by.clone(),
+            detail: format!("a plan is: {mode}"),
+        });
+        messages.push(
+            app.setting(None, now)
+                .event(account, Some(&task), &id.to_string(), changed),
+        );
     }
     let mut task = task_find(&tx, account, &task).await?;
     if change.dry_run == Some(true) {
@@ -400,6 +418,10 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             description: row.description,
             status: row.status,
             assignees,
+            plan_gate: row.plan_gate.map(|mode| StoredPlanGate {
+                mode,
+                audience: row.plan_audience,
+            }),
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
             affected: None,

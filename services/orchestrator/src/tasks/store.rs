@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use api::agents::AgentName;
+use api::{agents::AgentName, questions::PlanGate};
 use domain::{AccountId, AgentId, TaskId};
 use sea_orm::{EntityTrait, FromQueryResult, QuerySelect, sea_query::LockType};
 use storage::{
@@ -46,7 +46,8 @@ pub async fn dry_run_alone(tx: &Tx, account: &AccountId) -> Result<bool, Storage
 
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, display_id, title, description, status, created_at, updated_at
+    rows:
+        "select account_id, id, display_id, title, description, status, created_at, updated_at, plan_gate, plan_audience
         from task where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
@@ -105,6 +106,30 @@ pub async fn task_change(
         now.into(),
     ];
     tx.execute("change task", TASK_CHANGE, values).await.map(|_| ())
+}
+
+const PLAN_GATE: &str = "
+    update task set plan_gate = $3, plan_audience = $4, updated_at = $5 where account_id = $1 and id = $2";
+
+/// None: as the account says.
+pub async fn plan_gate_set(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    gate: Option<&PlanGate>,
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
+    let audience = gate
+        .and_then(|gate| gate.audience.as_ref())
+        .map(|audience| audience.0.clone());
+    let values = [
+        account.into(),
+        task.key().into(),
+        gate.map(|gate| gate.mode.as_str().to_owned()).into(),
+        audience.into(),
+        now.into(),
+    ];
+    tx.execute("set plan gate", PLAN_GATE, values).await.map(|_| ())
 }
 
 const UNASSIGN: &str = "

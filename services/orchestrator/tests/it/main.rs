@@ -14,6 +14,7 @@ mod openapi;
 mod pages;
 mod plans;
 mod problems;
+mod questions;
 mod queue;
 mod replies;
 mod seed;

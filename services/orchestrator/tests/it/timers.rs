@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use domain::{AccountId, AgentId, Audience, Generation, SessionId, SessionKind, TaskId, TurnId};
+use domain::{AccountId, Actor, AgentId, Audience, Generation, SessionId, SessionKind, TaskId, TurnId};
 use orchestrator::timers::sweep::fire_once;
 use serde_json::{Value, json};
 use storage::{
@@ -281,6 +281,7 @@ async fn a_question_lapses_by_its_timer() {
                 turn: Some(TurnId(turn)),
                 tool_call: None,
             }),
+            from: &Actor::system(),
             title: "Which one?",
             body: "b",
             options: Choices::default(),

@@ -12,11 +12,11 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use contracts::{
     Outgoing, Root, Timestamp,
-    event::{Event, SessionOpened},
+    event::{Event, NotificationEnded, SessionOpened},
     notification::{Refusal, RefusalReason},
     session::SessionStopRequested,
 };
-use domain::{AccountId, Actor, NotificationId, QueueLimits, TaskStatus};
+use domain::{AccountId, Actor, NotificationId, QueueLimits, TASK_CLOSED, TaskStatus};
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, Setting, StorageError, Tx,
@@ -281,6 +281,18 @@ impl NotificationHandler {
         let stops = self.arrivals_apply(tx, &mut queued, &mut messages, now).await?;
         messages.extend(refusals_write(tx, &self.root, &decided.refused, now).await?);
         messages.extend(queued.work.iter().filter_map(|work| self.opened(work, now)));
+        messages.extend(decided.closed.iter().map(|(received, task, entry)| {
+            let ended = NotificationEnded {
+                id: Some(entry.id.clone()),
+                agent: Some(entry.agent.to_string()),
+                reason: "cancelled".to_owned(),
+                detail: TASK_CLOSED.to_owned(),
+                dead_letter_id: None,
+            };
+            let event = Event::NotificationCancelled(ended);
+            self.setting(received, now)
+                .event(account_of(received), task.as_ref(), entry.id.as_str(), event)
+        }));
         let done = Committed {
             outbox: Vec::new(),
             wakes: self.wakes(&queued.work, now).into_iter().chain(stops).collect(),
@@ -453,9 +465,11 @@ async fn rows_write(tx: &Tx, decided: &Decided<'_>, queued: &Queued<'_>) -> Resu
     let mut new = queued.new.clone();
     let expected = new.len() as u64;
     new.extend(refusal_rows(&decided.refused));
+    new.extend(queued.closed.0.iter().cloned());
     if items_append(tx, &new).await? != expected {
         return Ok(false);
     }
+    items_requeue(tx, &queued.closed.1).await?;
     Ok(items_requeue(tx, &queued.again).await? == queued.again.len() as u64)
 }
 

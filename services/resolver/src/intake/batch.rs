@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use contracts::{Outgoing, Root, Timestamp, notification::Refusal, session::SessionResolved};
 use domain::{
-    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, TaskId, session::admission,
+    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, TASK_CLOSED, TaskId,
+    session::admission,
 };
+use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::{
-    decide::{Accepted, AcceptedTask, Decision, Refused, decide},
+    decide::{Accepted, AcceptedTask, Decision, Entry, Refused, decide},
     facts::{BatchFacts, Fact, Known},
     received::Received,
     resolve::{Finding, ResolvedSession},
@@ -25,6 +27,8 @@ use crate::SOURCE;
 pub struct Decided<'a> {
     pub accepted: Vec<(&'a Received, Accepted)>,
     pub refused: Vec<(&'a Received, Refused)>,
+    /// For agents whose session the task's end has closed, and which are not to open it again: they are cancelled.
+    pub closed: Vec<(&'a Received, Option<TaskId>, Entry)>,
     pub duplicates: u64,
 }
 
@@ -131,7 +135,7 @@ pub fn refuse_unplaced(
         most.is_none_or(|most| resolved.waiting().saturating_add(added) <= most)
     };
     let mut sessions = assigned.sessions;
-    if assigned.refused.is_empty() && sessions.values().all(has_room) {
+    if assigned.refused.is_empty() && sessions.values().all(|resolved| has_room(resolved) && !resolved.ended) {
         return sessions;
     }
     let mut placed = BTreeSet::new();
@@ -142,6 +146,22 @@ pub fn refuse_unplaced(
             && uncreated.remove(&(account_of(received), task.key()))
         {
             accepted.task = AcceptedTask::New(task.clone());
+        }
+        if !reopens(received) {
+            let stays_closed = |entry: &mut Entry| {
+                let place = conversation(received, &accepted, entry.agent, facts);
+                sessions.get(&place).is_some_and(|resolved| resolved.ended)
+            };
+            let mut entries = accepted.entries.clone();
+            let closed: Vec<Entry> = entries.extract_if(.., stays_closed).collect();
+            accepted.entries = entries;
+            let task = accepted.task.id();
+            decided
+                .closed
+                .extend(closed.into_iter().map(|entry| (received, task.cloned(), entry)));
+            if accepted.entries.is_empty() {
+                continue;
+            }
         }
         let places: Vec<Conversation> = accepted
             .entries
@@ -158,9 +178,10 @@ pub fn refuse_unplaced(
         });
         let Some(refusal) = refusal else {
             for place in &places {
-                sessions
-                    .entry(place.clone())
-                    .and_modify(|resolved| resolved.session.queued += 1);
+                sessions.entry(place.clone()).and_modify(|resolved| {
+                    resolved.session.queued += 1;
+                    resolved.ended = false;
+                });
             }
             placed.extend(places);
             decided.accepted.push((received, accepted));
@@ -189,11 +210,19 @@ pub fn refuse_unplaced(
     sessions
 }
 
+/// Whether it may open the session of a task that has ended.
+fn reopens(received: &Received) -> bool {
+    let content = received.content.as_ref().ok();
+    content.and_then(|content| content.metadata.get("reopen")) != Some(&Value::Bool(false))
+}
+
 /// The rows of the accepted notifications, and the sessions after this batch.
 #[derive(Debug, Default)]
 pub struct Queued<'a> {
     pub new: Vec<NewItem<'a>>,
     pub again: Vec<NewItem<'a>>,
+    /// Cancelled at once: new ones, and those that were tried before.
+    pub closed: (Vec<NewItem<'a>>, Vec<NewItem<'a>>),
     pub work: Vec<Work<'a>>,
     /// Items that may do more than wait.
     pub arrived: Vec<(&'a Received, Arrived<'a>)>,
@@ -270,6 +299,19 @@ pub fn queue<'a>(
             } else {
                 queued.new.push(row);
             }
+        }
+    }
+    for (received, task, entry) in &decided.closed {
+        let row = NewItem {
+            id: &entry.id,
+            task: task.as_ref(),
+            agent: Some(entry.agent),
+            reason: Some(TASK_CLOSED.to_owned()),
+            ..row(received, account_of(received))
+        };
+        match entry.requeue {
+            false => queued.closed.0.push(row),
+            true => queued.closed.1.push(row),
         }
     }
     queued.work = work.into_values().collect();

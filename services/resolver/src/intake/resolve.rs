@@ -3,15 +3,14 @@
 
 use contracts::notification::{Refusal, RefusalReason};
 use domain::{Generation, SessionId};
-use storage::session::sessions_lock::ActiveSession;
+use storage::session::{sessions_lock::ActiveSession, sessions_open::Newest};
 
 /// The state of a conversation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
     Active(ActiveSession),
-    /// No session is active; the newest generation.
-    Closed(Generation),
-    Never,
+    /// No session is active.
+    Closed(Newest),
     /// Its agent was removed after the facts were read.
     AgentRemoved,
 }
@@ -22,6 +21,8 @@ pub struct ResolvedSession {
     /// As it was before this batch.
     pub session: ActiveSession,
     pub finding: Finding,
+    /// To be opened only by an item that may open it again: its task has ended.
+    pub ended: bool,
 }
 
 impl ResolvedSession {
@@ -32,18 +33,21 @@ impl ResolvedSession {
 
 /// `fresh` is the id of a session to open.
 pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusal> {
-    let generation = match found {
+    let newest = match found {
         Found::Active(session) => {
-            let finding = Finding::Reused;
-            return Ok(ResolvedSession { session, finding });
+            return Ok(ResolvedSession {
+                session,
+                finding: Finding::Reused,
+                ended: false,
+            });
         }
-        Found::Closed(newest) => newest.next(),
-        Found::Never => Generation::FIRST,
+        Found::Closed(newest) => newest,
         Found::AgentRemoved => {
             let detail = "the agent was removed while its notification was read";
             return Err(Refusal::new(RefusalReason::UnknownAgent, detail));
         }
     };
+    let generation = newest.generation.map_or(Generation::FIRST, Generation::next);
     let session = ActiveSession {
         id: fresh,
         generation,
@@ -60,6 +64,7 @@ pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusa
             Generation::FIRST => Finding::Created,
             _ => Finding::Reopened,
         },
+        ended: newest.ended,
     })
 }
 
@@ -100,9 +105,16 @@ mod tests {
         };
         let reused = resolve(Found::Active(active), fresh).unwrap();
         assert_eq!((reused.session, reused.finding), (active, Finding::Reused));
-        for (found, generation, finding) in [
-            (Found::Closed(Generation(4)), 5, Finding::Reopened),
-            (Found::Never, 1, Finding::Created),
+        let closed = |generation: Option<i32>, ended| {
+            Found::Closed(Newest {
+                generation: generation.map(Generation),
+                ended,
+            })
+        };
+        for (found, generation, finding, ended) in [
+            (closed(Some(4), true), 5, Finding::Reopened, true),
+            (closed(Some(4), false), 5, Finding::Reopened, false),
+            (closed(None, false), 1, Finding::Created, false),
         ] {
             let opened = resolve(found, fresh).unwrap();
             assert_eq!(
@@ -113,6 +125,7 @@ mod tests {
                 (opened.finding, opened.session.queue_tail, opened.session.rests),
                 (finding, 0, true)
             );
+            assert_eq!(opened.ended, ended);
         }
         let refusal = resolve(Found::AgentRemoved, fresh).unwrap_err();
         assert_eq!(refusal.reason, RefusalReason::UnknownAgent);

@@ -40,7 +40,7 @@ pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Re
     if !missing.is_empty() {
         let without: Vec<&Conversation> = missing.iter().map(|&n| all[n]).collect();
         for (place, newest) in sessions_newest(tx, &without).await? {
-            found[missing[place]] = newest.map_or(Found::Never, Found::Closed);
+            found[missing[place]] = Found::Closed(newest);
         }
     }
 

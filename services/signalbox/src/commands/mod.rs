@@ -11,6 +11,7 @@ pub(crate) mod notifications;
 pub(crate) mod notify;
 pub(crate) mod pause;
 pub(crate) mod provider;
+pub(crate) mod questions;
 pub(crate) mod queue;
 pub(crate) mod release;
 pub(crate) mod resume;

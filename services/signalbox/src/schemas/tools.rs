@@ -30,6 +30,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::Everyone => "every turn",
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
+        Audience::Asked => "turns that a question has woken",
     };
     let effect = match tool.effect {
         ToolEffect::None => "none",

@@ -77,6 +77,7 @@ impl Case {
             is_closed: false,
             close_reason: None,
             turn_stopped: false,
+            needs_plan: false,
             agent: AGENT,
             agent_slug: "coder".to_owned(),
             agent_name: "Coder".to_owned(),
@@ -306,7 +307,7 @@ fn a_tool_must_be_in_the_turns_offer() {
         case.task = None;
     });
     let refusal = Refusal::UnknownTool {
-        allowed: names(&["response_request", "no_reply"]).unwrap(),
+        allowed: names(&["response_request", "ask_question", "withdraw_question", "no_reply"]).unwrap(),
     };
     check(&idle, known, &refusal);
 
@@ -354,6 +355,40 @@ fn a_task_is_the_callers_own() {
         own: None,
     };
     check(&taskless, own_task, &refusal);
+}
+
+#[test]
+fn nothing_is_changed_before_the_plan_is_approved() {
+    for case in [Case::genuine(), Case::over_http()] {
+        let case = self::case(case, |case| {
+            case.facts.needs_plan = true;
+            case.tool = tool("task_status");
+            case.asked.name = "task_status".to_owned();
+            let turn = case.turn();
+            turn.tools = Some(vec!["task_status".to_owned()]);
+            turn.call.as_mut().unwrap().name = "task_status".to_owned();
+        });
+        check(&case, planned, &Refusal::PlanRequired);
+        for tool in tools::all() {
+            let leads_there = !matches!(tool.effect, ToolEffect::Write) || tool.before_plan;
+            let one = self::case(case.clone(), |case| {
+                case.asked.name = tool.name.to_owned();
+                case.turn().tools = Some(vec![tool.name.to_owned()]);
+                case.turn().call.as_mut().unwrap().name = tool.name.to_owned();
+                case.tool = Some(tool.clone());
+            });
+            let capability = Capability {
+                session: SESSION,
+                facts: &one.facts,
+            };
+            let presented = Presented {
+                asked: &one.asked,
+                tool: one.tool.as_ref(),
+                task: one.task.as_ref(),
+            };
+            assert_eq!(capability.admit(&presented).is_ok(), leads_there, "{}", tool.name);
+        }
+    }
 }
 
 #[test]
@@ -405,11 +440,13 @@ fn the_listed_tools_are_the_callable_ones() {
     };
     assert_eq!(names(&Case::over_http()).unwrap(), ["task_message", "no_reply"]);
     let idle = case(Case::over_http(), |case| case.facts.turn = None);
-    assert_eq!(names(&idle).unwrap().len(), tools::all().len());
+    // But the one of turns that a question has woken.
+    assert_eq!(names(&idle).unwrap().len(), tools::all().len() - 1);
     let stopped = case(idle, |case| case.facts.turn_stopped = true);
     assert_eq!(names(&stopped).unwrap(), ["task_history", "no_reply"]);
     let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);
-    assert_eq!(names(&taskless).unwrap(), ["response_request", "no_reply"]);
+    let without_task = ["response_request", "ask_question", "withdraw_question", "no_reply"];
+    assert_eq!(names(&taskless).unwrap(), without_task);
     let closed = case(Case::over_http(), |case| case.facts.is_closed = true);
     assert_eq!(names(&closed), Err(Refusal::SessionClosed { reason: None }));
 }

@@ -7,6 +7,7 @@
 
 mod calls;
 mod later;
+mod questions;
 mod sessions;
 mod tasks;
 
@@ -14,13 +15,15 @@ use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use storage::{StorageError, Tx};
 
 pub use calls::CALLS_INSERT;
-pub use sessions::{FACTS, SESSIONS_LOCK_FREE};
+pub use questions::{EXECUTES, UNREAD};
+pub use sessions::{FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
 pub(crate) use calls::{EndedCall, call_find, calls_insert, is_same_request, savepoint, savepoint_rollback};
 pub(crate) use later::{Later, later};
+pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
-    facts, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,
+    facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,
 };
 pub(crate) use tasks::{
     ActivityRow, AgentRow, MessageRow, NamedAgents, Newest, TaskName, TaskRow, activities_newest, agents_find,

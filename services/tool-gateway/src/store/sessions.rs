@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use domain::{AccountId, AgentId, SessionId, SessionKey, TaskId, TurnId};
+use domain::{AccountId, AgentId, QuestionId, QuestionKind, SessionId, SessionKey, TaskId, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
+    question::question_find,
     session::{SessionName, sessions_close::task_sessions_lock},
     statement::column,
 };
@@ -61,6 +62,29 @@ pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &
     task_sessions_lock(tx, &asked.account, task, asked.session).await
 }
 
+/// Relies on the primary key.
+pub const SESSIONS_OF_QUESTION: &str = "
+    select s.id from (
+        select $2::uuid as id union select q.session_id from question q where q.account_id = $1 and q.id = $3 and q.session_id is not null) f
+    join session s on s.account_id = $1 and s.id = f.id
+    order by s.id for no key update of s";
+
+/// The locks of a call that opens or ends a question: for a plan its task, then the caller's session and that of whoever asked.
+pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: QuestionId) -> Result<(), StorageError> {
+    let found = question_find(tx, &asked.account, question).await?;
+    if let Some(task) = found
+        .filter(|row| row.kind == QuestionKind::Plan)
+        .and_then(|row| row.task)
+    {
+        let values = [(&asked.account).into(), task.key().into()];
+        tx.execute("lock task", TASK_LOCK, values).await?;
+    }
+    let values = [(&asked.account).into(), asked.session.into(), question.into()];
+    tx.execute("lock sessions of a question", SESSIONS_OF_QUESTION, values)
+        .await
+        .map(|_| ())
+}
+
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
 /// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
 /// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
@@ -73,7 +97,10 @@ pub const FACTS: &str = concat!(
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),
-    " as coordinates, t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
+    " as coordinates,
+           coalesce(case when tt.id is not null then coalesce(tt.plan_gate, acc.plan_gate) = 'required' and not tt.plan_approved
+                         else coalesce(st.plan_gate, acc.plan_gate) = 'required' and not st.plan_approved end, false) as needs_plan,
+           t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
            t.tools as turn_tools, t.waiting_since + t.tools_wait_ms * interval '1 millisecond' as turn_until,
            jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',

@@ -6,13 +6,17 @@
 //! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool with statements of its own
 //! has the transaction alone.
 
+mod answer_question;
+mod ask_question;
 mod check_later;
 mod no_reply;
 mod questions;
 mod response_request;
+mod submit_plan;
 mod task_history;
 mod task_message;
 mod task_status;
+mod withdraw_question;
 
 use contracts::tools::ToolDefinition;
 use domain::{AccountId, SessionId, TaskId};

@@ -46,12 +46,17 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
 /// The named agents, each once; or an error that names the invalid ones.
 async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<Vec<AgentRow>, ToolError> {
     let names = arguments["agents"].as_array().into_iter().flatten();
+    let names: Vec<&str> = names.filter_map(Value::as_str).collect();
+    agents_named(running, &names).await
+}
+
+pub(super) async fn agents_named(running: Running<'_>, names: &[&str]) -> Result<Vec<AgentRow>, ToolError> {
     // An invalid name gets the same answer as an unknown one.
     let named: Vec<(&str, Option<AgentRef>)> = names
-        .filter_map(Value::as_str)
+        .iter()
         .map(|name| {
             let plain = name.trim().trim_start_matches('@').to_ascii_lowercase();
-            (name, AgentRef::parse(&plain).ok())
+            (*name, AgentRef::parse(&plain).ok())
         })
         .collect();
     let refs: Vec<AgentRef> = named.iter().filter_map(|(_, one)| one.clone()).collect();

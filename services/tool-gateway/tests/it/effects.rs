@@ -7,7 +7,10 @@ use contracts::{
     notification::NotificationMessage,
     tools::{IdOf, ToolEffect},
 };
-use domain::ToolCallState::{Failed, Refused};
+use domain::{
+    AgentId,
+    ToolCallState::{Failed, Refused},
+};
 use serde_json::{Value, json};
 use testkit::{
     Tenant, eventually,
@@ -32,12 +35,27 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         rows.remove("tool_call");
         rows
     };
-    let id = |_: &str, of| match of {
-        IdOf::Task => "PROJ-7".to_owned(),
-        IdOf::Agent => "reviewer".to_owned(),
-    };
+    // A question of another agent to this one.
+    let reviewer = world
+        .database
+        .texts("select id::text from agent where slug = 'reviewer'")
+        .await;
+    let reviewer = AgentId::parse(&reviewer[0]).unwrap();
+    let other = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
+    let asking = json!({"question": "Which one?", "ask": ["coder"]});
+    let asked = world.call(&other.request(1, "ask_question", &asking)).await.ok();
+    let asked = asked["question_id"].as_str().unwrap().to_owned();
     for (tool, ordinal) in in_order().iter().zip(1..) {
-        let request = coder.request(ordinal, tool.name, &arguments(tool, |_| false, id, "review"));
+        let own = "select q.id::text from question q join agent g on g.id = q.agent_id where q.state = 'open' and g.slug = 'coder'";
+        let own = world.database.texts(own).await;
+        let id = |_: &str, of| match of {
+            IdOf::Task => "PROJ-7".to_owned(),
+            IdOf::Agent => "reviewer".to_owned(),
+            IdOf::Question if tool.name == "answer_question" => asked.clone(),
+            IdOf::Question => own.first().cloned().unwrap_or_default(),
+        };
+        let said = arguments(tool, |argument| argument == "text", id, "review");
+        let request = coder.request(ordinal, tool.name, &said);
         world.record(&request).await;
         let before = rows().await;
         world.call(&request).await.ok();

@@ -9,4 +9,5 @@ mod late;
 mod later;
 mod once;
 mod plans;
+mod questions;
 mod world;

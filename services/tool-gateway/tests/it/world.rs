@@ -411,6 +411,7 @@ pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
     let tools = contracts::tools::offered(OfferContext {
         has_task,
         is_coordinator: false,
+        is_asked: true,
     });
     tools.into_iter().map(|tool| tool.name).collect()
 }

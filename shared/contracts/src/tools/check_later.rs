@@ -59,6 +59,7 @@ pub(super) fn definition() -> ToolDefinition {
         reach: Reach::OwnTask,
         moves_task: false,
         runs_alone: true,
+        before_plan: false,
         short_form: None,
         wording: &[(PolicySection::Scope, WORDING)],
     }

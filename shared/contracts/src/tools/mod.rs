@@ -5,12 +5,16 @@
 //! The texts are for models, and pinned by golden files. They name no other tool: a gateway may offer tools under other
 //! names.
 
+pub mod answer_question;
+pub mod ask_question;
 pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
+pub mod submit_plan;
 pub mod task_history;
 pub mod task_message;
 pub mod task_status;
+pub mod withdraw_question;
 
 use serde_json::{Value, json};
 
@@ -24,6 +28,10 @@ macro_rules! each_tool {
             task_message
             response_request
             check_later
+            ask_question
+            answer_question
+            withdraw_question
+            submit_plan
             no_reply
         }
     };
@@ -64,6 +72,8 @@ pub struct ToolDefinition {
     pub moves_task: bool,
     /// It shares its transaction with no other call.
     pub runs_alone: bool,
+    /// It may be called where a plan is required and none is approved.
+    pub before_plan: bool,
     /// Where it is served besides `/agent/tools/{name}`.
     pub short_form: Option<&'static str>,
     /// The tool's items in the policy, by section: whole list items, in which `{name}` stands for a tool's name as the
@@ -77,6 +87,7 @@ pub enum IdOf {
     Task,
     /// By slug or by id.
     Agent,
+    Question,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.
@@ -87,6 +98,8 @@ pub enum Audience {
     WithTask,
     /// Turns on the account's coordinator task.
     Coordinator,
+    /// Turns that a question has woken.
+    Asked,
 }
 
 /// What a call changes besides its own record.
@@ -123,6 +136,8 @@ pub struct OfferContext {
     pub has_task: bool,
     /// That task is the account's coordinator task.
     pub is_coordinator: bool,
+    /// The turn's notification asks its agent.
+    pub is_asked: bool,
 }
 
 impl ToolDefinition {
@@ -145,6 +160,7 @@ impl Audience {
             Self::Everyone => true,
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
+            Self::Asked => context.is_asked,
         }
     }
 }
@@ -164,6 +180,16 @@ fn task_id() -> Value {
         "minLength": 1,
         "maxLength": 64,
         "description": "The id of the task, as given in the notification, for example PROJ-7.",
+    })
+}
+
+/// The argument that names a question.
+fn question_id() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 64,
+        "description": "The id of the question, as it was given to you.",
     })
 }
 
@@ -188,6 +214,7 @@ mod tests {
                     "reach": format!("{:?}", tool.reach),
                     "moves_task": tool.moves_task,
                     "runs_alone": tool.runs_alone,
+                    "before_plan": tool.before_plan,
                     "short_form": tool.short_form,
                     "wording": tool.wording.iter().map(|(section, text)| (format!("{section:?}"), *text)).collect::<Vec<_>>(),
                 })
@@ -198,13 +225,14 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Coordinator, Everyone, WithTask};
-        let check = |has_task, is_coordinator, expected: &[Audience]| {
+        use Audience::{Asked, Coordinator, Everyone, WithTask};
+        let check = |has_task, is_coordinator, is_asked, expected: &[Audience]| {
             let context = OfferContext {
                 has_task,
                 is_coordinator,
+                is_asked,
             };
-            for audience in [Everyone, WithTask, Coordinator] {
+            for audience in [Everyone, WithTask, Coordinator, Asked] {
                 assert_eq!(
                     audience.includes(context),
                     expected.contains(&audience),
@@ -215,9 +243,10 @@ mod tests {
             let expected = tools.iter().filter(|tool| expected.contains(&tool.offered_to));
             assert!(offered(context).iter().eq(expected), "{context:?}");
         };
-        check(true, false, &[Everyone, WithTask]);
-        check(true, true, &[Everyone, WithTask, Coordinator]);
-        check(false, false, &[Everyone]);
+        check(true, false, false, &[Everyone, WithTask]);
+        check(true, true, false, &[Everyone, WithTask, Coordinator]);
+        check(false, false, false, &[Everyone]);
+        check(true, false, true, &[Everyone, WithTask, Asked]);
     }
 
     #[test]
@@ -227,6 +256,9 @@ mod tests {
 
     /// Longer than any name. A longer text is no name.
     const NAME_CHARS_MAX: u64 = 256;
+
+    /// Short texts that name nothing.
+    const WORDS: [&str; 2] = ["title", "options"];
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
     /// text as short as a name counts as one, unless it is a word of a list or a time.
@@ -242,9 +274,16 @@ mod tests {
                     schema
                 };
                 let kind = value["type"].as_str().unwrap();
-                assert!(["string", "integer", "boolean"].contains(&kind), "{of} is {kind}");
+                assert!(
+                    ["string", "integer", "boolean", "object"].contains(&kind),
+                    "{of} is {kind}"
+                );
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name = kind == "string" && value["enum"].is_null() && value["format"].is_null() && is_short;
+                let is_name = kind == "string"
+                    && value["enum"].is_null()
+                    && value["format"].is_null()
+                    && is_short
+                    && !WORDS.contains(&argument.as_str());
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));

@@ -32,6 +32,7 @@ pub(super) fn definition() -> ToolDefinition {
         reach: Reach::OwnTask,
         moves_task: false,
         runs_alone: false,
+        before_plan: true,
         short_form: None,
         wording: &[(
             PolicySection::Reporting,

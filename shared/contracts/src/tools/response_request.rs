@@ -60,6 +60,7 @@ pub(super) fn definition() -> ToolDefinition {
         reach: Reach::Account,
         moves_task: false,
         runs_alone: false,
+        before_plan: false,
         short_form: Some("/agent/response-request"),
         wording: &[
             (

@@ -36,6 +36,7 @@ pub(super) fn definition() -> ToolDefinition {
         reach: Reach::Account,
         moves_task: false,
         runs_alone: false,
+        before_plan: true,
         short_form: Some("/agent/task-message"),
         wording: &[],
     }

@@ -62,6 +62,7 @@ pub(super) fn definition() -> ToolDefinition {
         reach: Reach::Account,
         moves_task: true,
         runs_alone: true,
+        before_plan: false,
         short_form: Some("/agent/task-status"),
         wording: &[(PolicySection::Reporting, WORDING)],
     }

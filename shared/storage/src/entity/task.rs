@@ -16,6 +16,8 @@ pub struct Model {
     pub status: String,
     pub created_at: OffsetDateTime,
     pub updated_at: OffsetDateTime,
+    pub plan_gate: Option<String>,
+    pub plan_audience: Option<Vec<String>>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

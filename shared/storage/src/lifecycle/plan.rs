@@ -105,6 +105,7 @@ pub async fn plan_submit(
         },
         task: Some(task),
         asker: Some(new.asker),
+        from: new.by,
         title: new.summary,
         body: new.plan,
         options: Choices::default(),

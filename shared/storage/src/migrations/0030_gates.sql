@@ -47,7 +47,7 @@ begin
     for one in select name, replace(name, '-', '_') as suffix, messages, events, reads from (values
         ('resolver',
          array['session.resolved', 'session.stop_requested'],
-         array['task.created', 'notification.refused', 'session.opened', 'session.released', 'message.died'],
+         array['task.created', 'notification.refused', 'notification.cancelled', 'session.opened', 'session.released', 'message.died'],
          $reads$split_part(subject, '.', 2) = 'partition' and split_part(subject, '.', 5) <> '' and split_part(subject, '.', 6) = ''$reads$),
         ('delivery',
          array['session.resolved', 'tool.requested'],

@@ -35,7 +35,7 @@ pub struct NewItem<'a> {
     pub metadata: String,
     /// SHA-256 of the content.
     pub hash: [u8; 32],
-    /// Why it was refused.
+    /// Why it was refused; [`TASK_CLOSED`](domain::TASK_CLOSED): it is cancelled.
     pub reason: Option<String>,
     pub cause: Option<&'a str>,
     pub hops: u16,
@@ -122,7 +122,7 @@ macro_rules! items_insert {
             $position,
             ", r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
                r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
-               case when r.reason = '' then 'queued' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
+               case r.reason when '' then 'queued' when 'task closed' then 'cancelled' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
                r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, ''), ",
             $joins,
             "
@@ -171,7 +171,8 @@ pub const ITEMS_REQUEUE: &str = concat!(
             sender_via = nullif(r.sender_via, ''), queue_mode = r.queue_mode, joins = r.joins,
             metadata = r.metadata::jsonb, revision = n.revision + 1,
             content_hash = case when n.edited_hash = r.content_hash then n.content_hash else r.content_hash end,
-            edited_hash = case when n.edited_hash = r.content_hash then n.edited_hash end, state = 'queued', reason = nullif(r.reason, ''),
+            edited_hash = case when n.edited_hash = r.content_hash then n.edited_hash end,
+            state = case r.reason when 'task closed' then 'cancelled' else 'queued' end, reason = nullif(r.reason, ''),
             cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
             tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
         from ",

@@ -215,7 +215,7 @@ async fn target(
     }
     let newest = sessions_newest(tx, &[conversation]).await?.remove(&0);
     let newest = newest.ok_or_else(|| StorageError::unreadable(ATTEMPT, "the agent was removed"))?;
-    let generation = newest.map_or(Generation::FIRST, Generation::next);
+    let generation = newest.generation.map_or(Generation::FIRST, Generation::next);
     let new = NewSession {
         id: SessionId(fresh_id()),
         conversation,

@@ -11,18 +11,33 @@ use crate::{StorageError, Tx, statement::column};
 #[derive(FromQueryResult)]
 struct NewestRow {
     n: i64,
-    generation: Option<Generation>,
+    #[sea_orm(nested)]
+    newest: Newest,
+}
+
+/// The newest generation of a conversation without an active one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct Newest {
+    /// None: it never had one.
+    pub generation: Option<Generation>,
+    /// Its task's end closed it; or it never had one, and its task has ended.
+    pub ended: bool,
 }
 
 /// The agents are locked until the end of the transaction, so that none is removed while a session is opened for it
 /// (S11). The lock cannot deadlock: the remover of an agent waits for its sessions, which this transaction holds.
-/// Relies on session_generation, and orders by its columns, null columns included.
+/// Relies on session_generation, and orders by its columns, null columns included; and on primary keys.
 pub const SESSIONS_NEWEST_OF_TASKS: &str = "
-    select w.n, (select s.generation from session s
-                 where s.account_id = w.account_id and s.kind = 'task' and s.task_id = w.task_id
-                   and s.agent_id = w.agent_id and s.user_id is null
-                 order by s.user_id desc, s.generation desc limit 1) as generation
+    select w.n, s.generation,
+           coalesce(case when s.generation is null then t.status in ('done', 'cancelled', 'archived')
+                         else s.close_reason in ('task_done', 'task_cancelled', 'task_archived') end, false) as ended
     from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
+    left join lateral (
+        select s.generation, s.close_reason from session s
+        where s.account_id = w.account_id and s.kind = 'task' and s.task_id = w.task_id
+          and s.agent_id = w.agent_id and s.user_id is null
+        order by s.user_id desc, s.generation desc limit 1) s on true
+    left join lateral (select t.status from task t where t.account_id = w.account_id and t.id = w.task_id offset 0) t on true
     cross join lateral (
         select a.removed_at from agent a where a.account_id = w.account_id and a.id = w.agent_id
         offset 0 for share nowait) as a
@@ -31,7 +46,7 @@ pub const SESSIONS_NEWEST_OF_AGENTS: &str = "
     select w.n, (select s.generation from session s
                  where s.account_id = w.account_id and s.kind = 'system' and s.task_id is null
                    and s.agent_id = w.agent_id and s.user_id is null
-                 order by s.task_id desc, s.user_id desc, s.generation desc limit 1) as generation
+                 order by s.task_id desc, s.user_id desc, s.generation desc limit 1) as generation, false as ended
     from unnest($1::text[], $2::uuid[], $3::bigint[]) as w (account_id, agent_id, n)
     cross join lateral (
         select a.removed_at from agent a where a.account_id = w.account_id and a.id = w.agent_id
@@ -40,14 +55,11 @@ pub const SESSIONS_NEWEST_OF_AGENTS: &str = "
 
 /// The newest generation of each conversation, if it ever had one; a conversation whose agent was removed is missing in
 /// the result.
-pub async fn sessions_newest(
-    tx: &Tx,
-    conversations: &[&Conversation],
-) -> Result<HashMap<usize, Option<Generation>>, StorageError> {
+pub async fn sessions_newest(tx: &Tx, conversations: &[&Conversation]) -> Result<HashMap<usize, Newest>, StorageError> {
     let mut found = HashMap::new();
     for (columns, sql) in by_kind(conversations, SESSIONS_NEWEST_OF_TASKS, SESSIONS_NEWEST_OF_AGENTS) {
         let rows: Vec<NewestRow> = tx.rows("find newest generations", sql, columns.values()).await?;
-        found.extend(rows.into_iter().map(|row| (index(row.n), row.generation)));
+        found.extend(rows.into_iter().map(|row| (index(row.n), row.newest)));
     }
     Ok(found)
 }

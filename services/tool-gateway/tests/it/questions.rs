@@ -1,0 +1,281 @@
+//! Questions and plans of agents: asked, answered once, taken back.
+
+use domain::ToolCallState::{Failed, Refused};
+use serde_json::{Value, json};
+
+use crate::world::{TestSession, World};
+
+async fn question_of(world: &World, session: &TestSession, ordinal: i32, more: Value) -> String {
+    let mut asking = json!({"question": "Which database?\nIt decides the schema."});
+    for (name, value) in more.as_object().unwrap() {
+        asking[name] = value.clone();
+    }
+    let asked = world
+        .call(&session.request(ordinal, "ask_question", &asking))
+        .await
+        .ok();
+    asked["question_id"].as_str().unwrap().to_owned()
+}
+
+const QUESTIONS: &str = "
+    select concat_ws(' ', kind, state, title, array_to_string(audience, ','), verdict, answer ->> 'text', answer -> 'options',
+                     ended_by_name, reason)
+    from question order by created_at, id";
+
+async fn questions(world: &World) -> Vec<String> {
+    world.database.texts(QUESTIONS).await
+}
+
+#[tokio::test]
+async fn an_agent_asks_and_another_answers_once() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let stranger = world.fixture().agent(&coder.account, "stranger").await;
+    let reviewer = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
+    let stranger = world.session(&coder.account, coder.task.as_ref(), stranger).await;
+
+    let options = json!([{"id": "pg", "label": "Postgres"}, {"id": "lite", "label": "SQLite"}]);
+    let more = json!({"ask": ["reviewer", "role:admin"], "options": options});
+    let id = question_of(&world, &coder, 1, more).await;
+    world.told().await;
+    let asked = world
+        .database
+        .texts("select subject from outbox where subject like '%.notification.%'")
+        .await;
+    assert_eq!(asked, ["signalbox.notification.acme.PROJ-7"], "the reviewer is asked");
+
+    // Who is not asked, and who asks, answers nothing; a wrong answer neither.
+    let answer = |session: &TestSession, ordinal, answer: Value| {
+        let mut said = answer;
+        said["question_id"] = json!(id);
+        session.request(ordinal, "answer_question", &said)
+    };
+    let refused = world.call(&answer(&stranger, 1, json!({"text": "SQLite"}))).await;
+    assert_eq!(refused.code(Failed), "question_not_found");
+    let refused = world.call(&answer(&coder, 2, json!({"text": "SQLite"}))).await;
+    assert_eq!(refused.code(Refused), "executor_excluded");
+    let refused = world.call(&answer(&reviewer, 1, json!({"options": ["oracle"]}))).await;
+    assert_eq!(refused.code(Failed), "invalid_arguments");
+    let nowhere = json!({"question_id": "none", "text": "x"});
+    let refused = world.call(&reviewer.request(2, "answer_question", &nowhere)).await;
+    assert_eq!(refused.code(Failed), "question_not_found");
+
+    world
+        .call(&answer(
+            &reviewer,
+            3,
+            json!({"options": ["pg"], "text": "It is there."}),
+        ))
+        .await
+        .ok();
+    let second = world.call(&answer(&reviewer, 4, json!({"options": ["lite"]}))).await;
+    assert_eq!(second.code(Failed), "already_answered");
+    assert_eq!(
+        questions(&world).await,
+        [
+            "question answered Which database? agent:REV,role:admin It is there. [\"pg\"] reviewer"
+                .replace("REV", &reviewer.agent.to_string())
+        ]
+    );
+    // One item, in the asker's queue.
+    let items = "select n.kind || ' ' || n.state || ' ' || n.sender_name || ' ' || n.title || ': ' || n.body || (n.metadata ->> 'reopen')
+                 || ' ' || (q.notification_id = n.id) || ' ' || (n.session_id = q.session_id) || ' ' || n.hops
+                 from notification n cross join question q";
+    assert_eq!(
+        world.database.texts(items).await,
+        [
+            "answer queued Signalbox Answer to your question: Which database?: reviewer answered.\nChosen: pg (Postgres)\nIt is there.\n\
+          false true true 3"
+        ]
+    );
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn asking_is_refused_while_a_newer_message_waits() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    world.waiting(&coder, "from-agent", "agent").await;
+    question_of(&world, &coder, 1, json!({})).await;
+    world.waiting(&coder, "from-person", "user").await;
+    let asking = json!({"question": "And now?"});
+    let refused = world.call(&coder.request(2, "ask_question", &asking)).await;
+    assert_eq!(refused.code(Refused), "unread_message");
+    assert!(
+        refused.result["error"]["message"]
+            .as_str()
+            .unwrap()
+            .contains("A newer message waits for you.")
+    );
+    // One that is older than the turn does not count.
+    world
+        .run(sqlx::query(
+            "update notification set created_at = now() - interval '1 day' where id = 'from-person'",
+        ))
+        .await;
+    world.call(&coder.request(3, "ask_question", &asking)).await.ok();
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn open_questions_of_a_session_are_limited() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let mut first = String::new();
+    for ordinal in 1..=10 {
+        first = question_of(&world, &coder, ordinal, json!({})).await;
+    }
+    let asking = json!({"question": "One more?"});
+    let refused = world.call(&coder.request(11, "ask_question", &asking)).await;
+    assert_eq!(refused.code(Refused), "too_many_questions");
+    let taken_back = json!({"question_id": first, "reason": "found it"});
+    world
+        .call(&coder.request(12, "withdraw_question", &taken_back))
+        .await
+        .ok();
+    let again = world.call(&coder.request(13, "withdraw_question", &taken_back)).await;
+    assert_eq!(again.code(Failed), "withdrawn");
+    world.call(&coder.request(14, "ask_question", &asking)).await.ok();
+    assert_eq!(
+        world.database.count("select count(*) from notification").await,
+        0,
+        "the asker need not be told"
+    );
+    world.end(&[&gateway]).await;
+}
+
+const TASK: &str = "select concat_ws(' ', status, status_before, plan_approved) from task where id = 'proj-7'";
+
+#[tokio::test]
+async fn a_plan_holds_its_task_until_it_is_answered() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let reviewer = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
+    let gate = format!(
+        "update task set plan_gate = 'required', plan_audience = array['agent:{}'] where id = 'proj-7'",
+        reviewer.agent
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(gate))
+        .execute(&world.database.owner)
+        .await
+        .unwrap();
+    // The reviewer's turn was woken by a question.
+    world
+        .run(sqlx::query("update turn set cause = 'asked' where agent_id = $1").bind(reviewer.agent.uuid()))
+        .await;
+    world.waiting(&reviewer, "asked", "agent").await;
+    world
+        .run(sqlx::query(
+            "update notification set kind = 'question', state = 'running'",
+        ))
+        .await;
+
+    let status = json!({"task_id": "PROJ-7", "status": "review"});
+    let refused = world.call(&coder.request(1, "task_status", &status)).await;
+    assert_eq!(refused.code(Refused), "plan_required");
+    let message = json!({"task_id": "PROJ-7", "body": "I begin with a plan."});
+    world.call(&coder.request(2, "task_message", &message)).await.ok();
+
+    let plan = |text: &str| json!({"task_id": "PROJ-7", "plan": text, "summary": "Two steps"});
+    let first = world
+        .call(&coder.request(3, "submit_plan", &plan("One, two.")))
+        .await
+        .ok();
+    assert_eq!(first["plan_revision"], 1);
+    assert_eq!(world.database.texts(TASK).await, ["awaiting_approval in_progress f"]);
+    // Another takes its place; the status before is that of the beginning.
+    let second = world
+        .call(&coder.request(4, "submit_plan", &plan("One, two, three.")))
+        .await
+        .ok();
+    assert_eq!(second["plan_revision"], 2);
+    assert_eq!(world.database.texts(TASK).await, ["awaiting_approval in_progress f"]);
+    let awaits = world.call(&reviewer.request(1, "task_status", &status)).await;
+    assert_eq!(awaits.code(Refused), "plan_required");
+
+    let answer = |id: &Value, verdict: &str| json!({"question_id": id, "verdict": verdict, "text": "Smaller."});
+    let old = world
+        .call(&reviewer.request(2, "answer_question", &answer(&first["question_id"], "approved")))
+        .await;
+    assert_eq!(old.code(Failed), "withdrawn");
+    world
+        .call(&reviewer.request(3, "answer_question", &answer(&second["question_id"], "changes")))
+        .await
+        .ok();
+    assert_eq!(world.database.texts(TASK).await, ["in_progress f"]);
+    let refused = world.call(&coder.request(5, "task_status", &status)).await;
+    assert_eq!(refused.code(Refused), "plan_required", "the tools stay shut");
+
+    let third = world.call(&coder.request(6, "submit_plan", &plan("One."))).await.ok();
+    // Whoever works on the task does not decide.
+    let own = world
+        .call(&coder.request(7, "answer_question", &answer(&third["question_id"], "approved")))
+        .await;
+    assert_eq!(own.code(Refused), "executor_excluded");
+    world
+        .run(sqlx::query(
+            "update notification set kind = 'notification' where id = 'asked'",
+        ))
+        .await;
+    let works = world
+        .call(&reviewer.request(4, "answer_question", &answer(&third["question_id"], "approved")))
+        .await;
+    assert_eq!(works.code(Refused), "executor_excluded");
+    world
+        .run(sqlx::query(
+            "update notification set kind = 'question' where id = 'asked'",
+        ))
+        .await;
+    world
+        .call(&reviewer.request(5, "answer_question", &answer(&third["question_id"], "approved")))
+        .await
+        .ok();
+    assert_eq!(world.database.texts(TASK).await, ["in_progress t"]);
+    world.call(&coder.request(8, "task_status", &status)).await.ok();
+    let items = "select body from notification where kind = 'answer' order by position";
+    let bodies = world.database.texts(items).await;
+    assert_eq!(bodies.len(), 2);
+    assert!(
+        bodies[0].contains("reviewer: changes.\nSmaller.\nThe plan is not approved"),
+        "{}",
+        bodies[0]
+    );
+    assert!(bodies[1].contains("The plan is approved"), "{}", bodies[1]);
+    world.end(&[&gateway]).await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_task_ends_its_questions_and_cancels_their_answers() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let reviewer = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
+    let answered = question_of(&world, &coder, 1, json!({"ask": ["reviewer"]})).await;
+    let open = question_of(&world, &coder, 2, json!({"ask": ["reviewer"]})).await;
+    let answer = |id: &str| json!({"question_id": id, "text": "Yes"});
+    world
+        .call(&reviewer.request(1, "answer_question", &answer(&answered)))
+        .await
+        .ok();
+    let done = json!({"task_id": "PROJ-7", "status": "done"});
+    world.call(&coder.request(3, "task_status", &done)).await.ok();
+    let states = "select state || ' ' || coalesce(reason, '') from question order by created_at, id";
+    assert_eq!(
+        world.database.texts(states).await,
+        ["answered ", "cancelled task closed"]
+    );
+    let items = "select kind || ' ' || state || ' ' || reason from notification";
+    assert_eq!(world.database.texts(items).await, ["answer cancelled task closed"]);
+    let late = world
+        .call(&reviewer.request(2, "answer_question", &answer(&open)))
+        .await;
+    assert!(late.late, "the session has ended");
+    world.end(&[&gateway]).await;
+}
