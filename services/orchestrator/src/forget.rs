@@ -1,4 +1,4 @@
-//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, ended holds and questions. Idempotent, and safe in several replicas at
+//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, ended holds, questions and timers. Idempotent, and safe in several replicas at
 //! once.
 
 use std::time::Duration;
@@ -69,6 +69,10 @@ pub const QUESTIONS: &str = "
     delete from question where ctid = any (array(
         select ctid from question where account_id = $1 and ended_at < now() - $2 * interval '1 second'
         order by ended_at limit $3 for update skip locked))";
+pub const TIMERS: &str = "
+    delete from timer where ctid = any (array(
+        select ctid from timer where account_id = $1 and ended_at < now() - $2 * interval '1 second'
+        order by ended_at limit $3 for update skip locked))";
 /// Dead letters are large, so fewer are deleted at a time.
 const LETTERS_PART: u32 = 5;
 
@@ -86,6 +90,7 @@ async fn forget_of(
         (ACCEPTED, settings.accepted_kept_hours.duration(), 1),
         (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
         (HOLDS, settings.control_kept_days.duration(), 1),
+        (TIMERS, settings.control_kept_days.duration(), 1),
         (QUESTIONS, settings.control_kept_days.duration(), 1),
     ] {
         let mut pieces = Pieces::of(&[()]);

@@ -4,7 +4,7 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`messages`],
-//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
+//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`timers`], [`holds`], [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -40,6 +40,7 @@ pub mod sessions;
 pub mod settings;
 pub mod stages;
 pub mod tasks;
+pub mod timers;
 pub mod turns;
 
 pub use app::App;
@@ -64,6 +65,7 @@ pub fn nouns() -> Vec<route::Noun> {
         policies::http::noun(),
         queue::http::noun(),
         questions::http::noun(),
+        timers::http::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),
     ]

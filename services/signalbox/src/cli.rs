@@ -67,6 +67,8 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
     /// Cancel a task: its turns in progress end, and all that waits is cancelled
     Cancel(CancelArgs),
+    /// Give a task to another agent: its turn in progress ends, and what waits for the first waits for the second
+    Handover(HandoverArgs),
     /// Show what waits in a session and why, and change it
     Queue(QueueArgs),
     /// Show what agents ask, and answer it: questions, and plans that await approval
@@ -317,6 +319,23 @@ pub(crate) struct CancelArgs {
     #[arg(long)]
     pub(crate) reason: Option<String>,
     /// Only say what would end
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct HandoverArgs {
+    /// The task's id
+    pub(crate) task: String,
+    /// The agent that has it, by id or slug
+    pub(crate) from: String,
+    /// The agent that gets it
+    pub(crate) to: String,
+    /// Only say what would follow
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[arg(long, default_value = "demo")]
@@ -630,6 +649,7 @@ mod tests {
             "signalbox pause S --task T",
             "signalbox pause --all --until tomorrow",
             "signalbox cancel",
+            "signalbox handover",
             "signalbox queue",
             "signalbox queue edit S n-1",
             "signalbox queue edit S n-1 --mode reject",

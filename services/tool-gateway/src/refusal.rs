@@ -182,7 +182,7 @@ pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolA
 }
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
-    use CloseReason::{AgentRemoved, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone};
+    use CloseReason::{AgentRemoved, HandedOver, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone};
     match reason {
         Some(TaskDone) => "the task was moved to done",
         Some(TaskCancelled) => "the task was cancelled",
@@ -190,6 +190,7 @@ fn closed_by(reason: Option<CloseReason>) -> &'static str {
         Some(AgentRemoved) => "the agent was removed",
         Some(Reset) => "the session was reset",
         Some(Rotated) => "the session was rotated",
+        Some(HandedOver) => "the task was handed over to another agent",
         None => "it was closed",
     }
 }

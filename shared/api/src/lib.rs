@@ -26,6 +26,7 @@ pub mod sessions;
 pub mod stages;
 pub mod tasks;
 pub mod text;
+pub mod timers;
 pub mod turns;
 
 pub use list::Items;

@@ -56,7 +56,19 @@ pub struct Cancel {
 
 pub type Reason = Text<0, 1024>;
 
-/// The effect of a status on the task's sessions.
+/// Gives a task from one agent to another, with all that waits for the first: its session closes and its turn in progress is ended.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Handover {
+    /// The agent that has the task, by id or slug.
+    pub from: AgentRef,
+    /// The agent that gets it.
+    pub to: AgentRef,
+    /// Only say what would follow; nothing is changed.
+    pub dry_run: Option<bool>,
+}
+
+/// The effect of a status or a handover on the task's sessions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StatusEffect {
     /// Turns in progress that are ended.
@@ -70,7 +82,7 @@ pub struct StatusEffect {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Outcomes {
     pub cancelled: usize,
-    /// They wait in the next generation, or stay where they are.
+    /// They wait in the next generation, or stay where they are; after a handover they wait for the other agent.
     pub carried: usize,
 }
 
@@ -108,7 +120,7 @@ pub struct Task {
     pub plan_gate: Option<StoredPlanGate>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Only in answers to a cancel and to a dry run.
+    /// Only in answers to a cancel, to a handover and to a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<StatusEffect>,
     /// Only in the answer to a change to `done`: a review stage asks first, and the task is in review.

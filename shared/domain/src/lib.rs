@@ -42,7 +42,7 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
-pub use brake::{StopKind, StopThen, TASK_CLOSED};
+pub use brake::{HANDED_OVER, StopKind, StopThen, TASK_CLOSED};
 pub use breaker::BreakerState;
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
@@ -53,7 +53,7 @@ pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
-pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
+pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
 pub use liveness::{RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};

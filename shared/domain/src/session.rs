@@ -25,6 +25,8 @@ string_enum! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
         AgentRemoved = "agent_removed", Reset = "reset", Rotated = "rotated",
+        /// Another agent has its task.
+        HandedOver = "handed_over",
     }
 }
 

@@ -1,5 +1,6 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), questions ([`question`]), tool policies ([`tool_policy`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
+//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), tool policies ([`tool_policy`]), the fitness check
+//! ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
 //! the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
@@ -28,6 +29,7 @@ pub mod replica;
 pub mod session;
 mod setting;
 pub mod statement;
+pub mod timer;
 pub mod tool_policy;
 
 pub use accounts::Accounts;

@@ -12,6 +12,8 @@
 //!
 //! Lock order: task, the asker's session, the question.
 
+use std::slice;
+
 use contracts::{
     Outgoing, Timestamp,
     event::{Event, QuestionChanged},
@@ -21,7 +23,7 @@ use contracts::{
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, Audience, Conversation, Gate, Generation, NotificationId, QuestionId,
-    QuestionKind, QuestionState, QueueLimits, SessionId, SessionKind, TaskId, TurnId, Verdict,
+    QuestionKind, QuestionState, QueueLimits, SessionId, SessionKind, TaskId, TimerKind, TurnId, Verdict,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
@@ -41,6 +43,7 @@ use crate::{
         sessions_park::sessions_look,
     },
     setting::fresh_id,
+    timer::{self, NewTimer, timer_set, timers_clear},
 };
 
 /// The type of the item that tells the asker.
@@ -428,6 +431,9 @@ pub async fn question_open(
         lapse_at: new.lapse_at.map(Timestamp::from),
     };
     let event = setting.event(new.account, new.task, &id.to_string(), Event::QuestionOpened(opened));
+    if let Some(due_at) = new.lapse_at {
+        lapse_set(tx, (new, id), due_at, setting).await?;
+    }
     let agents = new.audience.iter().filter_map(|asked| match asked {
         Audience::Agent(agent) => Some(*agent),
         Audience::User(_) | Audience::Orchestrator(_) | Audience::Rule(_) | Audience::Members | Audience::Admins => {
@@ -541,8 +547,51 @@ pub const QUESTIONS_END_OF_TASK: &str = end_of!("q.task_id = $2");
 pub const QUESTIONS_END_OF_SESSION: &str = end_of!("q.session_id = $2::uuid");
 /// Relies on question_of_agent.
 pub const QUESTIONS_END_OF_AGENT: &str = end_of!("q.agent_id = $2::uuid");
+/// Relies on question_of_task.
+pub const QUESTIONS_END_OF_AGENT_ON: &str = end_of!("q.agent_id = $2::uuid and q.task_id = $12");
 /// The approvals that a turn waits for. Relies on question_of_session.
 pub const QUESTIONS_END_OF_TURN: &str = end_of!("q.session_id = $2::uuid and q.turn_id = $12 and q.kind = 'tool'");
+
+/// It lapses by a timer.
+async fn lapse_set(
+    tx: &Tx,
+    (new, id): (&NewQuestion<'_>, QuestionId),
+    due_at: OffsetDateTime,
+    setting: &Setting<'_>,
+) -> Result<(), StorageError> {
+    let timer = NewTimer {
+        account: new.account,
+        kind: TimerKind::QuestionLapse,
+        key: &id.to_string(),
+        due_at,
+        task: new.task,
+        session: new.asker.map(|asker| asker.session),
+        agent: new.asker.map(|asker| asker.agent),
+        note: "",
+        payload: serde_json::json!({}),
+        chain: 0,
+    };
+    timer_set(tx, &timer, setting).await.map(|_| ())
+}
+
+/// An ended question lapses no more. The timer that ends it is marked by its firing.
+async fn lapses_clear(
+    tx: &Tx,
+    account: &AccountId,
+    ended: &[QuestionRow],
+    ending: &Ending<'_>,
+    setting: &Setting<'_>,
+) -> Result<(), StorageError> {
+    let lapsing = ended.iter().filter(|row| row.lapse_at.is_some());
+    let keys: Vec<String> = lapsing.map(|row| row.id.to_string()).collect();
+    if keys.is_empty() || matches!(ending, Ending::Lapsed) {
+        return Ok(());
+    }
+    let scope = timer::Scope::Keys(TimerKind::QuestionLapse, &keys);
+    timers_clear(tx, account, scope, "the question has ended", setting)
+        .await
+        .map(|_| ())
+}
 
 /// Whose questions end.
 #[derive(Clone, Copy, Debug)]
@@ -550,6 +599,8 @@ pub enum Scope<'a> {
     Task(&'a TaskId),
     Session(SessionId),
     Agent(AgentId),
+    /// Those of the agent on the task.
+    AgentOn(AgentId, &'a TaskId),
     /// The tool approvals of a turn.
     Turn(SessionId, TurnId),
 }
@@ -597,17 +648,20 @@ pub(crate) async fn rows_end_of(
         Scope::Task(task) => (QUESTIONS_END_OF_TASK, task.key().into()),
         Scope::Session(session) => (QUESTIONS_END_OF_SESSION, session.to_string().into()),
         Scope::Agent(agent) => (QUESTIONS_END_OF_AGENT, agent.to_string().into()),
+        Scope::AgentOn(agent, _) => (QUESTIONS_END_OF_AGENT_ON, agent.to_string().into()),
         Scope::Turn(session, _) => (QUESTIONS_END_OF_TURN, session.to_string().into()),
     };
-    let turn = match scope {
+    let within = match scope {
         Scope::Turn(_, turn) => Some(turn.into()),
+        Scope::AgentOn(_, task) => Some(task.key().into()),
         Scope::Task(_) | Scope::Session(_) | Scope::Agent(_) => None,
     };
     let values = [account.into(), of]
         .into_iter()
         .chain(ending_values(ending, setting))
-        .chain(turn);
+        .chain(within);
     let ended: Vec<QuestionRow> = tx.rows("end questions", sql, values).await?;
+    lapses_clear(tx, account, &ended, ending, setting).await?;
     let told = ended.iter().flat_map(|row| {
         [
             Some(changed(account, row, ending, setting)),
@@ -665,6 +719,7 @@ pub async fn question_end(
             None => NotEnded::Missing,
         }));
     }
+    lapses_clear(tx, account, slice::from_ref(&row), ending, setting).await?;
     let mut messages = vec![changed(account, &row, ending, setting)];
     messages.extend(call_decided(account, &row, setting));
     match row.kind {

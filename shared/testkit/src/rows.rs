@@ -233,6 +233,25 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "timer",
+        "session s",
+        &[
+            ("account_id", "s.account_id"),
+            ("id", "gen_random_uuid()"),
+            ("kind", "'check_later'"),
+            ("key", "gen_random_uuid()"),
+            ("due_at", "now()"),
+            ("task_id", "s.task_id"),
+            ("session_id", "s.id"),
+            ("agent_id", "s.agent_id"),
+            ("note", "'Look at the build.'"),
+            (
+                "payload",
+                "jsonb_build_object('agent', s.agent_id, 'hops', 1, 'of_task', s.task_id is not null)",
+            ),
+        ],
+    ),
+    (
         "question",
         "",
         &[
@@ -305,7 +324,7 @@ pub fn enqueued(account: impl fmt::Display, session: impl fmt::Display) -> Rows 
 
 impl Rows {
     /// A row for each row of a `from` clause, whose columns [`Rows::set`] may use. A clause that begins with `session
-    /// s` (for notifications and turns), `turn t` (calls) or `agent a` (sessions) also sets the columns that follow
+    /// s` (for notifications, turns and timers), `turn t` (calls) or `agent a` (sessions) also sets the columns that follow
     /// from it.
     pub fn from(mut self, from: impl Into<String>) -> Rows {
         self.from = from.into();

@@ -14,7 +14,7 @@ use domain::{AccountId, AgentSlug};
 use storage::manifest::{Hash, Layer, Manifest, PartKind, Source};
 
 /// Version of the templates below and of the tools' texts in them.
-pub const PROFILE_VERSION: &str = "2";
+pub const PROFILE_VERSION: &str = "3";
 const PROFILE: &str = include_str!("profile.md");
 const COORDINATOR: &str = include_str!("coordinator.md");
 static PROFILE_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(PROFILE, &[]));

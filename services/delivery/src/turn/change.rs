@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::{CloseReason, Gate, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED};
+use domain::{CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED};
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 
 use super::{
@@ -260,6 +260,7 @@ fn millis(duration: Duration) -> i64 {
 pub(super) fn ended_because(session: &LockedSession) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
+        Some(CloseReason::HandedOver) => HANDED_OVER,
         Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",
         Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
     }

@@ -12,6 +12,7 @@ mod holds;
 mod impossible;
 mod inject;
 mod interrupted;
+mod overdue;
 mod plans;
 mod policies;
 mod prompt;

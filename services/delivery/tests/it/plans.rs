@@ -2,7 +2,7 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{claim, context, runs},
+    store::{claim, context, plans, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -38,7 +38,7 @@ const STATEMENTS: [Planned; 23] = [
             "notification_inject",
         ],
     ),
-    (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
+    (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
     (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
@@ -60,15 +60,21 @@ const STATEMENTS: [Planned; 23] = [
     ),
     (
         context::QUEUE_NEXT,
-        5,
+        6,
         &[
             "notification_queue",
+            "question_notification",
             "message_thread",
             "account_pkey",
             "agent_pkey",
             "task_pkey",
             "task_assignee_pkey",
         ],
+    ),
+    (
+        plans::PLANS_AWAITED,
+        3,
+        &["notification_queue", "question_decision", "question_notification"],
     ),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
     (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),

@@ -1,10 +1,10 @@
 //! `/api/orgs/{account}/tasks`.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use api::{
     questions::StoredPlanGate,
-    tasks::{Cancel, CaughtBy, NewTask, Outcomes, StatusEffect, Task, TaskChange},
+    tasks::{Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
 };
 use axum::{Json, extract::State, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
@@ -16,7 +16,9 @@ use serde_json::json;
 use storage::{
     Accounts, StorageError, Tx,
     entity::task::Model,
-    lifecycle::{self, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create, task_status_set},
+    lifecycle::{
+        self, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create, task_status_set,
+    },
     outbox::Owned,
 };
 use time::OffsetDateTime;
@@ -28,7 +30,7 @@ use crate::{
     app::{App, database_now},
     auth::Access,
     body::{JsonBody, Named, Query},
-    error::{ApiError, unknown_agent},
+    error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     route::routes,
@@ -48,6 +50,9 @@ routes! {
     /// Cancel a task: its sessions close, all that waits is cancelled, a person's notifications too, and its turns in progress
     /// are ended.
     POST "/api/orgs/{account}/tasks/{task}/cancel" Control => cancel;
+    /// Hand a task over: the second agent is assigned in place of the first. The first one's session closes, its turn in progress
+    /// is ended, and what people, services and other agents sent waits for the second agent from now on, in its order.
+    POST "/api/orgs/{account}/tasks/{task}/handover" Control => hand_over;
 }
 
 async fn create(
@@ -244,6 +249,101 @@ async fn cancel(
         Ok(Done::new(task).with(messages))
     })
     .await
+}
+
+async fn hand_over(
+    State(app): State<App>,
+    access: Access,
+    Named(task): Named<TaskId>,
+    Post { body, once }: Post<Handover>,
+) -> Result<Answer<200, Task>, ApiError> {
+    let account = &access.account;
+    if body.dry_run == Some(true) {
+        let tx = app.begin(account).await?;
+        task_find(&tx, account, &task).await?;
+        alone(&tx, account).await?;
+        let now = database_now(&tx).await?;
+        let (task, _) = handed_over(&app, &access, (&tx, now), &task, &body).await?;
+        // Counted by doing it.
+        tx.rollback().await?;
+        return Ok(Json(task).into_response().into());
+    }
+    once.run(&app, access.party(), async |work| {
+        let (task, messages) = handed_over(&app, &access, (&work.tx, work.now), &task, &body).await?;
+        tracing::info!(%account, task = task.id, affected = ?task.affected, "handed a task over");
+        Ok(Done::new(task).with(messages))
+    })
+    .await
+}
+
+/// Hands the task over in the transaction. Gives the task with the effect, and the messages.
+async fn handed_over(
+    app: &App,
+    access: &Access,
+    (tx, now): (&Tx, OffsetDateTime),
+    task: &TaskId,
+    body: &Handover,
+) -> Result<(Task, Vec<Owned>), ApiError> {
+    let account = &access.account;
+    task_find(tx, account, task).await?;
+    let agent = async |named: &AgentRef| {
+        let found = agents::store::agents_resolve(tx, account, slice::from_ref(named)).await?;
+        found
+            .get(named)
+            .copied()
+            .ok_or_else(|| ApiError::from(unknown_agent(named)))
+    };
+    let (from, to) = (agent(&body.from).await?, agent(&body.to).await?);
+    if from == to {
+        let what = format!("{} has the task already: name another agent", body.to);
+        return Err(invalid_field("to", what).into());
+    }
+    let asked = lifecycle::Handover {
+        account,
+        task,
+        from,
+        to,
+        by: &access.caller.actor(),
+    };
+    let handed = match lifecycle::handover(tx, &asked, &app.setting(None, now)).await? {
+        Ok(handed) => handed,
+        Err(NotHandedOver::NoTask) => return Err(Problem::not_found().into()),
+        Err(NotHandedOver::NoAgent) => return Err(unknown_agent(&body.to).into()),
+        Err(NotHandedOver::Ended(status)) => {
+            let what = format!("task {task} is {status}: reopen it, then hand it over");
+            return Err(Problem::conflict("task_ended", what).into());
+        }
+        Err(NotHandedOver::NotTheirs) => {
+            let has = task_find(tx, account, task).await?.assignees;
+            let has: Vec<&str> = has.iter().map(|agent| agent.slug.as_str()).collect();
+            let has = if has.is_empty() {
+                "no agent".to_owned()
+            } else {
+                has.join(", ")
+            };
+            let what = format!(
+                "{} is not assigned to task {task} and has no open session on it; {has} is assigned",
+                body.from
+            );
+            return Err(Problem::conflict("not_assigned", what).into());
+        }
+    };
+    let affected = StatusEffect {
+        turns: handed.stopping,
+        items: Outcomes {
+            cancelled: handed.cancelled,
+            carried: handed.moved,
+        },
+        sessions: handed.closed,
+    };
+    let task = task_find(tx, account, task).await?;
+    Ok((
+        Task {
+            affected: Some(affected),
+            ..task
+        },
+        handed.messages,
+    ))
 }
 
 /// Cancels in the transaction. Gives the task with the effect, and the messages.

@@ -5,6 +5,7 @@
 mod accounts;
 mod agents;
 mod dead_letters;
+mod handover;
 mod holds;
 mod idempotency;
 mod messages;
@@ -23,6 +24,7 @@ mod sessions;
 mod stages;
 mod stops;
 mod tasks;
+mod timers;
 mod twins;
 mod walls;
 mod world;

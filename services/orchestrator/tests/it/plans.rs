@@ -6,13 +6,14 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, policies, queue, sessions, tasks, turns,
+    paging::Listing, policies, questions, queue, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Accounts, Database, Role, hold,
+    Accounts, Database, Role, hold, lifecycle,
     outbox::OUTBOX_SHARES,
+    question,
     session::{
         queue_edit,
         session_release::SESSION_RELEASE,
@@ -29,7 +30,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 41] = [
+const STATEMENTS: [Planned; 49] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -55,6 +56,30 @@ const STATEMENTS: [Planned; 41] = [
             "task_pkey",
         ],
     ),
+    (forget::QUESTIONS, 3, &["question_ended of the account"]),
+    (
+        questions::store::FIND,
+        2,
+        &["question_pkey", "task_pkey", "agent_pkey", "session_gated"],
+    ),
+    (question::QUESTION_END, 12, &["question_pkey"]),
+    (question::QUESTIONS_END_OF_TASK, 11, &["question_of_task", "task_pkey"]),
+    (
+        question::QUESTIONS_END_OF_SESSION,
+        11,
+        &["question_of_session", "task_pkey"],
+    ),
+    (
+        question::QUESTIONS_END_OF_AGENT,
+        11,
+        &["question_of_agent", "task_pkey"],
+    ),
+    (
+        question::QUESTIONS_END_OF_TURN,
+        12,
+        &["question_of_session", "task_pkey"],
+    ),
+    (lifecycle::PLANS_OF_AGENT, 2, &["question_of_agent"]),
     (hold::HOLDS_EXPIRE, 1, &["hold_active of the account"]),
     (hold::HOLDS_COUNT, 1, &["hold_active of the account", "account_pkey"]),
     (
@@ -200,6 +225,7 @@ const LISTS: [(Listing, usize, &str); 12] = [
     (sessions::store::LIST, 5, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
     (policies::store::LIST, 4, "tool_policy_pkey"),
+    (questions::store::LIST, 5, "question_pkey"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),

@@ -3,6 +3,7 @@
 pub(crate) mod cancel;
 pub(crate) mod dead;
 pub(crate) mod demo_agent;
+pub(crate) mod handover;
 pub(crate) mod health;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;

@@ -18,6 +18,7 @@ pub(super) enum Check {
     Running,
     Outbox,
     Queue,
+    Questions,
     Consumers,
     Telemetry,
 }
@@ -44,6 +45,7 @@ impl Check {
             Check::Running => ("running", SERVICE_DOWN),
             Check::Outbox => ("outbox", "docs/runbooks/outbox-waits.md"),
             Check::Queue => ("queue", "docs/runbooks/work-waits.md"),
+            Check::Questions => ("questions", "docs/runbooks/stuck-approval.md"),
             Check::Consumers => ("consumers", "docs/runbooks/consumer-lags.md"),
             Check::Telemetry => ("telemetry", "docs/runbooks/telemetry-missing.md"),
         }
@@ -70,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Check; 16] = [
+    const ALL: [Check; 17] = [
         Check::Settings,
         Check::Up,
         Check::Postgres,
@@ -85,6 +87,7 @@ mod tests {
         Check::Running,
         Check::Outbox,
         Check::Queue,
+        Check::Questions,
         Check::Consumers,
         Check::Telemetry,
     ];

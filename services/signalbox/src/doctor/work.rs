@@ -8,7 +8,7 @@ use runtime::Settings;
 use secrecy::ExposeSecret;
 use storage::{
     Database, Role,
-    directory::{Waiting, WaitingRound},
+    directory::{OpenQuestions, Waiting, WaitingRound, question_waiting},
     outbox::outbox_age,
 };
 use time::OffsetDateTime;
@@ -27,6 +27,10 @@ const OUTBOX_AGE_MAX: Duration = Duration::from_secs(60);
 const UNREAD_AGE_MAX: Duration = Duration::from_secs(60);
 const QUEUE_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 const PENDING_MAX: u64 = 10_000;
+/// A question that is open for longer is mentioned.
+const QUESTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Questions that are counted.
+const QUESTIONS_MAX: i32 = 10_000;
 
 /// The measurements; none where a server could not be read.
 #[derive(Default)]
@@ -36,6 +40,7 @@ struct Seen {
     /// Age of the oldest notification that no resolver has read.
     unread: Option<Option<OffsetDateTime>>,
     consumers: Vec<ConsumerBacklog>,
+    questions: Option<OpenQuestions>,
 }
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
@@ -65,7 +70,8 @@ async fn look(settings: &Settings) -> Seen {
                     seen.unread = resolver::sweeps::unread_since(&database, bus).await.ok();
                 }
             }
-            Role::ToolGateway | Role::Orchestrator | Role::Owner => {}
+            Role::Orchestrator => seen.questions = question_waiting(&database, QUESTIONS_MAX).await.ok(),
+            Role::ToolGateway | Role::Owner => {}
         }
         database.close().await;
     }
@@ -82,6 +88,7 @@ fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
         findings.extend(outboxes(&seen.outboxes));
     }
     findings.extend(seen.queue.map(|waiting| queue(waiting, now)));
+    findings.extend(seen.questions.map(|open| questions(open, now)));
     let consumers = consumers(seen, now);
     if consumers.is_empty() && !seen.consumers.is_empty() {
         findings.push(Finding::ok(Check::Consumers, "no consumer lags"));
@@ -117,6 +124,23 @@ fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
         return Finding::hint(Check::Queue, message, "see what its session does: `signalbox sessions`");
     }
     Finding::ok(Check::Queue, message)
+}
+
+/// A hint: agents wait for people, who may be away.
+fn questions(open: OpenQuestions, now: OffsetDateTime) -> Finding {
+    let Some(oldest) = open.oldest else {
+        return Finding::ok(Check::Questions, "no question is open");
+    };
+    let age = since(oldest, now);
+    let message = format!("{} questions are open, the oldest for {}", open.questions, shown(age));
+    if age > QUESTION_AGE_MAX {
+        return Finding::hint(
+            Check::Questions,
+            message,
+            "answer it or withdraw it: `signalbox questions`",
+        );
+    }
+    Finding::ok(Check::Questions, message)
 }
 
 fn consumers(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
@@ -196,10 +220,15 @@ mod tests {
                 queue: Some(Waiting::default()),
                 unread: Some(None),
                 consumers: before(10_000),
+                questions: Some(OpenQuestions {
+                    questions: 2,
+                    oldest: ago(9_000),
+                }),
             },
             &[
                 ("ok", "every committed message is published"),
                 ("ok", "no item waits"),
+                ("ok", "2 questions are open, the oldest for 2 h"),
                 ("ok", "no consumer lags"),
             ],
         );
@@ -212,6 +241,7 @@ mod tests {
                 }),
                 unread: Some(ago(7_200)),
                 consumers: before(10_001),
+                ..Seen::default()
             },
             &[
                 ("problem", "a message of delivery has waited 61 s for the broker"),

@@ -315,7 +315,7 @@ fn a_tool_must_be_in_the_turns_offer() {
         case.task = None;
     });
     let refusal = Refusal::UnknownTool {
-        allowed: names(&["response_request", "no_reply"]).unwrap(),
+        allowed: names(&["response_request", "ask_question", "withdraw_question", "no_reply"]).unwrap(),
     };
     check(&idle, known, &refusal);
 

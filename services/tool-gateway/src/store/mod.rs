@@ -6,6 +6,7 @@
 //! transactions cannot deadlock.
 
 mod calls;
+mod later;
 mod questions;
 mod sessions;
 mod tasks;
@@ -22,6 +23,7 @@ pub(crate) use calls::{
     CallQuestion, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request, recorded,
     savepoint, savepoint_rollback,
 };
+pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
     facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,

@@ -7,6 +7,7 @@ mod effects;
 mod history;
 mod http;
 mod late;
+mod later;
 mod once;
 mod plans;
 mod policies;

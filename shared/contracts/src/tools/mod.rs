@@ -7,6 +7,7 @@
 
 pub mod answer_question;
 pub mod ask_question;
+pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
 pub mod submit_plan;
@@ -29,6 +30,7 @@ macro_rules! each_tool {
             task_status
             task_message
             response_request
+            check_later
             ask_question
             answer_question
             withdraw_question
@@ -274,7 +276,7 @@ mod tests {
     const WORDS: [&str; 2] = ["title", "options"];
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
-    /// text as short as a name counts as one, unless it is a word of a list.
+    /// text as short as a name counts as one, unless it is a word of a list or a time.
     #[test]
     fn every_argument_that_can_name_something_is_declared() {
         for tool in all() {
@@ -292,8 +294,11 @@ mod tests {
                     "{of} is {kind}"
                 );
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name =
-                    kind == "string" && value["enum"].is_null() && is_short && !WORDS.contains(&argument.as_str());
+                let is_name = kind == "string"
+                    && value["enum"].is_null()
+                    && value["format"].is_null()
+                    && is_short
+                    && !WORDS.contains(&argument.as_str());
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));
