@@ -4,7 +4,7 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`messages`],
-//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`timers`], [`holds`], [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
+//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`timers`], [`recovery`], [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -33,6 +33,7 @@ pub mod permission;
 pub mod policies;
 pub mod questions;
 pub mod queue;
+pub mod recovery;
 pub mod route;
 pub mod routes;
 pub mod service;
@@ -64,8 +65,9 @@ pub fn nouns() -> Vec<route::Noun> {
         holds::http::noun(),
         policies::http::noun(),
         queue::http::noun(),
-        questions::http::noun(),
+        recovery::http::noun(),
         timers::http::noun(),
+        questions::http::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),
     ]

@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Handover(HandoverArgs),
     /// Show what waits in a session and why, and change it
     Queue(QueueArgs),
+    /// Say what moves a task next
+    Next(NextArgs),
     /// Show what agents ask, and answer it: questions, and plans that await approval
     Questions(QuestionsArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
@@ -425,6 +427,14 @@ pub(crate) struct QueueTurnArgs {
     /// Only if this turn is in progress
     #[arg(long, value_name = "ID")]
     pub(crate) turn: Option<TurnId>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NextArgs {
+    /// The task's id; without it, all tasks that have not ended
+    pub(crate) task: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
 }
 
 #[derive(Args, Debug)]

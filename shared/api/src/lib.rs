@@ -22,6 +22,7 @@ pub mod policies;
 pub mod problem;
 pub mod questions;
 pub mod queue;
+pub mod recoveries;
 pub mod sessions;
 pub mod stages;
 pub mod tasks;

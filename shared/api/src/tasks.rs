@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     accounts::nullable,
     agents::AgentName,
+    next::Next,
     questions::{PlanGate, StoredPlanGate},
     text::Text,
 };
@@ -28,6 +29,8 @@ pub struct NewTask {
 pub struct TaskChange {
     /// `done`, `cancelled` and `archived` close the task's sessions. `completed` is read as `done`.
     pub status: Option<TaskStatus>,
+    /// With status `blocked`: who moves it on, and how. If absent, the caller, unless something else moves it on.
+    pub blocked_on: Option<Blocked>,
     pub title: Option<Title>,
     pub description: Option<Description>,
     /// The complete list of assignees.
@@ -106,6 +109,15 @@ impl TryFrom<Vec<AgentRef>> for Assignees {
     }
 }
 
+/// Who moves a task on while it is blocked, and what that person or agent has to do.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Blocked {
+    /// `user:ID`, `agent:SLUG`, `role:member` or `role:admin`.
+    pub owner: Text<1, 140>,
+    pub action: Text<1, 1024>,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// As its client spelled it.
@@ -120,6 +132,12 @@ pub struct Task {
     pub plan_gate: Option<StoredPlanGate>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// What moves it next. Absent from answers to changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Next>,
+    /// Who moves it on while it is blocked.
+    #[serde(default)]
+    pub blocked: Option<Blocked>,
     /// Only in answers to a cancel, to a handover and to a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<StatusEffect>,

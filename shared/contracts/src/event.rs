@@ -72,7 +72,7 @@ events! {
     /// Nothing moves the task on.
     "task.stalled" TaskStalled(TaskRecovery) from [Orchestrator];
     /// Only a person can move the task on.
-    "task.needs_person" TaskNeedsPerson(TaskRecovery) from [Orchestrator];
+    "task.needs_person" TaskNeedsPerson(TaskRecovery) from [Delivery, Orchestrator];
     "message.posted" MessagePosted(MessagePosted) from [Delivery, ToolGateway, Orchestrator];
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
     "notification.cancelled" NotificationCancelled(NotificationEnded) from [Resolver, Delivery, ToolGateway, Orchestrator];
@@ -97,7 +97,7 @@ events! {
     /// Its task or its session has ended.
     "question.cancelled" QuestionCancelled(QuestionChanged) from [ToolGateway, Orchestrator];
     "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
-    "recovery.changed" RecoveryChanged(RecoveryChanged) from [ToolGateway, Orchestrator];
+    "recovery.changed" RecoveryChanged(RecoveryChanged) from [Delivery, ToolGateway, Orchestrator];
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;

@@ -54,7 +54,7 @@ pub use id::{
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
-pub use liveness::{RecoveryCause, RecoveryState};
+pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};

@@ -1,7 +1,7 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), tool policies ([`tool_policy`]), the fitness check
-//! ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
-//! the broker.
+//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), tool policies ([`tool_policy`]), what is done about stalled
+//! work ([`recovery`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the
+//! broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
 //! transaction that declared none. Hot statements are named constants in the services' `store.rs`; entities serve the
@@ -25,6 +25,7 @@ pub mod migrations;
 pub mod outbox;
 pub mod parts;
 pub mod question;
+pub mod recovery;
 pub mod replica;
 pub mod session;
 mod setting;

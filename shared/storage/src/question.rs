@@ -431,9 +431,6 @@ pub async fn question_open(
         lapse_at: new.lapse_at.map(Timestamp::from),
     };
     let event = setting.event(new.account, new.task, &id.to_string(), Event::QuestionOpened(opened));
-    if let Some(due_at) = new.lapse_at {
-        lapse_set(tx, (new, id), due_at, setting).await?;
-    }
     let agents = new.audience.iter().filter_map(|asked| match asked {
         Audience::Agent(agent) => Some(*agent),
         Audience::User(_) | Audience::Orchestrator(_) | Audience::Rule(_) | Audience::Members | Audience::Admins => {
@@ -441,6 +438,9 @@ pub async fn question_open(
         }
     });
     let asked = agents.map(|agent| asked_item(new, id, agent, setting));
+    if let Some(due_at) = new.lapse_at {
+        lapse_set(tx, (new, id), due_at, setting).await?;
+    }
     Ok((id, std::iter::once(event).chain(asked).collect()))
 }
 

@@ -101,20 +101,28 @@ const POLICY_REMOVE: &str = concat!(
     returning!()
 );
 
-/// What can hold for nothing any more: its session is closed, its agent removed, its task at an end or gone. Relies on the primary
-/// keys and on tool_policy_scope; at most [`POLICIES_MAX`] rows.
-pub const POLICIES_VOID: &str = concat!(
-    "delete from tool_policy p where p.account_id = $1 and case p.scope_kind
-         when 'session' then 0 = (select count(*) from session s
-                                  where s.account_id = any (array[p.account_id]) and s.id = p.scope_id::uuid and s.closed_at is null)
-         when 'agent' then 0 = (select count(*) from agent a
-                                where a.account_id = any (array[p.account_id]) and a.id = p.scope_id::uuid and a.removed_at is null)
-         when 'task_agent' then 0 = (select count(*) from task t
-                                     where t.account_id = any (array[p.account_id]) and t.id = split_part(p.scope_id, '/', 1)
-                                       and t.status not in ('done', 'cancelled', 'archived'))
-         else false end",
-    returning!()
-);
+/// What can hold for nothing any more: its session is closed, its agent removed, its task at an end or gone. Relies on
+/// tool_policy_scope and on the primary keys; at most [`POLICIES_MAX`] rows.
+pub const POLICIES_VOID: &str = "
+    delete from tool_policy p using (
+        select w.account_id, w.id, s.there, g.there as agent, k.there as task, w.scope_kind
+        from (select * from tool_policy w where w.account_id = $1 and w.scope_kind in ('agent', 'task_agent', 'session')
+              order by w.account_id, w.scope_kind, w.scope_id, w.tool offset 0) w
+        cross join lateral (select case when w.scope_kind in ('agent', 'session') then w.scope_id::uuid end as named offset 0) n
+        cross join lateral (
+            select count(*) as there from session s
+            where s.account_id = any (array[w.account_id]) and s.id = n.named and s.closed_at is null) s
+        cross join lateral (
+            select count(*) as there from agent g
+            where g.account_id = any (array[w.account_id]) and g.id = n.named and g.removed_at is null) g
+        cross join lateral (
+            select count(*) as there from task k
+            where k.account_id = any (array[w.account_id]) and k.id = split_part(w.scope_id, '/', 1)
+              and k.status not in ('done', 'cancelled', 'archived')) k
+        offset 0) v
+     where p.account_id = any (array[v.account_id]) and p.id = v.id
+       and case v.scope_kind when 'session' then v.there when 'agent' then v.agent else v.task end = 0
+     returning p.id, p.scope_kind, p.scope_id, p.tool, p.visible, p.verdict, p.revision, p.by_kind, p.by_id, p.by_name";
 
 /// Relies on index tool_policy_scope.
 pub const POLICIES_COUNT: &str = "

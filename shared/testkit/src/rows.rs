@@ -233,6 +233,21 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "recovery",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("task_id", "'proj-7'"),
+            ("agent_id", "null"),
+            ("cause", "'stranded'"),
+            ("fingerprint", "''"),
+            ("state", "'person'"),
+            ("detail", "'d'"),
+            ("since", "now()"),
+        ],
+    ),
+    (
         "timer",
         "session s",
         &[

@@ -65,6 +65,7 @@ impl Field {
             "dead-letters",
             "holds",
             "tool-policies",
+            "recoveries",
             "questions",
             "tasks/LIVE-1/messages",
         ] {
@@ -94,6 +95,7 @@ impl Field {
             "/dead-letters",
             "/holds",
             "/tool-policies",
+            "/recoveries",
             "/questions",
         ]
         .map(|list| format!("{base}{list}"))

@@ -91,11 +91,14 @@ impl Walk<'_> {
         self.stopped().await;
         self.edited().await;
         self.paused().await;
+        self.approved().await;
+        self.reviewed().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
         ids.insert("cursor", self.field.cursors(self.tenant).await);
         self.requests(reading(self.tenant, &ids)).await;
+        self.stranded().await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
         // Statements of periodic work.
@@ -404,6 +407,81 @@ impl Walk<'_> {
         self.house.until(account, "lingers", "delivered").await;
     }
 
+    async fn open_question(&self) -> String {
+        let open = "select id::text from question where account_id = 'alder' and state = 'open' and kind in ('tool', 'review')";
+        eventually("somebody is asked", || async {
+            self.house.world.database.texts(open).await.pop()
+        })
+        .await
+    }
+
+    /// A call waits until it is approved, and is remembered; another one goes with its turn; a third runs. Then the rule changes.
+    async fn approved(&self) {
+        let account = &self.tenant.account;
+        let rule = json!({"scope": {"kind": "agent", "id": "coder"}, "tool": "task_history", "verdict": "ask"});
+        let rule = self.api("POST", "/tool-policies", &rule).await["id"].take();
+        let rule = format!("/tool-policies/{}", rule.as_str().expect("its id"));
+        let calls = "please call LIVE-1 in_progress";
+        self.trials.next_step();
+        self.house.notify(account, "LIVE-1", "coder", "asks-1", calls).await;
+        let question = format!("/questions/{}", self.open_question().await);
+        self.api("GET", "/questions?kind=tool", &Value::Null).await;
+        let session = self.house.world.database.texts(
+            "select session_id::text from question where account_id = 'alder' and state = 'open' and kind = 'tool'",
+        );
+        let stop = format!("/sessions/{}/stop", session.await[0]);
+        self.api("POST", &stop, &json!({"then": "continue"})).await;
+        self.house.until(account, "asks-1", "cancelled").await;
+        self.api("GET", &question, &Value::Null).await;
+        self.trials.next_step();
+        self.house.notify(account, "LIVE-1", "coder", "asks-2", calls).await;
+        let question = format!("/questions/{}", self.open_question().await);
+        let hash = self.api("GET", &question, &Value::Null).await["arguments_hash"].take();
+        let approval = json!({"verdict": "approved", "arguments_hash": hash, "remember": true});
+        self.api("POST", &format!("{question}/answer"), &approval).await;
+        self.house.until(account, "asks-2", "delivered").await;
+        self.delivered("LIVE-1", "allowed", calls).await;
+        self.api("PUT", &rule, &json!({"revision": 1, "visible": true})).await;
+        self.api("DELETE", &rule, &Value::Null).await;
+    }
+
+    /// A task is called done, sent back, called done again, and approved.
+    async fn reviewed(&self) {
+        self.api(
+            "POST",
+            "/tasks",
+            &json!({"id": "REV-1", "title": "t", "assignees": ["coder"]}),
+        )
+        .await;
+        let stages = json!({"stages": [{"name": "one"}, {"name": "two", "audience": ["role:admin"]}]});
+        self.api("PUT", "/tasks/REV-1/stages", &stages).await;
+        self.delivered("REV-1", "works", "b").await;
+        let done = json!({"status": "done"});
+        for (n, answer) in [
+            json!({"verdict": "changes", "text": "more"}),
+            json!({"verdict": "approved", "accept_stale": true}),
+            json!({"verdict": "approved"}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for _ in 0..2 {
+                self.api("PATCH", "/tasks/REV-1", &done).await;
+            }
+            let question = self.open_question().await;
+            self.api("POST", &format!("/questions/{question}/answer"), &answer)
+                .await;
+            self.delivered("LIVE-1", &format!("meanwhile-{n}"), "b").await;
+        }
+        self.api("PATCH", "/tasks/REV-1", &json!({"status": "in_progress"}))
+            .await;
+        self.api("PUT", "/tasks/REV-1/stages", &json!({"stages": [{"name": "three"}]}))
+            .await;
+        self.api("PATCH", "/tasks/REV-1", &done).await;
+        self.api("PATCH", "/tasks/REV-1", &json!({"status": "done", "override": true}))
+            .await;
+    }
+
     /// A turn in progress is ended by a hold, and what waits behind it is parked until it is released; then the task is
     /// cancelled.
     async fn paused(&self) {
@@ -478,6 +556,29 @@ impl Walk<'_> {
                 .await;
             self.house.until(account, &id, "delivered").await;
         }
+    }
+
+    /// A task that nothing moves on for an hour: its agent is told. What failed before has other facts by now.
+    async fn stranded(&mut self) {
+        let account = &self.tenant.account;
+        self.api("PATCH", "", &json!({"liveness": "recover"})).await;
+        let task = json!({"id": "LEFT-1", "title": "t", "assignees": ["coder"]});
+        self.api("POST", "/tasks", &task).await;
+        let left =
+            "update task set updated_at = updated_at - interval '1 hour' where account_id = 'alder' and id = 'left-1'";
+        sqlx::query(left)
+            .execute(&self.house.world.database.owner)
+            .await
+            .expect("an hour passes");
+        self.house.kill(Role::Orchestrator);
+        self.trials.next_step();
+        self.house.up().await;
+        let told = "select notification_id from recovery where account_id = 'alder' and task_id = 'left-1'";
+        let item = eventually("its agent is told", || async {
+            self.house.world.database.texts(told).await.pop()
+        })
+        .await;
+        self.house.until(account, &item, "delivered").await;
     }
 
     async fn agent_goes(&self) {

@@ -8,13 +8,14 @@ use std::{
 };
 
 use contracts::Root;
-use domain::{Actor, ImpossibleStep, SessionPhase, TurnId};
+use domain::{Actor, ImpossibleStep, RecoveryCause, RecoveryState, SessionPhase, TurnId};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
     outbox::{Owned, outbox_insert, outbox_rows, outbox_withdraw},
     question::{Ending, Scope, questions_end_of},
+    recovery::{Stuck, recovery_note},
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -24,7 +25,7 @@ use super::{
     call::Report,
     change::change,
     messages::{message_posted, notification_failed, outcome_messages},
-    settle::{AttemptFacts, Settled, settle},
+    settle::{AttemptFacts, OUTCOME_UNKNOWN, Settled, settle},
     starter::{Starter, Starting, possible},
     work::Work,
 };
@@ -182,6 +183,7 @@ impl Recorder {
         for (decided, _) in &decided {
             if let Settled::GaveUp { error, class, .. } = &decided.settled {
                 dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
+                dead_letters.extend(self.note(&tx, decided, class, now).await?);
             }
         }
         let mut ended = dead_letters;
@@ -275,6 +277,37 @@ impl Recorder {
         };
         let scope = Scope::Turn(work.turn.session, work.turn.id);
         questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
+    }
+
+    /// A person has to see to the task of a failed turn.
+    async fn note(
+        &self,
+        tx: &Tx,
+        decided: &Decided<'_>,
+        class: &str,
+        now: OffsetDateTime,
+    ) -> Result<Vec<Owned>, StorageError> {
+        let work = &decided.report.work;
+        let Some(task) = &work.turn.task else {
+            return Ok(Vec::new());
+        };
+        let cause = match class {
+            OUTCOME_UNKNOWN => RecoveryCause::TurnLost,
+            _ => RecoveryCause::GivenUp,
+        };
+        let failed: Vec<String> = decided.change.ended().cloned().collect();
+        let stuck = Stuck {
+            account: &work.turn.account,
+            task,
+            agent: Some(work.agent_id),
+            cause,
+            detail: &format!("turn {} failed: {class}", work.number),
+            since: now,
+            items: &failed,
+        };
+        let setting = work.setting(&self.root, now);
+        let (_, messages) = recovery_note(tx, &stuck, RecoveryState::Person, &setting).await?;
+        Ok(messages)
     }
 
     /// Dead letters of a failed turn: the notifications themselves, so that they can be redriven.

@@ -13,6 +13,9 @@ use crate::{
 };
 use contracts::tool::ARGUMENTS_BYTES_MAX;
 
+/// The error class of a call whose outcome stays unknown.
+pub(super) const OUTCOME_UNKNOWN: &str = "outcome_unknown";
+
 /// The outcome of a provider call.
 #[derive(Debug)]
 pub enum CallOutcome {
@@ -190,14 +193,14 @@ pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySett
         CallOutcome::NotKnownYet if facts.lost_for > limits.look_up_ms_max.duration() => {
             let why =
                 "the call was sent, no answer was received, and the provider's record could not be read".to_owned();
-            interrupted(TurnStep::Lose, why, "outcome_unknown", facts, limits)
+            interrupted(TurnStep::Lose, why, OUTCOME_UNKNOWN, facts, limits)
         }
         CallOutcome::NotKnownYet => Settled::LookAgain {
             after: limits.look_up_delay_ms.duration(),
         },
         CallOutcome::DidNotRun if facts.closed => Settled::Aborted,
         CallOutcome::DidNotRun => not_run(facts, limits),
-        CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
+        CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), OUTCOME_UNKNOWN, facts, limits),
         CallOutcome::EndedByTool { reply } => ended_by_tool(reply, facts),
         CallOutcome::Aborted => Settled::Aborted,
         // The request is gone, so the call is due again.

@@ -1,6 +1,6 @@
 //! Failing providers, and outcomes that cannot be stored: retried, failed with a reason, and never blocking others.
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};
 
@@ -54,6 +54,37 @@ async fn broken_answers_are_retried() {
     recovers_from(Reply::CutStream, &[]).await;
     recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")]).await;
     recovers_from(Reply::Status(401, "{}".to_owned(), vec![]), &[]).await;
+}
+
+/// A person is told of the task once, however much of it fails. A recovery's own item begins no other recovery.
+#[tokio::test]
+async fn a_person_is_told_once_of_what_failed_for_good() {
+    let mut scene = Scene::with(|_| Reply::Status(400, "{}".to_owned(), vec![])).await;
+    let client = scene.world.client().await;
+    let mut told = client
+        .subscribe("signalbox.event.acme.PROJ-7.task.needs_person")
+        .await
+        .unwrap();
+    client.flush().await.unwrap();
+    for id in ["n-1", "n-2"] {
+        scene.enqueue(id, "x").await;
+    }
+    let running = scene.run().await;
+    scene.until("n-2", "failed").await;
+    let event: Value = serde_json::from_slice(&told.next().await.unwrap().payload).unwrap();
+    assert_eq!(event["data"]["cause"], "given_up");
+    let rows = "select concat_ws(' ', cause, state, attempts) from recovery";
+    assert_eq!(scene.world.database.texts(rows).await, ["given_up person 2"]);
+    running.stop().await;
+    let item = testkit::enqueued("acme", scene.session)
+        .with("id", "n-3")
+        .with("kind", "recovery");
+    item.with("position", 3).insert(&scene.world.database.owner).await;
+    let running = scene.run().await;
+    scene.until("n-3", "failed").await;
+    assert_eq!(scene.world.database.texts(rows).await, ["given_up person 2"]);
+    assert!(told.next().now_or_never().is_none());
+    running.stop().await;
 }
 
 #[tokio::test]

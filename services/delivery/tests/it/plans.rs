@@ -18,7 +18,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 23] = [
+const STATEMENTS: [Planned; 24] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),

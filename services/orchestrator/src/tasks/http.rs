@@ -3,12 +3,13 @@
 use std::{slice, time::Duration};
 
 use api::{
+    next::Next,
     questions::StoredPlanGate,
-    tasks::{Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
+    tasks::{Blocked, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
 };
 use axum::{Json, extract::State, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
-use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
+use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus, next::task_next};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -24,7 +25,7 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::store;
+use super::{next::tasks_now, store};
 use crate::{
     agents,
     app::{App, database_now},
@@ -44,6 +45,8 @@ routes! {
     GET "/api/orgs/{account}/tasks" Read => list;
     /// A task, in any spelling of its id.
     GET "/api/orgs/{account}/tasks/{task}" Read => read;
+    /// What moves a task next, from what is stored: words in replies and messages decide nothing.
+    GET "/api/orgs/{account}/tasks/{task}/next" Read => next;
     /// Change a task. A terminal status closes its sessions and gives every waiting item its verdict, in the same
     /// transaction, and `cancelled` ends its turns in progress; reopening changes nothing until the next notification.
     PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change;
@@ -115,16 +118,41 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
         .read(&tx, &store::LIST, [query.status.into()], "list tasks")
         .await?;
     let (rows, places) = rows.apart();
-    let items = with_assignees(&tx, &access.account, rows).await?;
+    let keys = rows.iter().map(|row: &Model| row.id.clone()).collect();
+    let facts = tasks_now(&tx, &access.account, keys).await?;
+    let mut items = with_assignees(&tx, &access.account, rows).await?;
+    for item in &mut items {
+        item.next = facts
+            .get(&item.id.to_ascii_lowercase())
+            .map(|facts| task_next(&facts.now).into());
+    }
     tx.commit().await?;
     Ok(places.show(items))
 }
 
 async fn read(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Task>, ApiError> {
     let tx = app.begin(&access.account).await?;
-    let task = task_find(&tx, &access.account, &task).await?;
+    let task = task_shown(&tx, &access.account, &task).await?;
     tx.commit().await?;
     Ok(Json(task))
+}
+
+async fn next(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Next>, ApiError> {
+    let tx = app.begin(&access.account).await?;
+    let task = task_shown(&tx, &access.account, &task).await?;
+    tx.commit().await?;
+    Ok(Json(task.next.ok_or_else(Problem::not_found)?))
+}
+
+/// The task with what moves it next.
+async fn task_shown(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, ApiError> {
+    let key = String::from(task.key());
+    let facts = tasks_now(tx, account, vec![key.clone()]).await?.remove(&key);
+    let next = facts.map(|facts| task_next(&facts.now).into());
+    Ok(Task {
+        next,
+        ..task_find(tx, account, task).await?
+    })
 }
 
 async fn change(
@@ -409,6 +437,11 @@ async fn resolve(tx: &Tx, account: &AccountId, named: &[AgentRef]) -> Result<Vec
     Ok(agents)
 }
 
+fn blocked((owner, action): (String, String)) -> Option<Blocked> {
+    let (owner, action) = (owner.try_into().ok()?, action.try_into().ok()?);
+    Some(Blocked { owner, action })
+}
+
 async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, ApiError> {
     let row = store::task_find(tx, account, task)
         .await?
@@ -434,6 +467,8 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             }),
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
+            next: None,
+            blocked: row.blocked_owner.zip(row.blocked_action).and_then(blocked),
             affected: None,
             caught: None,
         }

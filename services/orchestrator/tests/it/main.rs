@@ -17,6 +17,7 @@ mod policies;
 mod problems;
 mod questions;
 mod queue;
+mod recovery;
 mod replies;
 mod seed;
 mod service;

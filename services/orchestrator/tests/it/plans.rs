@@ -6,14 +6,14 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, policies, questions, queue, sessions, tasks, turns,
+    paging::Listing, policies, questions, queue, recovery as recoveries, sessions, tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Accounts, Database, Role, hold, lifecycle,
     outbox::OUTBOX_SHARES,
-    question,
+    question, recovery,
     session::{
         queue_edit,
         session_release::SESSION_RELEASE,
@@ -30,7 +30,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 49] = [
+const STATEMENTS: [Planned; 60] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -41,6 +41,14 @@ const STATEMENTS: [Planned; 49] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
+    (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
+    (lifecycle::stage::REVIEW_OPEN, 2, &["question_review"]),
+    (
+        lifecycle::stage::TURNS_OF_EXECUTORS,
+        3,
+        &["task_assignee_pkey", "session_active_task"],
+    ),
     (
         tool_policy::POLICIES_COUNT,
         1,
@@ -80,6 +88,63 @@ const STATEMENTS: [Planned; 49] = [
         &["question_of_session", "task_pkey"],
     ),
     (lifecycle::PLANS_OF_AGENT, 2, &["question_of_agent"]),
+    (forget::RECOVERIES, 3, &["recovery_ended of the account"]),
+    (
+        recovery::RECOVERY_NOTE,
+        10,
+        &[
+            "task_pkey",
+            "task_assignee_pkey",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+            "notification_pkey",
+        ],
+    ),
+    (recovery::RECOVERY_CLOSE, 3, &["recovery_pkey", "task_pkey"]),
+    (
+        recovery::RECOVERIES_OF_TASK,
+        3,
+        &["recovery_facts", "recovery_pkey", "task_pkey"],
+    ),
+    (
+        recovery::RECOVERIES_SUPERSEDED,
+        3,
+        &[
+            "recovery_pkey",
+            "task_pkey",
+            "task_assignee_pkey",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+        ],
+    ),
+    (
+        tasks::next::TASKS_NOW,
+        2,
+        &[
+            "task_pkey",
+            "account_pkey",
+            "task_assignee_pkey",
+            "agent_pkey",
+            "session_generation",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+            "recovery_facts",
+        ],
+    ),
+    (
+        tasks::next::SESSIONS_NOW,
+        3,
+        &[
+            "session_active_task",
+            "task_assignee_pkey",
+            "session_active_system",
+            "turn_pkey",
+            "notification_queue",
+        ],
+    ),
     (hold::HOLDS_EXPIRE, 1, &["hold_active of the account"]),
     (hold::HOLDS_COUNT, 1, &["hold_active of the account", "account_pkey"]),
     (
@@ -215,7 +280,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 12] = [
+const LISTS: [(Listing, usize, &str); 14] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -226,6 +291,7 @@ const LISTS: [(Listing, usize, &str); 12] = [
     (holds::store::LIST, 4, "hold_pkey"),
     (policies::store::LIST, 4, "tool_policy_pkey"),
     (questions::store::LIST, 5, "question_pkey"),
+    (recoveries::store::LIST, 3, "recovery_newest"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),

@@ -7,6 +7,7 @@ pub(crate) mod handover;
 pub(crate) mod health;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;
+pub(crate) mod next;
 pub(crate) mod notifications;
 pub(crate) mod notify;
 pub(crate) mod pause;

@@ -294,11 +294,9 @@ mod tests {
                     "{of} is {kind}"
                 );
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name = kind == "string"
-                    && value["enum"].is_null()
-                    && value["format"].is_null()
-                    && is_short
-                    && !WORDS.contains(&argument.as_str());
+                let is_word =
+                    WORDS.contains(&argument.as_str()) || !value["enum"].is_null() || !value["format"].is_null();
+                let is_name = kind == "string" && is_short && !is_word;
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));

@@ -3,7 +3,7 @@
 //! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, QuestionId, TaskId, TaskStatus, TurnId};
+use domain::{AccountId, Actor, CloseReason, NotificationId, QuestionId, TASK_CLOSED, TaskId, TaskStatus, TurnId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
@@ -15,6 +15,7 @@ use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
     outbox::Owned,
+    recovery::recoveries_close,
     session::{
         Closing,
         sessions_close::{ClosedSession, Cut, Scope, close},
@@ -71,9 +72,11 @@ pub enum TaskNotMoved {
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
 const TASK_LOCK: &str =
     "select status, display_id, stages from task where account_id = $1 and id = $2 for no key update";
-/// A task that has ended begins without a plan when it is opened again.
+/// A task that has ended begins without a plan when it is opened again. Who moves a task on is of the time that it is blocked.
 const TASK_SET: &str = "
-    update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived')
+    update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived'),
+        blocked_owner = case when $3 = 'blocked' then blocked_owner end,
+        blocked_action = case when $3 = 'blocked' then blocked_action end
     where account_id = $1 and id = $2";
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
 
@@ -195,6 +198,8 @@ pub async fn task_status_set(
         moved.carried = closed.carried;
         moved.stopping = closed.stopping;
         moved.messages.extend(closed.messages);
+        let closed = recoveries_close(tx, asked.account, &task, TASK_CLOSED, setting).await?;
+        moved.messages.extend(closed);
     }
     Ok(Ok(moved))
 }

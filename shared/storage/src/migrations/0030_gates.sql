@@ -53,7 +53,7 @@ begin
          array['session.resolved', 'tool.requested', 'tool.approved'],
          array['turn.started', 'turn.finished', 'message.posted', 'notification.cancelled', 'notification.failed',
                'session.parked', 'session.released', 'provider.session_mismatched', 'provider.opened', 'provider.probing',
-               'provider.closed', 'question.withdrawn', 'message.died'],
+               'provider.closed', 'question.withdrawn', 'recovery.changed', 'task.needs_person', 'message.died'],
          $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) in
              ('session.resolved', 'session.closed', 'session.stop_requested', 'tool.finished')
              and split_part(subject, '.', 4) <> ''$reads$),
