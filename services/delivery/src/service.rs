@@ -28,7 +28,7 @@ use crate::{
     providers::{Driver, ProviderSettings},
     queue::{alarm, conductor::conduct},
     settings::DeliverySettings,
-    sweeps,
+    sweeps::{self, overdue::Overdue},
     turn::{
         claim::Claimer,
         claiming::claim,
@@ -189,6 +189,15 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         context.shutdown.token(),
     );
     context.shutdown.spawn("delivery sweep", sweep);
+    let overdue = Overdue {
+        database: context.database.clone(),
+        root: context.root().clone(),
+        outbox: context.outbox.clone(),
+        config: Arc::clone(&config),
+    };
+    context
+        .shutdown
+        .spawn("delivery overdue", overdue.run(context.shutdown.token()));
     let waiting = sweeps::waiting(
         context.database.clone(),
         context.settings.telemetry.metrics_interval_ms.duration(),

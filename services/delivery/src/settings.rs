@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use domain::{breaker::BreakerLimits, progress::ProgressLimits};
 use runtime::{
     section,
-    settings::{Bytes, Count, Millis},
+    settings::{Bytes, Count, LongMillis, Millis},
 };
 
 section! {
@@ -73,6 +73,8 @@ section! {
         pub inject_bytes_max: Bytes = Bytes::new(16_384),
         /// How long to ask a provider whether a stopped call of an agent with effects of its own has ended.
         pub stop_confirm_ms_max: Millis = Millis::new(30_000),
+        /// How long a notification may wait in its queue before it fails.
+        pub queue_age_ms_max: LongMillis = LongMillis::new(604_800_000),
         /// How long an orderly stop waits for calls in flight.
         pub drain_ms: Millis = Millis::new(10_000),
     }

@@ -492,7 +492,7 @@ pub(crate) struct QuestionArgs {
 pub(crate) struct QuestionAnswerArgs {
     #[command(flatten)]
     pub(crate) question: QuestionArgs,
-    /// The decision on a plan
+    /// The decision on a plan or a tool call
     #[arg(long, value_name = "approved|changes|denied")]
     pub(crate) verdict: Option<Verdict>,
     /// The id of an option; may be repeated
@@ -501,6 +501,15 @@ pub(crate) struct QuestionAnswerArgs {
     /// The answer in words, or what to change
     #[arg(long, required_unless_present_any = ["verdict", "options"])]
     pub(crate) text: Option<String>,
+    /// To approve a tool call: its arguments hash, as `questions show` prints it
+    #[arg(long, value_name = "HASH")]
+    pub(crate) arguments_hash: Option<String>,
+    /// Review work that its agent went on with after the review was opened
+    #[arg(long)]
+    pub(crate) accept_stale: bool,
+    /// With an approved tool call: do not ask again for this agent, task and tool
+    #[arg(long, requires = "arguments_hash")]
+    pub(crate) remember: bool,
 }
 
 #[derive(Args, Debug)]

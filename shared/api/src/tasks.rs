@@ -1,7 +1,7 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{AgentRef, TaskId, TaskStatus, Timestamp};
+use domain::{AgentRef, QuestionId, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,9 @@ pub struct TaskChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PlanGate>")]
     pub plan_gate: Option<Option<PlanGate>>,
+    /// With `done`: pass over the review stages that are not passed. Admins only; it is on record.
+    #[serde(rename = "override")]
+    pub overrides: Option<bool>,
     /// Only say what would follow: the answer has the changed task and the effect of the status, and nothing is changed.
     pub dry_run: Option<bool>,
 }
@@ -138,6 +141,16 @@ pub struct Task {
     /// Only in answers to a cancel, to a handover and to a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<StatusEffect>,
+    /// Only in the answer to a change to `done`: a review stage asks first, and the task is in review.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caught: Option<CaughtBy>,
+}
+
+/// The review stage that asks before a task is done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CaughtBy {
+    pub stage: String,
+    pub question_id: QuestionId,
 }
 
 #[cfg(test)]

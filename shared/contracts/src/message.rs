@@ -14,7 +14,7 @@ use crate::{
     live::LiveText,
     notification::NotificationMessage,
     session::{SessionClosed, SessionResolved, SessionStopRequested},
-    tool::{ToolFinished, ToolRequested},
+    tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 
 /// A user of the NATS server.
@@ -146,7 +146,7 @@ macro_rules! addressed {
         })+
     };
 }
-addressed!(SessionResolved SessionClosed SessionStopRequested ToolRequested ToolFinished);
+addressed!(SessionResolved SessionClosed SessionStopRequested ToolRequested ToolApproved ToolFinished);
 
 /// The publishers and the consumers of a message, or of one fact of [`EVENTS`].
 #[derive(Clone, Copy, Debug)]
@@ -204,6 +204,8 @@ messages! {
         "A turn is to end before its agent has finished. A hint: the request is in Postgres.";
     ToolRequested in Some(Stream::Tool), from &[User::Delivery], to [ToolGateway], awaited false:
         "An agent asks for a tool.";
+    ToolApproved in Some(Stream::Tool), from &[User::Delivery, User::ToolGateway, User::Orchestrator], to [ToolGateway], awaited false:
+        "The question about a tool call has ended. A wake-up: the call and the answer are in Postgres.";
     ToolFinished in Some(Stream::Tool), from &[User::ToolGateway], to [Delivery], awaited false:
         "The one result of a tool call.";
     EventMessage in Some(Stream::Event), from SERVICES, to [Publisher], awaited false:

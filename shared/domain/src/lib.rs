@@ -54,7 +54,7 @@ pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
-pub use limit::{Bytes, Count, CountOrNone, Days, Hours, Millis};
+pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};

@@ -1,7 +1,10 @@
 //! Queries across accounts: ids, names and times only, through functions that the sweeper role owns. No other query may
 //! read across accounts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use domain::{AccountId, HoldId, RecoveryId, SessionId, TaskId};
 use sea_orm::FromQueryResult;
@@ -110,6 +113,24 @@ pub async fn session_parked(
         .query_alone("find parked sessions", sql, [gate_ref.into(), limit.into()])
         .await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
+}
+
+/// Open questions of all accounts.
+#[derive(Clone, Copy, Debug, FromQueryResult)]
+pub struct OpenQuestions {
+    /// At most as many as were counted.
+    pub questions: i64,
+    /// Since when the oldest is open.
+    pub oldest: Option<OffsetDateTime>,
+}
+
+/// How many questions are open, at most `limit`, and since when the oldest.
+pub async fn question_waiting(database: &Database, limit: i32) -> Result<OpenQuestions, StorageError> {
+    const ATTEMPT: &str = "count open questions";
+    let sql = "select * from question_waiting($1)";
+    let rows: Vec<OpenQuestions> = database.query_alone(ATTEMPT, sql, [limit.into()]).await?;
+    let row = rows.into_iter().next();
+    row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
 /// A hold that a sweep has something to do for.
@@ -298,6 +319,47 @@ impl WaitingRound {
             sessions: self.last.sessions.max(self.so_far.sessions),
             oldest: [self.last.oldest, self.so_far.oldest].into_iter().flatten().min(),
         })
+    }
+}
+
+#[derive(FromQueryResult)]
+struct OverdueHead {
+    account_id: AccountId,
+    session_id: SessionId,
+    is_overdue: Option<bool>,
+}
+
+/// The search for sessions with items that have waited too long. It goes round over the sessions with a queue, a page a call.
+#[derive(Debug, Default)]
+pub struct OverdueRound {
+    after: Option<(AccountId, SessionId)>,
+}
+
+impl OverdueRound {
+    /// Of the next so many sessions, those in which one of the first items is older.
+    pub async fn look(
+        &mut self,
+        database: &Database,
+        age: Duration,
+        sessions_max: i32,
+    ) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+        let after = self.after.take();
+        let (account, session) = after.as_ref().map_or(("", Uuid::nil()), |(account, session)| {
+            (account.as_str(), session.uuid())
+        });
+        let values = [
+            account.into(),
+            session.into(),
+            age.as_secs_f64().into(),
+            sessions_max.into(),
+        ];
+        let sql = "select * from item_overdue($1, $2, $3, $4)";
+        let rows: Vec<OverdueHead> = database.query_alone("find overdue items", sql, values).await?;
+        let is_full = i32::try_from(rows.len()).is_ok_and(|found| found >= sessions_max);
+        let last = rows.last().filter(|_| is_full);
+        self.after = last.map(|row| (row.account_id.clone(), row.session_id));
+        let overdue = rows.into_iter().filter(|row| row.is_overdue == Some(true));
+        Ok(overdue.map(|row| (row.account_id, row.session_id)).collect())
     }
 }
 

@@ -1,6 +1,7 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), what is done about stalled work ([`recovery`]), the fitness
-//! check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
+//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), tool policies ([`tool_policy`]), what is done about stalled
+//! work ([`recovery`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the
+//! broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
 //! transaction that declared none. Hot statements are named constants in the services' `store.rs`; entities serve the
@@ -31,6 +32,7 @@ pub mod session;
 mod setting;
 pub mod statement;
 pub mod timer;
+pub mod tool_policy;
 
 pub use accounts::Accounts;
 pub use database::{Database, DatabaseOptions, Role, Tx};

@@ -219,6 +219,20 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "tool_policy",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("scope_kind", "'account'"),
+            ("scope_id", "'acme'"),
+            ("tool", "'*'"),
+            ("by_kind", "'user'"),
+            ("by_id", "'ann'"),
+            ("by_name", "'Ann'"),
+        ],
+    ),
+    (
         "recovery",
         "",
         &[

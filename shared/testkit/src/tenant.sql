@@ -109,6 +109,15 @@ select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('sess
 from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
 update account set holds = 2 where id = '{account}';
 
+-- On a session that has ended: they decide nothing.
+insert into tool_policy (account_id, id, scope_kind, scope_id, tool, verdict, by_kind, by_id, by_name)
+select '{account}', pg_temp.uid('tool_policy/' || t.tool), 'session', pg_temp.uid('session/done')::text, t.tool, 'ask', 'user', '{secret}', '{secret}'
+from (values ('{secret}'), ('task_*')) as t (tool);
+update account set tool_policies = 2 where id = '{account}';
+
+-- A task that was reviewed.
+insert into task_stage (account_id, task_id, ordinal, name, audience, passed_at)
+values ('{account}', 'live-1', 1, '{secret}', '{role:member}', now());
 -- One that a person has to see to, of a task that has other facts by now; and one that was closed.
 insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, reason, since, ended_at)
 select '{account}', pg_temp.uid('recovery/' || r.name), 'live-1', r.cause, '', r.state, '{secret}', r.reason, now(), r.ended_at

@@ -64,6 +64,7 @@ impl Field {
             "sessions",
             "dead-letters",
             "holds",
+            "tool-policies",
             "recoveries",
             "questions",
             "tasks/LIVE-1/messages",
@@ -93,6 +94,7 @@ impl Field {
             "/sessions",
             "/dead-letters",
             "/holds",
+            "/tool-policies",
             "/recoveries",
             "/questions",
         ]

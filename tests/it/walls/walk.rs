@@ -92,6 +92,8 @@ impl Walk<'_> {
         self.edited().await;
         self.paused().await;
         self.without_provider().await;
+        self.approved().await;
+        self.reviewed().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -449,6 +451,81 @@ impl Walk<'_> {
         }
         self.api("POST", "/tasks/P-1/cancel", &json!({})).await;
         self.house.until(account, "P-1", "cancelled").await;
+    }
+
+    async fn open_question(&self) -> String {
+        let open = "select id::text from question where account_id = 'alder' and state = 'open' and kind in ('tool', 'review')";
+        eventually("somebody is asked", || async {
+            self.house.world.database.texts(open).await.pop()
+        })
+        .await
+    }
+
+    /// A call waits until it is approved, and is remembered; another one goes with its turn; a third runs. Then the rule changes.
+    async fn approved(&self) {
+        let account = &self.tenant.account;
+        let rule = json!({"scope": {"kind": "agent", "id": "coder"}, "tool": "task_history", "verdict": "ask"});
+        let rule = self.api("POST", "/tool-policies", &rule).await["id"].take();
+        let rule = format!("/tool-policies/{}", rule.as_str().expect("its id"));
+        let calls = "please call LIVE-1 in_progress";
+        self.trials.next_step();
+        self.house.notify(account, "LIVE-1", "coder", "asks-1", calls).await;
+        let question = format!("/questions/{}", self.open_question().await);
+        self.api("GET", "/questions?kind=tool", &Value::Null).await;
+        let session = self.house.world.database.texts(
+            "select session_id::text from question where account_id = 'alder' and state = 'open' and kind = 'tool'",
+        );
+        let stop = format!("/sessions/{}/stop", session.await[0]);
+        self.api("POST", &stop, &json!({"then": "continue"})).await;
+        self.house.until(account, "asks-1", "cancelled").await;
+        self.api("GET", &question, &Value::Null).await;
+        self.trials.next_step();
+        self.house.notify(account, "LIVE-1", "coder", "asks-2", calls).await;
+        let question = format!("/questions/{}", self.open_question().await);
+        let hash = self.api("GET", &question, &Value::Null).await["arguments_hash"].take();
+        let approval = json!({"verdict": "approved", "arguments_hash": hash, "remember": true});
+        self.api("POST", &format!("{question}/answer"), &approval).await;
+        self.house.until(account, "asks-2", "delivered").await;
+        self.delivered("LIVE-1", "allowed", calls).await;
+        self.api("PUT", &rule, &json!({"revision": 1, "visible": true})).await;
+        self.api("DELETE", &rule, &Value::Null).await;
+    }
+
+    /// A task is called done, sent back, called done again, and approved.
+    async fn reviewed(&self) {
+        self.api(
+            "POST",
+            "/tasks",
+            &json!({"id": "REV-1", "title": "t", "assignees": ["coder"]}),
+        )
+        .await;
+        let stages = json!({"stages": [{"name": "one"}, {"name": "two", "audience": ["role:admin"]}]});
+        self.api("PUT", "/tasks/REV-1/stages", &stages).await;
+        self.delivered("REV-1", "works", "b").await;
+        let done = json!({"status": "done"});
+        for (n, answer) in [
+            json!({"verdict": "changes", "text": "more"}),
+            json!({"verdict": "approved", "accept_stale": true}),
+            json!({"verdict": "approved"}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for _ in 0..2 {
+                self.api("PATCH", "/tasks/REV-1", &done).await;
+            }
+            let question = self.open_question().await;
+            self.api("POST", &format!("/questions/{question}/answer"), &answer)
+                .await;
+            self.delivered("LIVE-1", &format!("meanwhile-{n}"), "b").await;
+        }
+        self.api("PATCH", "/tasks/REV-1", &json!({"status": "in_progress"}))
+            .await;
+        self.api("PUT", "/tasks/REV-1/stages", &json!({"stages": [{"name": "three"}]}))
+            .await;
+        self.api("PATCH", "/tasks/REV-1", &done).await;
+        self.api("PATCH", "/tasks/REV-1", &json!({"status": "done", "override": true}))
+            .await;
     }
 
     /// A turn in progress is ended by a hold, and what waits behind it is parked until it is released; then the task is

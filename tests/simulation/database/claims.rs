@@ -15,7 +15,7 @@ use delivery::{
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
         SessionName,
-        claim::{OpenTurn, ToolResult},
+        claim::{Asked, OpenTurn, ToolResult},
         context::QueuedItem,
         journal::{Call, Journal},
         runs::{Behind, Injectable},
@@ -149,9 +149,9 @@ impl Database {
             lost_at: row.lost_at.map(moment),
             notification_ids: row.notifications.iter().map(ToString::to_string).collect(),
             attempts,
-            awaited_too_long: row
+            overdue_ms: row
                 .waiting_since
-                .is_some_and(|since| since < self.now - row.tools_wait_ms),
+                .map_or(-1, |since| self.now - since - row.tools_wait_ms),
             holds: 0,
             breaker: self.breaker_of(&row.provider),
             wake_key: None,
@@ -162,6 +162,7 @@ impl Database {
                     .any(|(_, _, item)| item.mode == QueueMode::Inject),
             ),
             results,
+            asked: Asked::default(),
         })
     }
 
@@ -458,6 +459,7 @@ impl Database {
             briefing: String::new(),
             holds: 0,
             breaker: self.breaker_of(&agent.provider),
+            tool_policies: 0,
         })
     }
 

@@ -47,6 +47,8 @@ pub struct QueuedItem {
     pub holds: i32,
     /// The breaker of its provider; none: no call of it has failed.
     pub breaker: Option<Seen>,
+    /// The account's tool policies, counted.
+    pub tool_policies: i32,
 }
 
 impl QueuedItem {
@@ -105,7 +107,7 @@ pub const QUEUE_NEXT: &str = concat!(
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, ",
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies, ",
     storage::breaker_of!("$7", "g.provider"),
     " as breaker,
            thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total

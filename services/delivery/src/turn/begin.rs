@@ -8,7 +8,9 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep, progress::Wake,
+    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep,
+    progress::Wake,
+    tool_policy::{ToolPolicy, ToolUse, visible},
 };
 use messaging::trace;
 use serde_json::value::to_raw_value;
@@ -106,6 +108,7 @@ pub fn begin(
         state,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
+        is_asking: false,
         agent_name: item.agent_name,
         provider: item.provider,
         pass: beginning.pass,
@@ -170,6 +173,7 @@ pub fn carry_on(
         state,
         number: turn.number,
         agent_id: turn.agent_id,
+        is_asking: turn.asked.open_ms.is_some(),
         agent_name: turn.agent_name,
         pass: Pass::closed(turn.breaker),
         slot: None,
@@ -209,10 +213,11 @@ pub(super) fn prompt(
     item: &QueuedItem,
     driver: Option<&Driver>,
     profiles: &Profiles,
+    hidden: &[&'static str],
     marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
-    let names = tool_names(driver);
+    let names = tool_names(driver).without(hidden);
     let profile = profiles.instructions(
         &InstructionFacts {
             account: &session.account,
@@ -235,6 +240,34 @@ pub(super) fn prompt(
         input,
         manifest,
     }
+}
+
+/// The tools that the policies hide from the agent.
+pub(super) fn hidden(session: &LockedSession, item: &QueuedItem, policies: &[ToolPolicy]) -> Vec<&'static str> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    let is_hidden = |tool: &&'static str| {
+        let used = ToolUse {
+            session: session.id,
+            agent: item.agent_id,
+            task: item.facts.task.as_ref().map(|task| &task.id),
+            tool,
+            schema_hash: tools::schema_hash(tool),
+        };
+        !visible(policies, used, true)
+    };
+    tools::NAMES.iter().copied().filter(is_hidden).collect()
+}
+
+/// The tools that a turn is offered, without the hidden ones.
+pub(super) fn shown(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
+    let offered = offered(context);
+    if hidden.is_empty() {
+        return offered;
+    }
+    let is_shown = |tool: &&ToolDefinition| !hidden.contains(&&*tool.name);
+    offered.iter().filter(is_shown).cloned().collect()
 }
 
 fn tool_names(driver: Option<&Driver>) -> ToolNames {

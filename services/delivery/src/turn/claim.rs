@@ -46,6 +46,9 @@ use storage::session::{
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
+/// How often a call is requested again that somebody is asked about: in case the hint of the answer was lost.
+const UNDECIDED_LOOK_MS: i64 = 300_000;
+
 /// The dependencies of claiming.
 #[derive(Clone)]
 pub struct Claimer {
@@ -149,6 +152,7 @@ impl Claimer {
 
         let now = OffsetDateTime::now_utc();
         let mut asked: Vec<(SessionName, i32)> = Vec::with_capacity(ask.len());
+        let mut undecided: Vec<(SessionName, i32)> = Vec::new();
         let mut messages: Vec<Owned> = Vec::with_capacity(ask.len());
         for (session, turn) in &ask {
             let Some(call) = turn.next() else { continue };
@@ -156,7 +160,10 @@ impl Claimer {
             if possible(awaited, session, Some(turn.id)).is_none() {
                 continue;
             }
-            asked.push((session.name(), call.ordinal));
+            match turn.asked.open_ms {
+                Some(_) => undecided.push((session.name(), call.ordinal)),
+                None => asked.push((session.name(), call.ordinal)),
+            }
             let setting = Setting {
                 root: &self.root,
                 source: SOURCE,
@@ -167,6 +174,7 @@ impl Claimer {
             messages.push(tool_requested(&setting, asking, turn.agent_id, call));
         }
         turns_wait(&tx, &asked, self.starter.config.tools_again_ms.i64()).await?;
+        turns_wait(&tx, &undecided, UNDECIDED_LOOK_MS).await?;
         let setting = Setting {
             root: &self.root,
             source: SOURCE,

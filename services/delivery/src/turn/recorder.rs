@@ -13,7 +13,7 @@ use contracts::{
     tools::{self, ToolDefinition, ToolEffect},
 };
 use domain::{
-    ImpossibleStep, RecoveryCause, RecoveryState, SessionPhase, TurnId,
+    Actor, ImpossibleStep, RecoveryCause, RecoveryState, SessionPhase, TurnId,
     progress::{Deeds, Streak},
 };
 use runtime::{Outbox, Shutdown};
@@ -21,6 +21,7 @@ use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
     outbox::{Owned, outbox_insert, outbox_rows, outbox_withdraw},
+    question::{Ending, Scope, questions_end_of},
     recovery::{Stuck, recovery_note},
 };
 use time::OffsetDateTime;
@@ -201,8 +202,14 @@ impl Recorder {
                 dead_letters.extend(self.note(&tx, decided, class, now).await?);
             }
         }
-        dead_letters.append(&mut breakers.events);
-        outbox.extend(outbox_insert(&tx, dead_letters).await?);
+        let mut ended = dead_letters;
+        ended.append(&mut breakers.events);
+        for (decided, _) in decided.iter().filter(|(decided, _)| decided.change.turn.over) {
+            if decided.report.work.is_asking {
+                ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
+            }
+        }
+        outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
             Some(_) if self.shutdown.is_stopping() => None,
@@ -276,6 +283,17 @@ impl Recorder {
             work.placed_at = placed[&work.name()];
         }
         Ok((starting.work.len() == placed.len()).then_some(starting))
+    }
+
+    /// Withdraws what somebody was asked about the calls of an ended turn: the calls do not run any more.
+    async fn withdraw(&self, tx: &Tx, work: &Work, now: OffsetDateTime) -> Result<Vec<Owned>, StorageError> {
+        let ending = Ending::Withdrawn {
+            by: &Actor::system(),
+            reason: Some("the turn has ended"),
+            is_asker: true,
+        };
+        let scope = Scope::Turn(work.turn.session, work.turn.id);
+        questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
     }
 
     /// A person has to see to the task of a failed turn.
@@ -445,13 +463,12 @@ pub fn decide<'a>(
 fn progress_tools() -> Vec<String> {
     static TOOLS: LazyLock<Vec<String>> = LazyLock::new(|| {
         const WAKE_ONLY: [&str; 3] = ["task_message", "response_request", "check_later"];
-        const ASK: [&str; 2] = ["ask_question", "submit_plan"];
         let changes = |tool: &ToolDefinition| match tool.effect {
-            ToolEffect::Write => !WAKE_ONLY.contains(&tool.name),
+            ToolEffect::Write | ToolEffect::External => !WAKE_ONLY.contains(&tool.name),
             ToolEffect::None | ToolEffect::Read => false,
         };
         let tools = tools::all().into_iter();
-        let progress = tools.filter(|tool| changes(tool) || ASK.contains(&tool.name));
+        let progress = tools.filter(changes);
         progress.map(|tool| tool.name.to_owned()).collect()
     });
     TOOLS.clone()

@@ -13,7 +13,7 @@ use contracts::{
 };
 use domain::{
     AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, breaker::Admits, hold::Held,
-    progress::Wake,
+    progress::Wake, tool_policy::ToolPolicy,
 };
 use storage::{
     Setting, StorageError, Tx,
@@ -24,12 +24,13 @@ use storage::{
         sessions_park::{Park, sessions_park},
         turns_begin::{KeptTexts, NewTurn, turns_begin},
     },
+    tool_policy::Policies,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
-    begin::{Beginning, begin, offered, prompt, turn_span},
+    begin::{Beginning, begin, hidden, prompt, shown, turn_span},
     work::Work,
 };
 use crate::{
@@ -179,10 +180,19 @@ impl Starter {
         }
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
         self.complete(tx, &mut start).await?;
+        let mut policies = Policies::default();
+        policies
+            .read(
+                tx,
+                start
+                    .iter()
+                    .map(|(session, item)| (&session.account, item.tool_policies)),
+            )
+            .await?;
         for ((session, item), (turn_id, pass, slot)) in start.into_iter().zip(passes) {
             let thread = ThreadExtract::clone(&item.facts.thread);
             let released = Told::released(&session, &item);
-            let begun = self.begin(&session, item, turn_id, pass);
+            let begun = self.begin(&session, item, (turn_id, pass), policies.of(&session.account));
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
@@ -455,21 +465,25 @@ impl Starter {
         &self,
         session: &LockedSession,
         item: QueuedItem,
-        turn_id: TurnId,
-        pass: Pass,
+        (turn_id, pass): (TurnId, Pass),
+        policies: &[ToolPolicy],
     ) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
         let marks = self.marks.marks(&session.account, turn_id);
+        let hidden = hidden(session, &item, policies);
         let beginning = Beginning {
             turn_id,
             pass,
-            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, marks),
+            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, &hidden, marks),
             effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
-            tools: offered(OfferContext {
-                has_task: item.facts.task.is_some(),
-                is_coordinator: item.is_coordinator,
-                is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
-            }),
+            tools: shown(
+                OfferContext {
+                    has_task: item.facts.task.is_some(),
+                    is_coordinator: item.is_coordinator,
+                    is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
+                },
+                &hidden,
+            ),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };

@@ -26,6 +26,8 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
+    /// Somebody is asked about a tool call of the turn: the question ends with the turn.
+    pub is_asking: bool,
     /// As it was when the turn was claimed.
     pub agent_name: String,
     pub provider: String,

@@ -2,7 +2,7 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{claim, context, runs},
+    store::{claim, context, plans, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -10,6 +10,7 @@ use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    tool_policy::POLICIES_OF,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -17,7 +18,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 25] = [
+const STATEMENTS: [Planned; 27] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -38,7 +39,7 @@ const STATEMENTS: [Planned; 25] = [
             "notification_inject",
         ],
     ),
-    (claim::RESULTS_LOAD, 2, &["tool_call_turn"]),
+    (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
     (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_resume::TURNS_DEFER, 4, &["session_pkey"]),
@@ -63,16 +64,22 @@ const STATEMENTS: [Planned; 25] = [
     ),
     (
         context::QUEUE_NEXT,
-        6,
+        7,
         &[
             "provider_breaker_pkey",
             "notification_queue",
+            "question_notification",
             "message_thread",
             "account_pkey",
             "agent_pkey",
             "task_pkey",
             "task_assignee_pkey",
         ],
+    ),
+    (
+        plans::PLANS_AWAITED,
+        3,
+        &["notification_queue", "question_decision", "question_notification"],
     ),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
     (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
@@ -85,6 +92,7 @@ const STATEMENTS: [Planned; 25] = [
     (stop::STOPS_FIND, 2, &["session_pkey"]),
     (sessions_park::SESSIONS_PARK, 6, &["session_pkey"]),
     (HOLDS_ACTIVE, 1, &["hold_active of the account"]),
+    (POLICIES_OF, 1, &["tool_policy_scope of the account"]),
     (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
 ];

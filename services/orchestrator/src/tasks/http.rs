@@ -5,7 +5,7 @@ use std::{slice, time::Duration};
 use api::{
     next::Next,
     questions::StoredPlanGate,
-    tasks::{Blocked, Cancel, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
+    tasks::{Blocked, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
 };
 use axum::{Json, extract::State, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
@@ -166,6 +166,9 @@ async fn change(
     JsonBody(change): JsonBody<TaskChange>,
 ) -> Result<Json<Task>, ApiError> {
     let (account, by) = (&access.account, access.caller.actor());
+    if change.overrides == Some(true) && !access.caller.is_admin() {
+        return Err(Problem::forbidden("only an admin passes over review stages").into());
+    }
     let tx = app.begin(account).await?;
     // Lock order: the task first, then sessions, then the rest. Of two concurrent changes, one waits here.
     let row = store::task_lock(&tx, account, &task)
@@ -178,20 +181,22 @@ async fn change(
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
     let note = async |kind, detail| activity_insert(&tx, (account, &task), kind, &by, detail, now).await;
-    let (mut messages, mut affected) = (Vec::new(), None);
+    let (mut messages, mut affected, mut caught) = (Vec::new(), None, None);
     if let Some(to) = change.status {
         let asked = TaskMove {
             account,
             task: &task,
             to,
             by: &by,
-            reason: None,
+            reason: (change.overrides == Some(true)).then_some("override: review stages were passed over"),
             turn: None,
+            passes_stages: change.overrides == Some(true),
         };
         let moved = task_status_set(&tx, &asked, &app.setting(None, now))
             .await?
             .map_err(not_moved)?;
         affected = Some(affected_by(&moved));
+        caught = moved.caught;
         messages = moved.messages;
         if to == TaskStatus::Blocked {
             let on = change
@@ -237,6 +242,10 @@ async fn change(
         );
     }
     let mut task = task_find(&tx, account, &task).await?;
+    task.caught = caught.map(|caught| CaughtBy {
+        stage: caught.stage,
+        question_id: caught.question,
+    });
     if change.dry_run == Some(true) {
         task.affected = affected;
         tx.rollback().await?;
@@ -437,6 +446,7 @@ async fn cancelled(
         by: &access.caller.actor(),
         reason: body.reason.as_deref(),
         turn: None,
+        passes_stages: false,
     };
     let moved = task_status_set(tx, &asked, &app.setting(None, now)).await?;
     let moved = moved.map_err(not_moved)?;
@@ -517,6 +527,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             next: None,
             blocked: row.blocked_owner.zip(row.blocked_action).and_then(blocked),
             affected: None,
+            caught: None,
         }
     };
     Ok(rows.into_iter().map(task).collect())

@@ -6,14 +6,15 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, providers::store::PROVIDERS_OF, queue, recovery as recoveries, sessions, tasks, turns,
+    paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
+    tasks, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Accounts, Database, Role, hold,
+    Accounts, Database, Role, hold, lifecycle,
     outbox::OUTBOX_SHARES,
-    recovery,
+    question, recovery,
     session::{
         queue_edit,
         session_release::SESSION_RELEASE,
@@ -22,6 +23,7 @@ use storage::{
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
+    tool_policy,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -29,7 +31,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 47] = [
+const STATEMENTS: [Planned; 61] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -40,6 +42,53 @@ const STATEMENTS: [Planned; 47] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
+    (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
+    (lifecycle::stage::REVIEW_OPEN, 2, &["question_review"]),
+    (
+        lifecycle::stage::TURNS_OF_EXECUTORS,
+        3,
+        &["task_assignee_pkey", "session_active_task"],
+    ),
+    (
+        tool_policy::POLICIES_COUNT,
+        1,
+        &["tool_policy_scope of the account", "account_pkey"],
+    ),
+    (
+        tool_policy::POLICIES_VOID,
+        1,
+        &[
+            "tool_policy_scope of the account",
+            "session_pkey",
+            "agent_pkey",
+            "task_pkey",
+        ],
+    ),
+    (forget::QUESTIONS, 3, &["question_ended of the account"]),
+    (
+        questions::store::FIND,
+        2,
+        &["question_pkey", "task_pkey", "agent_pkey", "session_gated"],
+    ),
+    (question::QUESTION_END, 12, &["question_pkey"]),
+    (question::QUESTIONS_END_OF_TASK, 11, &["question_of_task", "task_pkey"]),
+    (
+        question::QUESTIONS_END_OF_SESSION,
+        11,
+        &["question_of_session", "task_pkey"],
+    ),
+    (
+        question::QUESTIONS_END_OF_AGENT,
+        11,
+        &["question_of_agent", "task_pkey"],
+    ),
+    (
+        question::QUESTIONS_END_OF_TURN,
+        12,
+        &["question_of_session", "task_pkey"],
+    ),
+    (lifecycle::PLANS_OF_AGENT, 2, &["question_of_agent"]),
     (forget::RECOVERIES, 3, &["recovery_ended of the account"]),
     (
         recovery::RECOVERY_NOTE,
@@ -237,7 +286,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 12] = [
+const LISTS: [(Listing, usize, &str); 14] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -246,6 +295,8 @@ const LISTS: [(Listing, usize, &str); 12] = [
     (notifications::store::LIST, 5, "notification_newest"),
     (sessions::store::LIST, 5, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
+    (policies::store::LIST, 4, "tool_policy_pkey"),
+    (questions::store::LIST, 5, "question_pkey"),
     (recoveries::store::LIST, 3, "recovery_newest"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),

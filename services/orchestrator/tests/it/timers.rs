@@ -2,10 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use domain::{AccountId, Actor, AgentId, Audience, Generation, SessionId, SessionKind, TaskId, TurnId};
 use orchestrator::timers::sweep::fire_once;
 use serde_json::{Value, json};
-use storage::{Role, directory::TimerRound};
+use storage::{
+    Role,
+    directory::TimerRound,
+    question::{About, Asker, Choices, NewQuestion, question_open},
+};
 use testkit::rows;
+use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -250,5 +256,73 @@ async fn timers_are_listed_and_cleared_by_who_may() {
     assert_eq!(
         world.sent_on("signalbox.event.acme.PROJ-7.timer.changed").await.len(),
         1
+    );
+}
+
+/// The time of a question is a timer; it ends the question as nobody's answer, once.
+#[tokio::test]
+async fn a_question_lapses_by_its_timer() {
+    let (world, tenant, coder) = working().await;
+    let (session, turn) = seed::busy(&world, &tenant, "PROJ-7", &coder).await;
+    let ask = async |lapses_in: time::Duration| {
+        let account = AccountId::parse("acme").unwrap();
+        let task = TaskId::parse("PROJ-7").unwrap();
+        let tx = world.app.begin(&account).await.unwrap();
+        let now = OffsetDateTime::now_utc();
+        let question = NewQuestion {
+            account: &account,
+            about: About::Question,
+            task: Some(&task),
+            asker: Some(Asker {
+                session: SessionId(session),
+                kind: SessionKind::Task,
+                generation: Generation::FIRST,
+                agent: AgentId::parse(&coder).unwrap(),
+                turn: Some(TurnId(turn)),
+                tool_call: None,
+            }),
+            from: &Actor::system(),
+            title: "Which one?",
+            body: "b",
+            options: Choices::default(),
+            multiple: false,
+            free_text: true,
+            audience: vec![Audience::DEFAULT],
+            lapse_at: Some(now + lapses_in),
+        };
+        let (id, _) = question_open(&tx, &question, &world.app.setting(None, now))
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        id
+    };
+    ask(time::Duration::seconds(-1)).await;
+    ask(time::Duration::seconds(-1)).await;
+    ask(time::Duration::hours(1)).await;
+    let fired = tokio::join!(world.fire(), world.fire());
+    assert_eq!(fired.0 + fired.1 + world.fire().await, 2);
+    let states = "select concat_ws(' ', q.state, t.kind, t.state) from question q
+                  join timer t on t.key = q.id::text order by 1";
+    assert_eq!(
+        world.texts(states).await,
+        [
+            "lapsed question_lapse fired",
+            "lapsed question_lapse fired",
+            "open question_lapse waiting"
+        ]
+    );
+    assert_eq!(world.texts(ITEMS).await, ["answer queued 2"]);
+    // Closing the task ends the third, and its timer.
+    let done = world
+        .patch(&tenant.member, &tenant.path("/tasks/PROJ-7"), json!({"status": "done"}))
+        .await;
+    assert_eq!(done.status, 200, "{done:?}");
+    assert_eq!(
+        world.texts(states).await,
+        [
+            "cancelled question_lapse cleared",
+            "lapsed question_lapse fired",
+            "lapsed question_lapse fired"
+        ]
     );
 }

@@ -55,7 +55,7 @@ const STATEMENTS: [Planned; 15] = [
     (
         sessions_open::SESSIONS_NEWEST_OF_TASKS,
         4,
-        &["session_generation", "agent_pkey"],
+        &["session_generation", "agent_pkey", "task_pkey"],
     ),
     (
         sessions_open::SESSIONS_NEWEST_OF_AGENTS,

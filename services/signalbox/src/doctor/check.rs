@@ -19,6 +19,7 @@ pub(super) enum Check {
     Outbox,
     Queue,
     Breakers,
+    Questions,
     Consumers,
     Telemetry,
 }
@@ -46,6 +47,7 @@ impl Check {
             Check::Outbox => ("outbox", "docs/runbooks/outbox-waits.md"),
             Check::Queue => ("queue", "docs/runbooks/work-waits.md"),
             Check::Breakers => ("provider breakers", "docs/runbooks/provider-quota.md"),
+            Check::Questions => ("questions", "docs/runbooks/stuck-approval.md"),
             Check::Consumers => ("consumers", "docs/runbooks/consumer-lags.md"),
             Check::Telemetry => ("telemetry", "docs/runbooks/telemetry-missing.md"),
         }
@@ -72,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Check; 17] = [
+    const ALL: [Check; 18] = [
         Check::Settings,
         Check::Up,
         Check::Postgres,
@@ -88,6 +90,7 @@ mod tests {
         Check::Outbox,
         Check::Queue,
         Check::Breakers,
+        Check::Questions,
         Check::Consumers,
         Check::Telemetry,
     ];

@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use storage::{
     Database, Role,
     breaker::{BreakerRow, breakers_read},
-    directory::{Waiting, WaitingRound},
+    directory::{OpenQuestions, Waiting, WaitingRound, question_waiting},
     outbox::outbox_age,
 };
 use time::OffsetDateTime;
@@ -30,6 +30,10 @@ const OUTBOX_AGE_MAX: Duration = Duration::from_secs(60);
 const UNREAD_AGE_MAX: Duration = Duration::from_secs(60);
 const QUEUE_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 const PENDING_MAX: u64 = 10_000;
+/// A question that is open for longer is mentioned.
+const QUESTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// Questions that are counted.
+const QUESTIONS_MAX: i32 = 10_000;
 
 /// The measurements; none where a server could not be read.
 #[derive(Default)]
@@ -40,6 +44,7 @@ struct Seen {
     /// Age of the oldest notification that no resolver has read.
     unread: Option<Option<OffsetDateTime>>,
     consumers: Vec<ConsumerBacklog>,
+    questions: Option<OpenQuestions>,
 }
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
@@ -72,7 +77,8 @@ async fn look(settings: &Settings) -> Seen {
                     seen.unread = resolver::sweeps::unread_since(&database, bus).await.ok();
                 }
             }
-            Role::ToolGateway | Role::Orchestrator | Role::Owner => {}
+            Role::Orchestrator => seen.questions = question_waiting(&database, QUESTIONS_MAX).await.ok(),
+            Role::ToolGateway | Role::Owner => {}
         }
         database.close().await;
     }
@@ -95,6 +101,7 @@ fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
             .map(|breakers| open_breakers(breakers))
             .unwrap_or_default(),
     );
+    findings.extend(seen.questions.map(|open| questions(open, now)));
     let consumers = consumers(seen, now);
     if consumers.is_empty() && !seen.consumers.is_empty() {
         findings.push(Finding::ok(Check::Consumers, "no consumer lags"));
@@ -147,6 +154,23 @@ fn open_breakers(breakers: &[BreakerRow]) -> Vec<Finding> {
         true => vec![Finding::ok(Check::Breakers, "every provider account takes calls")],
         false => open,
     }
+}
+
+/// A hint: agents wait for people, who may be away.
+fn questions(open: OpenQuestions, now: OffsetDateTime) -> Finding {
+    let Some(oldest) = open.oldest else {
+        return Finding::ok(Check::Questions, "no question is open");
+    };
+    let age = since(oldest, now);
+    let message = format!("{} questions are open, the oldest for {}", open.questions, shown(age));
+    if age > QUESTION_AGE_MAX {
+        return Finding::hint(
+            Check::Questions,
+            message,
+            "answer it or withdraw it: `signalbox questions`",
+        );
+    }
+    Finding::ok(Check::Questions, message)
 }
 
 fn consumers(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
@@ -237,11 +261,16 @@ mod tests {
                 breakers: Some(vec![breaker("default", BreakerState::Closed)]),
                 unread: Some(None),
                 consumers: before(10_000),
+                questions: Some(OpenQuestions {
+                    questions: 2,
+                    oldest: ago(9_000),
+                }),
             },
             &[
                 ("ok", "every committed message is published"),
                 ("ok", "no item waits"),
                 ("ok", "every provider account takes calls"),
+                ("ok", "2 questions are open, the oldest for 2 h"),
                 ("ok", "no consumer lags"),
             ],
         );
@@ -258,6 +287,7 @@ mod tests {
                 ]),
                 unread: Some(ago(7_200)),
                 consumers: before(10_001),
+                ..Seen::default()
             },
             &[
                 ("problem", "a message of delivery has waited 61 s for the broker"),

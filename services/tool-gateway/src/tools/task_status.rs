@@ -56,6 +56,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         by: &by,
         reason: None,
         turn: running.facts.turn.as_ref().map(|turn| turn.id),
+        passes_stages: false,
     };
     let moved = task_status_set(running.questions.tx, &asked, running.setting)
         .await?
@@ -70,6 +71,14 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         let (tx, setting) = (running.questions.tx, running.setting);
         let named = task_block(tx, (running.account, &task), on, &by, setting).await?;
         messages.extend(named.map_err(|NotBlocked::NoAgent| invalid_field("blocked_on", "there is no such agent"))?);
+    }
+    if let Some(caught) = moved.caught {
+        result["status"] = json!(moved.to);
+        result["changed"] = json!(from != moved.to);
+        result["caught"] = json!({"stage": caught.stage, "question_id": caught.question});
+        result["note"] = json!(
+            "The work is reviewed before the task is done. Finish your turn; you are told if changes are wanted."
+        );
     }
     let own = moved
         .closed

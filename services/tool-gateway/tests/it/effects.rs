@@ -62,7 +62,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         world.told().await;
         let writes = match tool.effect {
             ToolEffect::None | ToolEffect::Read => false,
-            ToolEffect::Write => true,
+            ToolEffect::Write | ToolEffect::External => true,
         };
         assert_eq!(rows().await != before, writes, "{}", tool.name);
     }

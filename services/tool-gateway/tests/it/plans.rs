@@ -2,17 +2,22 @@
 //! but not analysed, analysed, or analysed while they held few rows.
 
 use sqlx::{AssertSqlSafe, PgPool};
-use storage::{Role, lifecycle::MESSAGES_INSERT};
+use storage::{
+    Role,
+    lifecycle::{MESSAGES_INSERT, plan},
+    question,
+};
 use testkit::{
     Fixture, TestDatabase,
     plans::{Planned, check_plans},
     rows,
 };
 use tool_gateway::statements::{
-    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, FACTS, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, TASKS_FIND,
+    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
+    SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 8] = [
+const STATEMENTS: [Planned; 15] = [
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -34,6 +39,26 @@ const STATEMENTS: [Planned; 8] = [
     (ACTIVITIES_NEWEST, 3, &["activity_change", "message_thread"]),
     (MESSAGES_INSERT, 10, &[]),
     (CALLS_INSERT, 15, &[]),
+    (UNREAD, 3, &["notification_queue", "turn_pkey"]),
+    (
+        EXECUTES,
+        4,
+        &[
+            "task_assignee_pkey",
+            "session_generation",
+            "turn_number",
+            "notification_pkey",
+        ],
+    ),
+    (SESSIONS_OF_QUESTION, 3, &["session_pkey", "question_pkey"]),
+    (question::QUESTION_FIND, 2, &["question_pkey", "task_pkey"]),
+    (
+        question::QUESTIONS_COUNT,
+        3,
+        &["question_of_session", "question_of_task"],
+    ),
+    (plan::PLAN_OPEN, 2, &["question_decision"]),
+    (plan::PLAN_NEXT, 2, &["question_plan", "task_pkey", "account_pkey"]),
 ];
 
 #[tokio::test]

@@ -102,8 +102,8 @@ pub(super) fn definition() -> ToolDefinition {
         short_form: None,
         wording: &[(
             PolicySection::Reporting,
-            "What you cannot decide and need to know, ask with `{ask_question}`; a question in your reply reaches nobody who\n  \
-             has to answer. The answer is a notification with the line `Answer to your question`; nothing else is one.",
+            "What you need to know and cannot find out, ask with `{ask_question}`: nobody is asked by a question in your\n  \
+             reply. The answer is a notification with the line `Answer to your question`; no other text is one.",
         )],
     }
 }

@@ -17,6 +17,7 @@ mod handover;
 mod messages_post;
 pub mod plan;
 mod replies_post;
+pub mod stage;
 mod task_create;
 mod task_status;
 

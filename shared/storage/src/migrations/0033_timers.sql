@@ -73,3 +73,35 @@ $$;
 alter function timer_due(text, integer) owner to signalbox_sweeper;
 revoke all on function timer_due(text, integer) from public;
 grant execute on function timer_due(text, integer) to signalbox_orchestrator;
+
+-- A handover gives what waits to another agent.
+grant update (agent_id) on notification to signalbox_orchestrator;
+
+-- The next sessions with a queue, and whether one of their first items is older than this: the first ones are the oldest, but for
+-- steers and edits. No index by age, which every notification would pay for.
+create function item_overdue(after_account text, after_session uuid, age_s double precision, row_limit integer)
+    returns table (account_id text, session_id uuid, is_overdue boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive head (account_id, session_id, number) as (
+        (select n.account_id, n.session_id, 1 from public.notification n
+         where n.state = 'queued' and (n.account_id, n.session_id) > (after_account, after_session)
+         order by n.account_id, n.session_id, n.position limit 1)
+        union all
+        select f.account_id, f.session_id, h.number + 1
+        from head h
+        cross join lateral (
+            select n.account_id, n.session_id from public.notification n
+            where n.state = 'queued' and (n.account_id, n.session_id) > (h.account_id, h.session_id)
+            order by n.account_id, n.session_id, n.position limit 1) f
+        where h.number < row_limit
+    )
+    select h.account_id, h.session_id,
+           (select min(f.created_at) from (
+                select n.created_at from public.notification n
+                where n.account_id = h.account_id and n.session_id = h.session_id and n.state = 'queued'
+                order by n.position limit 20) f) < now() - age_s * interval '1 second'
+    from head h order by h.number
+$$;
+alter function item_overdue(text, uuid, double precision, integer) owner to signalbox_sweeper;
+revoke all on function item_overdue(text, uuid, double precision, integer) from public;
+grant execute on function item_overdue(text, uuid, double precision, integer) to signalbox_delivery;

@@ -11,6 +11,7 @@
 //! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
 //! | [`arrivals`] | what new items do besides waiting: steers stop turns, items open gates | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_join`](mod@items_join) | gives waiting items to the turn in progress | delivery |
+//! | [`items_expire`](mod@items_expire) | fails items that have waited too long | delivery |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
 //! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait, for tools or for its provider | delivery |
@@ -33,6 +34,7 @@ pub mod item_content;
 pub mod item_enter;
 pub mod items_append;
 pub mod items_append_known;
+pub mod items_expire;
 pub mod items_join;
 pub mod items_refuse;
 pub mod queue_edit;

@@ -14,7 +14,7 @@ use contracts::{
     notification::NotificationMessage,
     outgoing::Origin,
     session::{SessionClosed, SessionResolved, SessionStopRequested},
-    tool::{ToolFinished, ToolRequested},
+    tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
@@ -155,6 +155,7 @@ pub(crate) fn all() -> Vec<Sample> {
     all.extend(CloseReason::ALL.iter().map(|&reason| closed(reason)));
     all.extend(StopKind::ALL.iter().map(|&kind| stop_requested(kind)));
     all.push(requested());
+    all.push(approved());
     all.extend(ToolCallState::ALL.iter().map(|&state| finished(state)));
     all.push(notification("with its body alone", bare()));
     all.extend(
@@ -227,6 +228,16 @@ fn requested() -> Sample {
         arguments: r#"{"limit":5}"#.to_owned(),
     };
     addressed("tool.requested".to_owned(), &message.message_id(), &message)
+}
+
+fn approved() -> Sample {
+    let message = ToolApproved {
+        account: account(),
+        task: Some(task()),
+        session_id: session(),
+        call: Uuid::from_u128(5),
+    };
+    addressed("tool.approved".to_owned(), &message.message_id(), &message)
 }
 
 fn finished(state: ToolCallState) -> Sample {
