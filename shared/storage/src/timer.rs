@@ -32,9 +32,6 @@ use crate::{
     statement::column,
 };
 
-/// Timers cleared in one statement.
-const CLEARED_MAX: i64 = 5_000;
-
 /// The type of the item that a timer becomes.
 pub const TIMER_ITEM: &str = "timer";
 
@@ -169,23 +166,21 @@ macro_rules! clear {
     ($scope:literal) => {
         concat!(
             "update timer t set state = 'cleared', ended_at = now(), reason = $2
-             where t.account_id = $1 and t.state = 'waiting' and t.id = any (array(
-                 select w.id from timer w where w.account_id = $1 and w.state = 'waiting' and ",
+             where t.account_id = $1 and t.state = 'waiting' and ",
             $scope,
-            " order by w.id limit $3 for no key update))",
             returning!("true")
         )
     };
 }
 
 /// Each relies on the index of its scope: timer_of_task, timer_of_agent, timer_key, timer_pkey.
-pub const CLEAR_OF_TASK: &str = clear!("w.task_id = $4");
-pub const CLEAR_OF_AGENT_ON: &str = clear!("w.task_id = $4 and w.agent_id = $5");
-pub const CLEAR_OF_AGENT: &str = clear!("w.agent_id = $4");
-pub const CLEAR_OF_KEYS: &str = clear!("w.kind = $4 and w.key = any ($5)");
-pub const CLEAR_ONE: &str = clear!("w.id = $4");
+pub const CLEAR_OF_TASK: &str = clear!("t.task_id = $3");
+pub const CLEAR_OF_AGENT_ON: &str = clear!("t.task_id = $3 and t.agent_id = $4");
+pub const CLEAR_OF_AGENT: &str = clear!("t.agent_id = $3");
+pub const CLEAR_OF_KEYS: &str = clear!("t.kind = $3 and t.key = any ($4)");
+pub const CLEAR_ONE: &str = clear!("t.id = $3");
 
-/// Clears what waits; one statement, where little does.
+/// Clears what waits.
 pub async fn timers_clear(
     tx: &Tx,
     account: &AccountId,
@@ -200,20 +195,12 @@ pub async fn timers_clear(
         Scope::Keys(kind, keys) => (CLEAR_OF_KEYS, vec![kind.into(), keys.to_vec().into()]),
         Scope::One(timer) => (CLEAR_ONE, vec![timer.into()]),
     };
-    let mut messages = Vec::new();
-    loop {
-        let values = [account.into(), reason.into(), CLEARED_MAX.into()]
-            .into_iter()
-            .chain(of.clone());
-        let cleared: Vec<TimerRow> = tx.rows("clear timers", sql, values).await?;
-        let told = cleared
-            .iter()
-            .filter_map(|row| changed(account, row, TimerState::Cleared, Some(reason), setting));
-        messages.extend(told);
-        if i64::try_from(cleared.len()).is_ok_and(|cleared| cleared < CLEARED_MAX) {
-            return Ok(messages);
-        }
-    }
+    let values = [account.into(), reason.into()].into_iter().chain(of);
+    let cleared: Vec<TimerRow> = tx.rows("clear timers", sql, values).await?;
+    let told = cleared
+        .iter()
+        .filter_map(|row| changed(account, row, TimerState::Cleared, Some(reason), setting));
+    Ok(told.collect())
 }
 
 /// A due timer.
@@ -262,8 +249,9 @@ pub async fn timers_due(tx: &Tx, account: &AccountId, timers_max: i64) -> Result
 /// Relies on the primary key.
 pub const TIMERS_MARK: &str = "
     update timer t set state = f.state, ended_at = now(), reason = nullif(f.reason, ''), notification_id = nullif(f.item, '')
-    from unnest($2::uuid[], $3::text[], $4::text[], $5::text[]) as f (id, state, reason, item)
-    where t.account_id = $1 and t.id = f.id and coalesce(t.state = 'waiting', false)";
+    from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::text[], $4::text[], $5::text[]) as f (id, state, reason, item)
+          offset 0) f
+    where t.account_id = any (array[f.account_id]) and t.id = f.id and coalesce(t.state = 'waiting', false)";
 
 /// What became of a timer.
 struct Mark {

@@ -65,6 +65,7 @@ impl Field {
             "dead-letters",
             "holds",
             "questions",
+            "timers",
             "tasks/LIVE-1/messages",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
@@ -93,6 +94,7 @@ impl Field {
             "/dead-letters",
             "/holds",
             "/questions",
+            "/timers",
         ]
         .map(|list| format!("{base}{list}"))
         .into();

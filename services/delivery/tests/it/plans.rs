@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
     hold::HOLDS_ACTIVE,
-    session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    session::{items_expire, items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -17,7 +17,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 23] = [
+const STATEMENTS: [Planned; 25] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -75,6 +75,12 @@ const STATEMENTS: [Planned; 23] = [
         3,
         &["notification_queue", "question_decision", "question_notification"],
     ),
+    (
+        items_expire::ITEMS_OVERDUE,
+        4,
+        &["session_pkey", "notification_queue", "task_pkey"],
+    ),
+    (items_expire::ITEMS_EXPIRE, 3, &["notification_pkey"]),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
     (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
     (

@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, questions, queue, sessions, tasks, turns,
+    paging::Listing, questions, queue, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -15,13 +15,14 @@ use storage::{
     outbox::OUTBOX_SHARES,
     question,
     session::{
-        queue_edit,
+        queue_edit, session_handover,
         session_release::SESSION_RELEASE,
         sessions_close,
         sessions_lock::SESSIONS_LOCK,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
+    timer,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -29,7 +30,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 47] = [
+const STATEMENTS: [Planned; 57] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -40,6 +41,28 @@ const STATEMENTS: [Planned; 47] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (forget::TIMERS, 3, &["timer_ended of the account"]),
+    (
+        timer::TIMERS_DUE,
+        2,
+        &["timer_due_of_account of the account", "task_pkey"],
+    ),
+    (timer::TIMERS_MARK, 5, &["timer_pkey"]),
+    (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
+    (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "task_pkey"]),
+    (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),
+    (
+        session_handover::OF_AGENTS,
+        4,
+        &["session_active_task", "session_active_system"],
+    ),
+    (session_handover::MOVE, 5, &["notification_pkey"]),
+    (session_handover::COUNT, 3, &["session_pkey"]),
+    (
+        question::QUESTIONS_END_OF_AGENT_ON,
+        12,
+        &["question_of_task", "task_pkey"],
+    ),
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
     (
         questions::store::FIND,
@@ -162,6 +185,7 @@ async fn fill(owner: &PgPool, count: u32) {
         "notification",
         "outbox",
         "session",
+        "timer",
     ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
@@ -193,13 +217,20 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("queue_tail", 1)
             .from(agents),
         rows("notification").set("id", "'q-' || s.id").from("session s"),
+        rows("timer")
+            .set("due_at", "now() - interval '1 minute'")
+            .from("session s"),
+        rows("timer")
+            .with("state", "fired")
+            .set("ended_at", "now()")
+            .from("session s"),
     ] {
         rows.insert(owner).await;
     }
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 12] = [
+const LISTS: [(Listing, usize, &str); 14] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -209,6 +240,8 @@ const LISTS: [(Listing, usize, &str); 12] = [
     (sessions::store::LIST, 5, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
     (questions::store::LIST, 5, "question_pkey"),
+    (timers::store::LIST, 3, "timer_pkey"),
+    (timers::store::LIST_OF_TASK, 3, "timer_listed"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),

@@ -20,6 +20,7 @@ pub use sessions::{FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
 pub(crate) use calls::{EndedCall, call_find, calls_insert, is_same_request, savepoint, savepoint_rollback};
+pub use later::LATER;
 pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
