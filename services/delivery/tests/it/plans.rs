@@ -73,7 +73,7 @@ const STATEMENTS: [Planned; 23] = [
     (
         plans::PLANS_AWAITED,
         3,
-        &["notification_queue", "question_decision", "question_notification"],
+        &["notification_queue", "question_of_task", "question_notification"],
     ),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
     (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),

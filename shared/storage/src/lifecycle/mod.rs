@@ -4,6 +4,7 @@
 //! | function | spans | because |
 //! |---|---|---|
 //! | [`task_status_set`] | task, its sessions, their queues | `done` closes in the same transaction, by any service (S3) |
+//! | [`question`] | questions, the queue of whoever asked | an answer enters its queue in the transaction that counts it |
 //! | [`plan`] | task, its question, its sessions | an agent's plan and its answer move the task |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
 //! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
@@ -12,6 +13,7 @@
 mod agent_remove;
 mod messages_post;
 pub mod plan;
+pub mod question;
 mod replies_post;
 mod task_create;
 mod task_status;

@@ -13,7 +13,7 @@ use contracts::{
     session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
+    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
     StopThen, TASK_CLOSED, TaskId, TurnId,
 };
 use sea_orm::{FromQueryResult, Value};
@@ -26,7 +26,6 @@ use super::{
 use crate::{
     Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
-    question::{self, Ending, QuestionRow, rows_end_of},
     setting::fresh_id,
     statement::column,
 };
@@ -78,8 +77,6 @@ pub(crate) struct Closed {
     pub stopping: usize,
     pub cancelled: Vec<NotificationId>,
     pub carried: Vec<NotificationId>,
-    /// The questions that ended with it.
-    pub questions: Vec<QuestionRow>,
     pub messages: Vec<Owned>,
 }
 
@@ -346,20 +343,6 @@ pub(crate) async fn close(
             outbox_insert(tx, told.collect()).await?;
         }
     }
-    let ending = match scope {
-        Scope::Task(_) => Ending::Cancelled { reason: TASK_CLOSED },
-        Scope::Agent(_) => Ending::Withdrawn {
-            by: &Actor::system(),
-            reason: Some(AGENT_REMOVED),
-            is_asker: true,
-        },
-    };
-    let asked = match scope {
-        Scope::Task(task) => question::Scope::Task(task),
-        Scope::Agent(agent) => question::Scope::Agent(agent),
-    };
-    let (questions, told) = rows_end_of(tx, account, asked, &ending, setting).await?;
-    messages.extend(told);
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
@@ -375,7 +358,6 @@ pub(crate) async fn close(
         carried: moving.iter().chain(&judged.staying).filter_map(parse).collect(),
         sessions: sessions.into_iter().map(|row| row.session).collect(),
         stopping: stops.len(),
-        questions,
         messages,
     })
 }
