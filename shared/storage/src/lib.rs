@@ -1,6 +1,5 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), the fitness check ([`fitness`]), and the few writes that
-//! span two owners ([`lifecycle`]). Knows nothing of
+//! replicas, holds ([`hold`]), questions ([`question`](mod@question)), timers ([`timer`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
 //! the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
@@ -24,7 +23,6 @@ pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;
-pub mod question;
 pub mod replica;
 pub mod session;
 mod setting;
@@ -34,6 +32,7 @@ pub mod timer;
 pub use accounts::Accounts;
 pub use database::{Database, DatabaseOptions, Role, Tx};
 pub use error::StorageError;
+pub use lifecycle::question;
 pub use parts::Parts;
 pub use setting::Setting;
 pub use statement::statement;

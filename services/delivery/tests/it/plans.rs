@@ -73,7 +73,7 @@ const STATEMENTS: [Planned; 25] = [
     (
         plans::PLANS_AWAITED,
         3,
-        &["notification_queue", "question_decision", "question_notification"],
+        &["notification_queue", "question_of_task", "question_notification"],
     ),
     (
         items_expire::ITEMS_OVERDUE,

@@ -11,7 +11,8 @@ use orchestrator::{
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Accounts, Database, Role, hold, lifecycle,
+    Accounts, Database, Role, hold,
+    lifecycle::{self, timers_fire},
     outbox::OUTBOX_SHARES,
     question,
     session::{
@@ -43,11 +44,11 @@ const STATEMENTS: [Planned; 57] = [
     (forget::HOLDS, 3, &["hold_ended of the account"]),
     (forget::TIMERS, 3, &["timer_ended of the account"]),
     (
-        timer::TIMERS_DUE,
+        timers_fire::TIMERS_DUE,
         2,
         &["timer_due_of_account of the account", "task_pkey"],
     ),
-    (timer::TIMERS_MARK, 5, &["timer_pkey"]),
+    (timers_fire::TIMERS_MARK, 5, &["timer_pkey"]),
     (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
     (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "task_pkey"]),
     (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),

@@ -58,7 +58,7 @@ const STATEMENTS: [Planned; 16] = [
         3,
         &["question_of_session", "question_of_task"],
     ),
-    (plan::PLAN_OPEN, 2, &["question_decision"]),
+    (plan::PLAN_OPEN, 2, &["question_of_task"]),
     (plan::PLAN_NEXT, 2, &["question_plan", "task_pkey", "account_pkey"]),
 ];
 

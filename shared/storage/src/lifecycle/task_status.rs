@@ -3,11 +3,14 @@
 //! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, QuestionId, TaskId, TaskStatus, TurnId};
+use domain::{AccountId, Actor, CloseReason, NotificationId, QuestionId, TASK_CLOSED, TaskId, TaskStatus, TurnId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use super::plan::plan_find;
+use super::{
+    plan::plan_find,
+    question::{self, Ending, questions_end_of},
+};
 use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
@@ -16,6 +19,7 @@ use crate::{
         Closing,
         sessions_close::{ClosedSession, Cut, Scope, close},
     },
+    timer::{self, timers_clear},
 };
 
 /// The requested move.
@@ -164,6 +168,15 @@ pub async fn task_status_set(
         moved.carried = closed.carried;
         moved.stopping = closed.stopping;
         moved.messages.extend(closed.messages);
+        let ending = Ending::Cancelled { reason: TASK_CLOSED };
+        let asked = question::Scope::Task(&task);
+        moved
+            .messages
+            .extend(questions_end_of(tx, account, asked, &ending, setting).await?);
+        let timers = timer::Scope::Task(&task);
+        moved
+            .messages
+            .extend(timers_clear(tx, account, timers, TASK_CLOSED, setting).await?);
     }
     Ok(Ok(moved))
 }

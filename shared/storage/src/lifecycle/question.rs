@@ -29,9 +29,9 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::plan::{plan_end, task_lock};
 use crate::{
     Setting, StorageError, Tx,
-    lifecycle::plan::{plan_end, task_lock},
     outbox::Owned,
     session::{
         item_enter::{Entered, NewEntry, item_enter},
