@@ -350,7 +350,7 @@ impl OverdueRound {
         let values = [
             account.into(),
             session.into(),
-            age.as_secs_f64().into(),
+            i32::try_from(age.as_secs()).unwrap_or(i32::MAX).into(),
             sessions_max.into(),
         ];
         let sql = "select * from item_overdue($1, $2, $3, $4)";

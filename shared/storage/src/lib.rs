@@ -1,7 +1,6 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), questions ([`question`]), timers ([`timer`]), tool policies ([`tool_policy`]), what is done about stalled
-//! work ([`recovery`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the
-//! broker.
+//! replicas, holds ([`hold`]), timers ([`timer`]), tool policies ([`tool_policy`]), what is done about stalled work ([`recovery`]), the
+//! fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
 //! transaction that declared none. Hot statements are named constants in the services' `store.rs`; entities serve the
@@ -25,7 +24,6 @@ pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;
-pub mod question;
 pub mod recovery;
 pub mod replica;
 pub mod session;
@@ -37,6 +35,7 @@ pub mod tool_policy;
 pub use accounts::Accounts;
 pub use database::{Database, DatabaseOptions, Role, Tx};
 pub use error::StorageError;
+pub use lifecycle::question;
 pub use parts::Parts;
 pub use setting::Setting;
 pub use statement::statement;

@@ -133,3 +133,11 @@ select '{account}', pg_temp.uid('question/' || q.name), q.kind, case when q.ende
 from (values ('open', 'question', 'done', false), ('plan', 'plan', 'busy', false), ('old', 'question', 'old', true),
              ('older', 'question', 'old', true)) as q (name, kind, session, ended)
 join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/' || q.session);
+
+-- Two wait, of a session that has ended, for a time that does not come.
+insert into timer (account_id, id, kind, key, due_at, task_id, session_id, agent_id, note, payload, state, notification_id, ended_at, reason)
+select '{account}', pg_temp.uid('timer/' || t.name), 'check_later', '{account}-' || t.name, '2999-01-01', s.task_id, s.id, s.agent_id,
+       '{secret}', '{"text": "{secret}"}', case when t.ended then 'fired' else 'waiting' end,
+       case when t.ended then '{account}-delivered' end, case when t.ended then now() end, case when t.ended then '{secret}' end
+from (values ('waits', false), ('other', false), ('old', true), ('older', true)) as t (name, ended)
+join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/done');

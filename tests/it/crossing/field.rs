@@ -67,6 +67,7 @@ impl Field {
             "tool-policies",
             "recoveries",
             "questions",
+            "timers",
             "tasks/LIVE-1/messages",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
@@ -97,6 +98,7 @@ impl Field {
             "/tool-policies",
             "/recoveries",
             "/questions",
+            "/timers",
         ]
         .map(|list| format!("{base}{list}"))
         .into();

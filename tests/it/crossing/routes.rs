@@ -292,7 +292,7 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"account_id":"{any}"}"#,
-            r#"{"options":["taken-over"],"text":"taken-over","verdict":"denied"}"#,
+            r#"{"options":["taken-over"],"text":"taken-over","verdict":"changes"}"#,
         ],
     );
     check(

@@ -8,7 +8,7 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
 use testkit::{
-    Reply, Seen, Tenant, eventually,
+    Reply, Seen, Tenant, enqueued, eventually, rows,
     tools::{arguments, in_order},
 };
 use tokio::time::timeout;
@@ -94,6 +94,8 @@ impl Walk<'_> {
         self.without_provider().await;
         self.approved().await;
         self.reviewed().await;
+        self.timed().await;
+        self.handed_over().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -574,6 +576,107 @@ impl Walk<'_> {
         self.house.until(account, "is-cut", "cancelled").await;
         self.api("PATCH", "/tasks/LIVE-1", &json!({"status": "in_progress"}))
             .await;
+    }
+
+    /// Timers: one fires and its turn sets others, one cannot fire, one is cleared, one is of a question that is withdrawn. A
+    /// notification is too old.
+    async fn timed(&self) {
+        let owner = &self.house.world.database.owner;
+        let texts = async |sql: &'static str| self.house.world.database.texts(sql).await;
+        self.delivered("T-8", "sets-timers", "please call T-8 review").await;
+        let fired = async |what: &str| {
+            self.trials.next_step();
+            sqlx::raw_sql(
+                "update timer set due_at = now(), note = 'please call T-8 review'
+                 where account_id = 'alder' and task_id = 't-8' and state = 'waiting'",
+            )
+            .execute(owner)
+            .await
+            .unwrap();
+            eventually(what, || async {
+                let due = "select id::text from timer
+                           where account_id = 'alder' and task_id = 't-8' and state = 'waiting' and due_at <= now()";
+                let working = "select id from notification where account_id = 'alder' and task_id = 't-8'
+                               and state in ('queued', 'running')";
+                (texts(due).await.is_empty() && texts(working).await.is_empty()).then_some(())
+            })
+            .await;
+        };
+        fired("its timer fires").await;
+        let close = "update session set closed_at = now(), close_reason = 'reset' where account_id = 'alder' and task_id = 't-8'";
+        sqlx::raw_sql(close).execute(owner).await.unwrap();
+        fired("its next timer fires without a session").await;
+
+        let bad = "session s where s.account_id = 'alder' and s.task_id = 'live-1' and s.closed_at is null";
+        self.trials.next_step();
+        rows("timer").with("payload", "{}").from(bad).insert(owner).await;
+        eventually("it is tried again later", || async {
+            let later = "select id::text from timer where account_id = 'alder' and reason like 'could not fire%'";
+            (!texts(later).await.is_empty()).then_some(())
+        })
+        .await;
+        let waits = "select id::text from timer where account_id = 'alder' and task_id = 't-8' and state = 'waiting'";
+        let waits = texts(waits).await.remove(0);
+        self.api("DELETE", &format!("/timers/{waits}"), &Value::Null).await;
+        self.api("GET", "/timers?task=T-8", &Value::Null).await;
+
+        let open = "session s where s.account_id = 'alder' and s.task_id = 'live-1' and s.closed_at is null";
+        rows("question")
+            .set("lapse_at", "now() + interval '1 hour'")
+            .with("title", "lapses")
+            .from(open)
+            .insert(owner)
+            .await;
+        rows("timer")
+            .with("kind", "question_lapse")
+            .set("due_at", "q.lapse_at")
+            .set("key", "q.id::text")
+            .from("session s join question q on q.account_id = s.account_id and q.session_id = s.id and q.title = 'lapses'")
+            .insert(owner)
+            .await;
+        let asks = texts("select id::text from question where account_id = 'alder' and title = 'lapses'").await;
+        self.api("POST", &format!("/questions/{}/withdraw", asks[0]), &json!({}))
+            .await;
+
+        self.sent("is-old", "followup", HOLDS).await;
+        self.house.until(&self.tenant.account, "is-old", "running").await;
+        self.sent("too-old", "followup", "b").await;
+        self.house.until(&self.tenant.account, "too-old", "queued").await;
+        self.trials.next_step();
+        let old = "update notification set created_at = now() - interval '30 days' where account_id = 'alder' and id = 'too-old'";
+        sqlx::raw_sql(old).execute(owner).await.unwrap();
+        self.house.until(&self.tenant.account, "too-old", "failed").await;
+    }
+
+    /// A task goes to another agent, with a turn in progress and with what waits, and with a plan that awaits approval.
+    async fn handed_over(&self) {
+        let account = &self.tenant.account;
+        self.house.notify(account, "T-9", "coder", "is-given", HOLDS).await;
+        self.house.until(account, "is-given", "running").await;
+        for id in ["goes-with-it", "goes-too"] {
+            self.house.notify(account, "T-9", "coder", id, "b").await;
+            self.house.until(account, id, "queued").await;
+        }
+        let own = "session s where s.account_id = 'alder' and s.task_id = 't-9' and s.closed_at is null";
+        let owner = &self.house.world.database.owner;
+        let of_it = "select id::text from session where account_id = 'alder' and task_id = 't-9' and closed_at is null";
+        let session = self.house.world.database.texts(of_it).await.remove(0);
+        enqueued(account, session)
+            .with("id", "stays-behind")
+            .with("kind", "timer")
+            .insert(owner)
+            .await;
+        rows("timer")
+            .set("due_at", "now() + interval '1 hour'")
+            .from(own)
+            .insert(owner)
+            .await;
+        rows("question").with("kind", "plan").from(own).insert(owner).await;
+        for dry_run in [true, false] {
+            let body = json!({"from": "coder", "to": "tester", "dry_run": dry_run});
+            self.api("POST", "/tasks/T-9/handover", &body).await;
+        }
+        self.house.until(account, "goes-too", "delivered").await;
     }
 
     async fn sent(&self, id: &str, mode: &str, body: &str) {

@@ -22,13 +22,14 @@ impl AwaitedPlan {
     }
 }
 
-/// The callers hold the sessions' locks. Relies on question_of_task, question_notification, notification_queue and primary keys.
+/// The callers hold the sessions' locks. The kind is compared in a form that question_decision does not serve: one index for tables
+/// of any size. Relies on question_of_task, question_notification, notification_queue and primary keys.
 pub const PLANS_AWAITED: &str = "
     select w.account_id, w.id as session_id, p.id as plan, f.position
     from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, task_id)
     cross join lateral (
         select q.id from question q
-        where q.account_id = w.account_id and q.task_id = w.task_id and q.state = 'open' and q.kind = 'plan'
+        where q.account_id = w.account_id and q.task_id = w.task_id and q.state = 'open' and coalesce(q.kind = 'plan', false)
         order by q.account_id, q.task_id offset 0) p
     cross join lateral (
         select min(n.position) as position from (
@@ -39,8 +40,10 @@ pub const PLANS_AWAITED: &str = "
            or n.kind = 'answer' and (
                 select count(*) from question a where a.account_id = n.account_id and a.notification_id = n.id) > 0
            or (n.task_id is distinct from w.task_id and (
-                select count(*) from question o
-                where o.account_id = n.account_id and o.task_id = n.task_id and o.state = 'open' and o.kind = 'plan') = 0)) f";
+                select count(*) from (
+                    select from question o
+                    where o.account_id = n.account_id and o.task_id = n.task_id and o.state = 'open' and coalesce(o.kind = 'plan', false)
+                    order by o.account_id, o.task_id offset 0) o) = 0)) f";
 
 /// The open plans of these tasks; a session whose task has none is missing.
 pub async fn plans_awaited(tx: &Tx, heads: &[(SessionName, TaskId)]) -> Result<Vec<AwaitedPlan>, StorageError> {

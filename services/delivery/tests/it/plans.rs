@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
-    session::{items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    session::{items_expire, items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
     tool_policy::POLICIES_OF,
 };
 use testkit::{
@@ -18,7 +18,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 27] = [
+const STATEMENTS: [Planned; 29] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -79,8 +79,14 @@ const STATEMENTS: [Planned; 27] = [
     (
         plans::PLANS_AWAITED,
         3,
-        &["notification_queue", "question_decision", "question_notification"],
+        &["notification_queue", "question_of_task", "question_notification"],
     ),
+    (
+        items_expire::ITEMS_OVERDUE,
+        4,
+        &["session_pkey", "notification_queue", "task_pkey"],
+    ),
+    (items_expire::ITEMS_EXPIRE, 3, &["notification_pkey"]),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
     (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
     (

@@ -1,4 +1,4 @@
-//! Questions: listed, answered and withdrawn by people. `storage::question` opens and ends them; an agent's tools call the same
+//! Questions: listed, answered and withdrawn by people. `storage::lifecycle::question` opens and ends them; an agent's tools call the same
 //! functions.
 
 pub mod http;

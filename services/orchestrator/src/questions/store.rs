@@ -1,4 +1,4 @@
-//! Every query on questions. `storage::question` changes them.
+//! Every query on questions. `storage::lifecycle::question` changes them.
 
 use api::questions::Question;
 use domain::{

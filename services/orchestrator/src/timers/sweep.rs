@@ -6,7 +6,7 @@ use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
     Role, StorageError, Tx,
     directory::TimerRound,
-    timer::{DueTimer, timer_postpone, timers_due, timers_fire},
+    lifecycle::timers_fire::{DueTimer, timer_postpone, timers_due, timers_fire},
 };
 use tokio_util::sync::CancellationToken;
 

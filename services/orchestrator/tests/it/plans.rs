@@ -7,23 +7,24 @@ use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
     paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
-    tasks, turns,
+    tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Accounts, Database, Role, hold, lifecycle,
+    Accounts, Database, Role, hold,
+    lifecycle::{self, timers_fire},
     outbox::OUTBOX_SHARES,
     question, recovery,
     session::{
-        queue_edit,
+        queue_edit, session_handover,
         session_release::SESSION_RELEASE,
         sessions_close,
         sessions_lock::SESSIONS_LOCK,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
-    tool_policy,
+    timer, tool_policy,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -31,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 61] = [
+const STATEMENTS: [Planned; 71] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -64,6 +65,28 @@ const STATEMENTS: [Planned; 61] = [
             "agent_pkey",
             "task_pkey",
         ],
+    ),
+    (forget::TIMERS, 3, &["timer_ended of the account"]),
+    (
+        timers_fire::TIMERS_DUE,
+        2,
+        &["timer_due_of_account of the account", "task_pkey"],
+    ),
+    (timers_fire::TIMERS_MARK, 5, &["timer_pkey"]),
+    (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
+    (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "task_pkey"]),
+    (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),
+    (
+        session_handover::OF_AGENTS,
+        4,
+        &["session_active_task", "session_active_system"],
+    ),
+    (session_handover::MOVE, 5, &["notification_pkey"]),
+    (session_handover::COUNT, 3, &["session_pkey"]),
+    (
+        question::QUESTIONS_END_OF_AGENT_ON,
+        12,
+        &["question_of_task", "task_pkey"],
     ),
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
     (
@@ -249,6 +272,7 @@ async fn fill(owner: &PgPool, count: u32) {
         "notification",
         "outbox",
         "session",
+        "timer",
     ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
@@ -280,6 +304,13 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("queue_tail", 1)
             .from(agents),
         rows("notification").set("id", "'q-' || s.id").from("session s"),
+        rows("timer")
+            .set("due_at", "now() - interval '1 minute'")
+            .from("session s"),
+        rows("timer")
+            .with("state", "fired")
+            .set("ended_at", "now()")
+            .from("session s"),
     ] {
         rows.insert(owner).await;
     }
@@ -298,6 +329,8 @@ const LISTS: [(Listing, usize, &str); 14] = [
     (policies::store::LIST, 4, "tool_policy_pkey"),
     (questions::store::LIST, 5, "question_pkey"),
     (recoveries::store::LIST, 3, "recovery_newest"),
+    (timers::store::LIST, 3, "timer_pkey"),
+    (timers::store::LIST_OF_TASK, 3, "timer_listed"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),

@@ -315,7 +315,14 @@ fn a_tool_must_be_in_the_turns_offer() {
         case.task = None;
     });
     let refusal = Refusal::UnknownTool {
-        allowed: names(&["response_request", "ask_question", "withdraw_question", "no_reply"]).unwrap(),
+        allowed: names(&[
+            "response_request",
+            "check_later",
+            "ask_question",
+            "withdraw_question",
+            "no_reply",
+        ])
+        .unwrap(),
     };
     check(&idle, known, &refusal);
 
@@ -527,7 +534,13 @@ fn the_listed_tools_are_the_callable_ones() {
     let stopped = case(idle, |case| case.facts.turn_stopped = true);
     assert_eq!(names(&stopped).unwrap(), ["task_history", "no_reply"]);
     let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);
-    let without_task = ["response_request", "ask_question", "withdraw_question", "no_reply"];
+    let without_task = [
+        "response_request",
+        "check_later",
+        "ask_question",
+        "withdraw_question",
+        "no_reply",
+    ];
     assert_eq!(names(&taskless).unwrap(), without_task);
     let closed = case(Case::over_http(), |case| case.facts.is_closed = true);
     assert_eq!(names(&closed), Err(Refusal::SessionClosed { reason: None }));

@@ -23,6 +23,7 @@ pub(crate) use calls::{
     CallQuestion, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request, recorded,
     savepoint, savepoint_rollback,
 };
+pub use later::LATER;
 pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{

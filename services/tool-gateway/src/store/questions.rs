@@ -36,10 +36,13 @@ pub(crate) async fn is_unread(
 pub const EXECUTES: &str = "
     select (select count(*) from task_assignee ta where ta.account_id = $1 and ta.task_id = $2 and ta.agent_id = $3)
          + (select count(*)
-            from (select s.account_id, s.id from session s
-                  where s.account_id = $1 and s.agent_id = $3 and s.user_id is null
-                    and (s.kind = 'task' and s.task_id = $2 or s.kind = 'system' and s.task_id is null)
-                  order by s.id desc limit $4) s
+            from ((select s.account_id, s.id from session s
+                   where s.account_id = $1 and s.kind = 'task' and s.task_id = $2 and s.agent_id = $3 and s.user_id is null
+                   order by s.user_id desc, s.generation desc limit $4)
+                  union all
+                  (select s.account_id, s.id from session s
+                   where s.account_id = $1 and s.kind = 'system' and s.task_id is null and s.agent_id = $3 and s.user_id is null
+                   order by s.task_id desc, s.user_id desc, s.generation desc limit $4)) s
             cross join lateral (
                 select t.task_id, t.cause from turn t where t.account_id = s.account_id and t.session_id = s.id
                 order by t.number desc limit $4) t

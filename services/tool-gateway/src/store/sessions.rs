@@ -63,11 +63,12 @@ pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &
     task_sessions_lock(tx, &asked.account, task, asked.session).await
 }
 
-/// Relies on the primary key.
+/// Relies on the primary keys.
 pub const SESSIONS_OF_QUESTION: &str = "
     select s.id from (
-        select $2::uuid as id union select q.session_id from question q where q.account_id = $1 and q.id = $3 and q.session_id is not null) f
-    join session s on s.account_id = $1 and s.id = f.id
+        select $1::text as account_id, $2::uuid as id
+        union select q.account_id, q.session_id from question q where q.account_id = $1 and q.id = $3 and q.session_id is not null) f
+    join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     order by s.id for no key update of s";
 
 /// The locks of a call that opens or ends a question: for a plan its task, then the caller's session and that of whoever asked.

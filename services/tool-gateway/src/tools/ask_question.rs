@@ -3,7 +3,7 @@
 
 use domain::{Audience, SessionKind};
 use serde_json::{Map, Value, json};
-use storage::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
+use storage::lifecycle::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
 use time::Duration;
 
 use super::{Running, ToolError, ToolOutcome, body, response_request::agents_named};

@@ -30,8 +30,16 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         return Err(invalid_field("note", "must not be blank").into());
     }
     let due_at = due_at(&arguments, running.facts.now)?;
+    let Some(turn) = &running.facts.turn else {
+        let answer = ToolAnswer::failed(
+            "no_turn",
+            "No turn of this conversation is in progress, and timers are set during a turn.",
+            "No timer was set. Set it in the next turn, while you work on it.",
+        );
+        return Err(answer.into());
+    };
     let tx = running.questions.tx;
-    let Later { waiting, chain } = store::later(tx, running.account, running.session).await?;
+    let Later { waiting, chain } = store::later(tx, running.account, (running.session, turn.id)).await?;
     if waiting >= TIMERS_MAX {
         let answer = ToolAnswer::failed(
             "too_many_timers",

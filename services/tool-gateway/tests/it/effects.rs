@@ -45,6 +45,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     let asking = json!({"question": "Which one?", "ask": ["coder"]});
     let asked = world.call(&other.request(1, "ask_question", &asking)).await.ok();
     let asked = asked["question_id"].as_str().unwrap().to_owned();
+    world.told().await;
     for (tool, ordinal) in in_order().iter().zip(1..) {
         let own = "select q.id::text from question q join agent g on g.id = q.agent_id where q.state = 'open' and g.slug = 'coder'";
         let own = world.database.texts(own).await;

@@ -5,15 +5,18 @@ use contracts::event::{AgentRemoved, Event};
 use domain::{AccountId, Actor, AgentId, CloseReason, NotificationId, QuestionKind, TaskId};
 use sea_orm::FromQueryResult;
 
-use super::plan::{plan_end, task_lock};
+use super::{
+    plan::{plan_end, task_lock},
+    question::{self, Ending, rows_end_of},
+};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
-    question::Ending,
     session::{
         Closing,
         sessions_close::{AGENT_REMOVED, ClosedSession, Scope, close},
     },
+    timer::{self, timers_clear},
 };
 
 #[derive(Debug)]
@@ -34,8 +37,10 @@ const AGENT_REMOVE: &str = "
 
 /// In the order in which tasks are locked. Relies on question_of_agent.
 pub const PLANS_OF_AGENT: &str = "
-    select q.task_id from question q
-    where q.account_id = $1 and q.agent_id = $2 and q.state = 'open' and q.kind = 'plan' and q.task_id is not null order by q.task_id";
+    select q.task_id from (
+        select q.task_id, q.kind from question q where q.account_id = $1 and q.agent_id = $2 and q.state = 'open'
+        order by q.account_id, q.agent_id offset 0) q
+    where q.kind = 'plan' and q.task_id <> '' order by q.task_id";
 
 #[derive(FromQueryResult)]
 struct PlanTask {
@@ -69,14 +74,19 @@ pub async fn agent_remove(
     )
     .await?;
     let mut messages = closed.messages;
+    let system = Actor::system();
     let withdrawn = Ending::Withdrawn {
-        by: &Actor::system(),
+        by: &system,
         reason: Some(AGENT_REMOVED),
         is_asker: true,
     };
-    for plan in closed.questions.iter().filter(|row| row.kind == QuestionKind::Plan) {
+    let (questions, told) = rows_end_of(tx, account, question::Scope::Agent(agent), &withdrawn, setting).await?;
+    messages.extend(told);
+    for plan in questions.iter().filter(|row| row.kind == QuestionKind::Plan) {
         messages.extend(plan_end(tx, account, plan, &withdrawn, setting).await?);
     }
+    let timers = timer::Scope::Agent(agent);
+    messages.extend(timers_clear(tx, account, timers, AGENT_REMOVED, setting).await?);
     let event = Event::AgentRemoved(AgentRemoved { agent_id: agent, slug });
     messages.push(setting.event(account, None, &agent.to_string(), event));
     Ok(Some(AgentRemoval {

@@ -6,12 +6,15 @@ use domain::{AccountId, Actor, AgentId, Conversation, HANDED_OVER, QuestionKind,
 use sea_orm::FromQueryResult;
 use serde_json::json;
 
-use super::{close_reason, plan::plan_end};
+use super::{
+    close_reason,
+    plan::plan_end,
+    question::{self, Ending, rows_end_of},
+};
 use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
     outbox::Owned,
-    question::{self, Ending, rows_end_of},
     session::session_handover::{Handing, session_handover},
     timer::{Scope, timers_clear},
 };

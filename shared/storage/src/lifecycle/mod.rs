@@ -4,11 +4,13 @@
 //! | function | spans | because |
 //! |---|---|---|
 //! | [`task_status_set`] | task, its sessions, their queues | `done` closes in the same transaction, by any service (S3) |
+//! | [`question`] | questions, the queue of whoever asked | an answer enters its queue in the transaction that counts it |
 //! | [`plan`] | task, its question, its sessions | an agent's plan and its answer move the task |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
 //! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`handover`](fn@handover) | task, its assignees, two agents' sessions and queues, timers | what waits goes with the task |
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
+//! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
@@ -16,10 +18,12 @@ mod blocked;
 mod handover;
 mod messages_post;
 pub mod plan;
+pub mod question;
 mod replies_post;
 pub mod stage;
 mod task_create;
 mod task_status;
+pub mod timers_fire;
 
 pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};

@@ -4,13 +4,11 @@
 use domain::{AccountId, Actor, Audience, Gate, QuestionId, QuestionState, TaskId, TaskStatus, Verdict};
 use sea_orm::FromQueryResult;
 
-use super::task_status::{status_write, task_lock_row};
-use crate::{
-    Setting, StorageError, Tx,
-    outbox::Owned,
+use super::{
     question::{About, Asker, Choices, Ending, NewQuestion, QuestionRow, question_end, question_open},
-    session::sessions_park::sessions_open,
+    task_status::{status_write, task_lock_row},
 };
+use crate::{Setting, StorageError, Tx, outbox::Owned, session::sessions_park::sessions_open};
 
 /// Sessions that the end of a plan unparks in its transaction; a task has fewer.
 const SESSIONS_MAX: i64 = 1_000;
@@ -20,9 +18,10 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<()
     task_lock_row(tx, account, task).await.map(|_| ())
 }
 
-/// Relies on question_of_task.
+/// Relies on question_of_task: the kind is compared in a form that question_decision does not serve.
 pub const PLAN_OPEN: &str = "
-    select q.id from question q where q.account_id = $1 and q.task_id = $2 and q.state = 'open' and q.kind = 'plan' order by q.id";
+    select q.id from question q
+    where q.account_id = $1 and q.task_id = $2 and q.state = 'open' and coalesce(q.kind = 'plan', false)";
 
 #[derive(FromQueryResult)]
 struct PlanRow {

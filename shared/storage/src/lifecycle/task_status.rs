@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use super::{
     plan::plan_find,
+    question::{self, Ending, questions_end_of},
     stage::{Caught, stage_open},
 };
 use crate::{
@@ -20,6 +21,7 @@ use crate::{
         Closing,
         sessions_close::{ClosedSession, Cut, Scope, close},
     },
+    timer::{self, timers_clear},
 };
 
 /// The requested move.
@@ -200,6 +202,15 @@ pub async fn task_status_set(
         moved.messages.extend(closed.messages);
         let closed = recoveries_close(tx, asked.account, &task, TASK_CLOSED, setting).await?;
         moved.messages.extend(closed);
+        let ending = Ending::Cancelled { reason: TASK_CLOSED };
+        let asked = question::Scope::Task(&task);
+        moved
+            .messages
+            .extend(questions_end_of(tx, account, asked, &ending, setting).await?);
+        let timers = timer::Scope::Task(&task);
+        moved
+            .messages
+            .extend(timers_clear(tx, account, timers, TASK_CLOSED, setting).await?);
     }
     Ok(Ok(moved))
 }

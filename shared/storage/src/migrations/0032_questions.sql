@@ -58,7 +58,7 @@ create index question_notification on question (account_id, notification_id) whe
 create index question_of_task on question (account_id, task_id) where state = 'open' and task_id is not null;
 create index question_of_session on question (account_id, session_id) where state = 'open' and session_id is not null;
 create index question_of_agent on question (account_id, agent_id) where state = 'open' and agent_id is not null;
-create index question_waiting on question (created_at) where state = 'open';
+create index question_waiting on question (created_at) where ended_at is null;
 create index question_ended on question (account_id, ended_at) where ended_at is not null;
 alter table question enable row level security;
 alter table question force row level security;
@@ -73,11 +73,11 @@ grant delete on question to signalbox_orchestrator;
 
 -- How many questions are open, at most so many, and since when the oldest.
 create policy sweep on question for select to signalbox_sweeper using (true);
-grant select (state, created_at) on question to signalbox_sweeper;
+grant select (ended_at, created_at) on question to signalbox_sweeper;
 create function question_waiting(row_limit integer) returns table (questions bigint, oldest timestamptz)
     language sql stable security definer set search_path = public, pg_temp as $$
     select count(*), min(q.created_at)
-    from (select q.created_at from public.question q where q.state = 'open' order by q.created_at limit row_limit) q
+    from (select q.created_at from public.question q where q.ended_at is null order by q.created_at limit row_limit) q
 $$;
 alter function question_waiting(integer) owner to signalbox_sweeper;
 revoke all on function question_waiting(integer) from public;

@@ -79,7 +79,7 @@ grant update (agent_id) on notification to signalbox_orchestrator;
 
 -- The next sessions with a queue, and whether one of their first items is older than this: the first ones are the oldest, but for
 -- steers and edits. No index by age, which every notification would pay for.
-create function item_overdue(after_account text, after_session uuid, age_s double precision, row_limit integer)
+create function item_overdue(after_account text, after_session uuid, age_s integer, row_limit integer)
     returns table (account_id text, session_id uuid, is_overdue boolean)
     language sql stable security definer set search_path = public, pg_temp as $$
     with recursive head (account_id, session_id, number) as (
@@ -102,6 +102,6 @@ create function item_overdue(after_account text, after_session uuid, age_s doubl
                 order by n.position limit 20) f) < now() - age_s * interval '1 second'
     from head h order by h.number
 $$;
-alter function item_overdue(text, uuid, double precision, integer) owner to signalbox_sweeper;
-revoke all on function item_overdue(text, uuid, double precision, integer) from public;
-grant execute on function item_overdue(text, uuid, double precision, integer) to signalbox_delivery;
+alter function item_overdue(text, uuid, integer, integer) owner to signalbox_sweeper;
+revoke all on function item_overdue(text, uuid, integer, integer) from public;
+grant execute on function item_overdue(text, uuid, integer, integer) to signalbox_delivery;

@@ -1,7 +1,6 @@
 //! Closes sessions and gives every waiting item its outcome. The rule is in `verdict.rs`, pure; the writes are here.
 //!
-//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items, then the
-//! questions, then the timers. Items
+//! Lock order: the closer holds its task or agent row, then locks the session rows by id, then the waiting items. Items
 //! of a task may wait in a session that stays open (`session_scope = agent`): that session is locked too, since a
 //! caller must lock the session before it takes an item off its queue. The resolver locks session rows and then inserts
 //! items, so the second of the two sees the first one's writes: an item is either judged here, or finds its session
@@ -14,7 +13,7 @@ use contracts::{
     session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
+    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
     StopThen, TASK_CLOSED, TaskId, TurnId,
 };
 use sea_orm::{FromQueryResult, Value};
@@ -27,10 +26,8 @@ use super::{
 use crate::{
     Setting, StorageError, Tx,
     outbox::{Owned, outbox_insert},
-    question::{self, Ending, QuestionRow, rows_end_of},
     setting::fresh_id,
     statement::column,
-    timer::{self, timers_clear},
 };
 
 /// The reason for an agent that was removed.
@@ -80,8 +77,6 @@ pub(crate) struct Closed {
     pub stopping: usize,
     pub cancelled: Vec<NotificationId>,
     pub carried: Vec<NotificationId>,
-    /// The questions that ended with it.
-    pub questions: Vec<QuestionRow>,
     pub messages: Vec<Owned>,
 }
 
@@ -350,25 +345,6 @@ pub(crate) async fn close(
             outbox_insert(tx, told.collect()).await?;
         }
     }
-    let ending = match scope {
-        Scope::Task(_) => Ending::Cancelled { reason: TASK_CLOSED },
-        Scope::Agent(_) => Ending::Withdrawn {
-            by: &Actor::system(),
-            reason: Some(AGENT_REMOVED),
-            is_asker: true,
-        },
-    };
-    let asked = match scope {
-        Scope::Task(task) => question::Scope::Task(task),
-        Scope::Agent(agent) => question::Scope::Agent(agent),
-    };
-    let (questions, told) = rows_end_of(tx, account, asked, &ending, setting).await?;
-    messages.extend(told);
-    let timers = match scope {
-        Scope::Task(task) => timer::Scope::Task(task),
-        Scope::Agent(agent) => timer::Scope::Agent(agent),
-    };
-    messages.extend(timers_clear(tx, account, timers, cancel_reason(scope), setting).await?);
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
@@ -384,7 +360,6 @@ pub(crate) async fn close(
         carried: moving.iter().chain(&judged.staying).filter_map(parse).collect(),
         sessions: sessions.into_iter().map(|row| row.session).collect(),
         stopping: stops.len(),
-        questions,
         messages,
     })
 }

@@ -30,12 +30,12 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::{
+    plan::{plan_end, task_lock},
+    stage::stage_end,
+};
 use crate::{
     Setting, StorageError, Tx,
-    lifecycle::{
-        plan::{plan_end, task_lock},
-        stage::stage_end,
-    },
     outbox::Owned,
     session::{
         item_enter::{Entered, NewEntry, item_enter},
