@@ -69,7 +69,8 @@ pub enum StagesNotSet {
 
 /// Relies on the primary key.
 pub const STAGES_OF: &str = "
-    select name, audience, passed_at, question from task_stage where account_id = $1 and task_id = $2 order by ordinal";
+    select name, audience, passed_at, question from task_stage where account_id = $1 and task_id = $2
+    order by account_id, task_id, ordinal";
 
 /// The stages of a task, in their order.
 pub async fn stages_of(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Vec<StageRow>, StorageError> {
@@ -101,10 +102,12 @@ const STAGES_INSERT: &str = "
     insert into task_stage (account_id, task_id, ordinal, name, audience, passed_at, question)
     select $1, $2, s.ordinal, s.name, string_to_array(s.audience, ' '), nullif(s.passed_at, 'epoch'::timestamptz), nullif(s.question, '00000000-0000-0000-0000-000000000000')
     from unnest($3::integer[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[]) as s (ordinal, name, audience, passed_at, question)";
-/// Relies on the primary keys.
+/// Relies on the primary keys, of which the order of stages is requested.
 pub const STAGES_COUNT: &str = "
     update task t set stages = c.stages
-    from (select count(*)::integer as stages from task_stage s where s.account_id = $1 and s.task_id = $2 and s.passed_at is null) c
+    from (select count(*)::integer as stages from (
+              select from task_stage s where s.account_id = $1 and s.task_id = $2 and s.passed_at is null
+              order by s.account_id, s.task_id, s.ordinal offset 0) s) c
     where t.account_id = $1 and t.id = $2";
 
 /// Gives a task these stages, in this order. A stage that was passed stays passed, by its name.
