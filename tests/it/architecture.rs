@@ -160,13 +160,16 @@ const EXEMPT: &[&str] = &[
 /// Tests that plant a state by updating or deleting existing rows. They insert rows with `testkit::rows`.
 const PLANTED: &[&str] = &[
     "services/delivery/tests/it/brakes.rs",
+    "services/delivery/tests/it/breaker.rs",
     "services/delivery/tests/it/claims.rs",
     "services/delivery/tests/it/fairness.rs",
     "services/delivery/tests/it/impossible.rs",
     "services/delivery/tests/it/interrupted.rs",
+    "services/delivery/tests/it/no_progress.rs",
     "services/delivery/tests/it/policies.rs",
     "services/delivery/tests/it/twins.rs",
     "services/orchestrator/tests/it/notifications.rs",
+    "services/orchestrator/tests/it/providers.rs",
     "services/orchestrator/tests/it/queue.rs",
     "services/orchestrator/tests/it/stages.rs",
     "services/orchestrator/tests/it/twins.rs",
@@ -193,6 +196,7 @@ const PLANTED: &[&str] = &[
     "tests/it/walls/listed.rs",
     "tests/it/walls/mod.rs",
     "tests/it/walls/scratch.rs",
+    "tests/it/walls/walk.rs",
 ];
 
 /// Each verb with the table after it. Blanks, line ends and the joints of a `concat!` may stand between them.

@@ -42,8 +42,8 @@ section! {
         pub breaker_open_ms_max: Millis = Millis::new(900_000),
         /// How long one turn has the probe.
         pub breaker_probe_ms_max: Millis = Millis::new(120_000),
-        /// Turns in a row without progress, for the same reason, after which a session is parked until a person acts: within
-        /// the window, and at any pace where agents cause them themselves.
+        /// Turns in a row without progress, that agents, timers or recovery cause for the same reason, after which a session is
+        /// parked until a person acts: within the window, and at any pace.
         pub no_progress_turns_max: Count = Count::new(8),
         pub no_progress_window_ms: Millis = Millis::new(3_600_000),
         pub no_progress_self_turns_max: Count = Count::new(20),

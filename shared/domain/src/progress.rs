@@ -1,4 +1,6 @@
-//! Turns without progress: an agent that is woken again and again for the same reason, and changes nothing, goes round. Pure.
+//! Turns without progress: an agent that agents, timers or recovery wake again and again for the same reason, and that changes
+//! nothing, goes round. What comes from outside is news, however often it comes: a service may send as many notifications as it
+//! likes. Pure.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -35,7 +37,7 @@ impl Wake {
         self.kind == HEARTBEAT
     }
 
-    /// Agents, timers and recovery cause it: nobody outside keeps it going.
+    /// Agents, timers or recovery cause it: nobody outside keeps it going.
     fn is_self_caused(&self) -> bool {
         self.sender == ActorKind::Agent || SELF_CAUSED.contains(&&*self.kind)
     }
@@ -75,7 +77,7 @@ pub struct ProgressLimits {
     /// So many turns within the window.
     pub turns_max: i32,
     pub window: Duration,
-    /// So many at any pace, if the agents cause them themselves.
+    /// So many at any pace.
     pub self_turns_max: i32,
 }
 
@@ -90,17 +92,18 @@ pub struct Deeds {
 
 impl Streak {
     /// After a finished turn.
-    pub fn after(&self, wake: &Wake, deeds: Deeds, now: OffsetDateTime, limits: &ProgressLimits) -> Streak {
+    pub fn after(&self, wake: &Wake, deeds: Deeds, now: OffsetDateTime) -> Streak {
         if wake.is_from_person() || deeds.progressed {
             return Streak::default();
         }
         if wake.is_heartbeat() && deeds.no_reply {
             return self.clone();
         }
+        if !wake.is_self_caused() {
+            return Streak::default();
+        }
         let key = wake.to_string();
-        // What comes from outside only counts while it comes fast.
-        let is_slow = !wake.is_self_caused() && self.since.is_none_or(|since| now - since > limits.window);
-        match self.key.as_ref() == Some(&key) && !is_slow {
+        match self.key.as_ref() == Some(&key) {
             true => Streak {
                 turns: self.turns.saturating_add(1),
                 ..self.clone()
@@ -115,13 +118,8 @@ impl Streak {
 
     /// Whether no further turn starts for the item that would be its first.
     pub fn keeps(&self, wake: &Wake, now: OffsetDateTime, limits: &ProgressLimits) -> bool {
-        let last: Option<Wake> = self.key.as_ref().and_then(|key| key.parse().ok());
-        let (Some(last), Some(since)) = (last, self.since) else {
-            return false;
-        };
-        let goes_fast = self.turns >= limits.turns_max && now - since <= limits.window;
-        let goes_on = self.turns >= limits.self_turns_max && last.is_self_caused();
-        !wake.is_from_person() && (goes_fast || goes_on)
+        let goes_fast = |since: OffsetDateTime| self.turns >= limits.turns_max && now - since <= limits.window;
+        !wake.is_from_person() && (self.turns >= limits.self_turns_max || self.since.is_some_and(goes_fast))
     }
 }
 
@@ -160,7 +158,7 @@ mod tests {
     fn check(turns: &[(i64, &Wake, Deeds)], count: i32, keeps: bool) {
         let at = |second| NOW + time::Duration::seconds(second);
         let streak = turns.iter().fold(Streak::default(), |streak, (second, wake, deeds)| {
-            streak.after(wake, *deeds, at(*second), &LIMITS)
+            streak.after(wake, *deeds, at(*second))
         });
         assert_eq!(streak.turns, count, "{turns:?}");
         let (last, wake, _) = turns.last().unwrap();
@@ -183,20 +181,39 @@ mod tests {
             no_reply: true,
             ..NOTHING
         };
-        check(&[(0, &ci, NOTHING), (1, &ci, NOTHING)], 2, false);
-        check(&[(0, &ci, NOTHING), (1, &ci, NOTHING), (2, &ci, NOTHING)], 3, true);
-        check(&[(0, &ci, NOTHING), (1, &ci, did), (2, &ci, NOTHING)], 1, false);
-        check(&[(0, &ci, NOTHING), (1, &peer, NOTHING), (2, &ci, NOTHING)], 1, false);
+        check(&[(0, &peer, NOTHING), (1, &peer, NOTHING)], 2, false);
+        check(
+            &[(0, &peer, NOTHING), (1, &peer, NOTHING), (2, &peer, NOTHING)],
+            3,
+            true,
+        );
+        check(&[(0, &peer, quiet), (1, &peer, quiet), (2, &peer, quiet)], 3, true);
+        check(&[(0, &peer, NOTHING), (1, &peer, did), (2, &peer, NOTHING)], 1, false);
+        check(
+            &[(0, &peer, NOTHING), (1, &timer, NOTHING), (2, &peer, NOTHING)],
+            1,
+            false,
+        );
         check(&[(0, &peer, NOTHING), (1, &other, NOTHING)], 1, false);
-        check(&[(0, &ci, NOTHING), (1, &ci, NOTHING), (2, &person, NOTHING)], 0, false);
-        check(&[(0, &beat, NOTHING), (1, &beat, quiet), (2, &beat, quiet)], 1, false);
-        check(&[(0, &ci, quiet), (1, &ci, quiet), (2, &ci, quiet)], 3, true);
-        // From outside, slowly: no loop.
-        let slow = |wake| [0, 50, 100, 150, 200, 250].map(|second| (second, wake, NOTHING));
-        check(&slow(&ci), 2, false);
+        check(
+            &[(0, &peer, NOTHING), (1, &peer, NOTHING), (2, &person, NOTHING)],
+            0,
+            false,
+        );
+        check(&[(0, &peer, NOTHING), (1, &peer, NOTHING), (2, &ci, NOTHING)], 0, false);
+        check(&[(0, &peer, NOTHING), (1, &beat, quiet), (2, &peer, NOTHING)], 2, false);
+        check(
+            &[(0, &peer, NOTHING), (1, &beat, NOTHING), (2, &peer, NOTHING)],
+            1,
+            false,
+        );
+        // From outside: news, however much.
+        check(&[0, 1, 2, 3, 4, 5].map(|second| (second, &ci, NOTHING)), 0, false);
+        // At any pace, if nobody outside keeps it going.
+        let slow = |wake| [0, 50, 100, 150, 200].map(|second| (second, wake, NOTHING));
         check(&slow(&peer)[..4], 4, false);
-        check(&slow(&peer)[..5], 5, true);
-        check(&slow(&timer)[..5], 5, true);
+        check(&slow(&peer), 5, true);
+        check(&slow(&timer), 5, true);
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Database {
             let begun = recorded.begun.work.len();
             // A run that may still grow is left to a claim: the real transaction begins again without going on.
             if goes_on {
-                let rested = decided.rested(Changed::default(), &settings.delivery);
+                let rested = decided.rested(Changed::default());
                 self.start(&rested, going_on.1, settings, bug, &mut recorded.begun);
                 recorded.begun.parked.clear();
             }

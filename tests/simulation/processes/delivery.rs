@@ -12,6 +12,7 @@ use delivery::{
         work::Work,
     },
 };
+use domain::Gate;
 use uuid::Uuid;
 
 use super::{Act, Process};
@@ -175,7 +176,9 @@ impl World {
             return;
         }
         let opened = self.database.settle_breakers();
-        self.counts.unparked += opened.len() as u64;
+        self.note("unparked", [p as u64, opened.len() as u64], || {
+            format!("process {p} opens {opened:?}")
+        });
         let names = self.database.neglected();
         self.note("swept", [p as u64, names.len() as u64], || {
             format!("process {p} finds {names:?}")
@@ -209,7 +212,9 @@ impl World {
         let claimed = self.database.claim(&names, replica, &self.settings, self.bug);
         self.counts.turns += claimed.started.len() as u64;
         self.counts.runs += runs(&claimed);
-        self.counts.collecting += claimed.parked.len() as u64;
+        let parked_by = |gate| claimed.parked.iter().filter(|park| park.gate == gate).count() as u64;
+        self.counts.collecting += parked_by(Gate::Collect);
+        self.counts.without_provider += parked_by(Gate::Provider);
         self.counts.resumed += claimed.resumed.len() as u64;
         self.note(
             "claimed",

@@ -116,7 +116,7 @@ pub(super) fn change(
             change.turn.usage = total(&work.journal, *usage);
             change.turn.error.clone_from(note);
             change.turn.late = *late;
-            change.streak(work, session, now, config);
+            change.streak(work, session, now);
             change.items = vec![items(work, NotificationState::Delivered, None)];
         }
         Settled::AwaitTools { round } => change.await_tools(work, round, config),
@@ -184,12 +184,10 @@ impl Change {
     }
 
     /// The session's turns without progress, as if this one made none: the record knows what its tools did.
-    fn streak(&mut self, work: &Work, session: &LockedSession, now: OffsetDateTime, config: &DeliverySettings) {
+    fn streak(&mut self, work: &Work, session: &LockedSession, now: OffsetDateTime) {
         // An older version began the turn.
         let Some(wake) = &work.wake else { return };
-        let streak = session
-            .streak
-            .after(wake, Deeds::default(), now, &config.progress_limits());
+        let streak = session.streak.after(wake, Deeds::default(), now);
         self.session.streak = Some(streak.turns);
         self.session.streak_key = streak.key;
         self.session.streak_since = streak.since;

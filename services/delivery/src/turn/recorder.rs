@@ -271,7 +271,7 @@ impl Recorder {
         let rested = decided
             .iter()
             .filter(|(decided, _)| decided.change.session.goes_on)
-            .map(|(decided, changed)| decided.rested(*changed, &self.starter.config));
+            .map(|(decided, changed)| decided.rested(*changed));
         let mut starting = self
             .starter
             .start(tx, rested.collect(), replica, &mut Holds::default())
@@ -377,14 +377,14 @@ fn expected(decided: &[Decided<'_>]) -> Written {
 
 impl Decided<'_> {
     /// The session's turns without progress after this one.
-    fn streak(&self, changed: Changed, config: &DeliverySettings) -> Streak {
+    fn streak(&self, changed: Changed) -> Streak {
         let before = &self.session.streak;
         let deeds = Deeds {
             progressed: changed.progressed,
             no_reply: changed.no_reply,
         };
         match (&self.report.work.wake, self.change.session.streak) {
-            (Some(wake), Some(_)) => before.after(wake, deeds, self.now, &config.progress_limits()),
+            (Some(wake), Some(_)) => before.after(wake, deeds, self.now),
             (_, None) | (None, Some(_)) => before.clone(),
         }
     }
@@ -405,9 +405,9 @@ impl Decided<'_> {
     }
 
     /// The session after this record.
-    pub fn rested(&self, changed: Changed, config: &DeliverySettings) -> LockedSession {
+    pub fn rested(&self, changed: Changed) -> LockedSession {
         LockedSession {
-            streak: self.streak(changed, config),
+            streak: self.streak(changed),
             active_turn: None,
             lease_owner: None,
             facts: SessionFacts {

@@ -63,7 +63,7 @@ async fn one_looping_agent_delays_no_other() {
         .unwrap();
     tx.commit().await.unwrap();
     scene.until("n-4", "delivered").await;
-    scene.streak_is("1 test service someone").await;
+    scene.streak_is("0").await;
     running.stop().await;
 }
 
@@ -98,6 +98,21 @@ async fn a_queue_of_one_reason_stops_at_the_bound() {
     assert_eq!(scene.provider.seen().len(), 4);
     let told = "select count(*) from outbox cross join string_to_table(subject, ' ') as s (one) where s.one like '%.session.parked'";
     assert!(scene.world.database.count(told).await <= 1);
+    running.stop().await;
+}
+
+/// What a service sends is news, however much it is.
+#[tokio::test]
+async fn a_service_may_send_as_much_as_it_likes() {
+    let mut scene = Scene::with(|_| Reply::text("noted")).await;
+    scene.world.set("delivery.no_progress_turns_max", 2);
+    scene.world.set("delivery.no_progress_self_turns_max", 3);
+    for n in 1..=8 {
+        scene.from(&format!("n-{n}"), ActorKind::Service).await;
+    }
+    let running = scene.run().await;
+    scene.until("n-8", "delivered").await;
+    scene.streak_is("0").await;
     running.stop().await;
 }
 

@@ -8,31 +8,43 @@ use sea_orm::FromQueryResult;
 use storage::{Database, StorageError, Tx, breaker::breaker_ref, directory::session_parked};
 
 /// Names of providers that are read for an account.
-const PROVIDERS_MAX: i64 = 200;
+const PROVIDERS_MAX: usize = 200;
+/// Agents that one statement reads for them.
+const AGENTS_MAX: i64 = 1_000;
 /// Breakers that are read: more than settings have provider accounts.
 const BREAKERS_MAX: i64 = 1_000;
 /// Sessions that are counted for each.
 const PARKED_MAX: i32 = 10_000;
 
-/// The providers that an account's agents name, one step of the index a name: there may be many agents. Relies on index
-/// agent_provider.
+/// The providers that an account's agents name, after a name: those of so many agents. Relies on index agent_provider, whose order
+/// is requested.
 pub const PROVIDERS_OF: &str = "
-    with recursive named (name, number) as (
-        (select g.provider, 1 from agent g where g.account_id = $1 and g.removed_at is null
-         order by g.account_id, g.provider limit 1)
-        union all
-        select f.provider, n.number + 1
-        from named n
-        cross join lateral (
-            select g.provider from agent g where g.account_id = $1 and g.removed_at is null and g.provider > n.name
-            order by g.account_id, g.provider limit 1) f
-        where n.number < $2
-    )
-    select name from named order by name";
+    select g.provider as name, count(*) as agents from (
+        select g.provider from agent g where g.account_id = $1 and g.removed_at is null and g.provider > $2
+        order by g.account_id, g.provider limit $3) g
+    group by g.provider order by g.provider";
 
 #[derive(FromQueryResult)]
 struct Named {
     name: String,
+    agents: i64,
+}
+
+/// A name that many agents have is passed in one step.
+async fn named(tx: &Tx, account: &AccountId) -> Result<Vec<String>, StorageError> {
+    let mut names: Vec<String> = Vec::new();
+    while names.len() < PROVIDERS_MAX {
+        let after = names.last().cloned().unwrap_or_default();
+        let values = [account.into(), after.into(), AGENTS_MAX.into()];
+        let page: Vec<Named> = tx.rows("list providers", PROVIDERS_OF, values).await?;
+        let agents: i64 = page.iter().map(|named| named.agents).sum();
+        names.extend(page.into_iter().map(|named| named.name));
+        if agents < AGENTS_MAX {
+            break;
+        }
+    }
+    names.truncate(PROVIDERS_MAX);
+    Ok(names)
 }
 
 /// Those whose calls are not made: few. What a provider said is not among it.
@@ -41,12 +53,10 @@ const NOT_CLOSED: &str = "
     from (select * from provider_breaker where state <> 'closed' order by changed_at limit $1) b cross join unnest(b.providers) as p (name)";
 
 pub async fn providers_of(tx: &Tx, account: &AccountId) -> Result<Vec<Provider>, StorageError> {
-    const ATTEMPT: &str = "list providers";
-    let values = [account.into(), PROVIDERS_MAX.into()];
-    let named: Vec<Named> = tx.rows(ATTEMPT, PROVIDERS_OF, values).await?;
-    let waiting: Vec<Provider> = tx.rows(ATTEMPT, NOT_CLOSED, [BREAKERS_MAX.into()]).await?;
+    let waiting = [BREAKERS_MAX.into()];
+    let waiting: Vec<Provider> = tx.rows("list open breakers", NOT_CLOSED, waiting).await?;
     let mut waiting: HashMap<String, Provider> = waiting.into_iter().map(|one| (one.name.clone(), one)).collect();
-    let shown = |Named { name }| {
+    let shown = |name: String| {
         waiting.remove(&name).unwrap_or(Provider {
             name,
             state: BreakerState::Closed.to_string(),
@@ -55,7 +65,7 @@ pub async fn providers_of(tx: &Tx, account: &AccountId) -> Result<Vec<Provider>,
             reset_at: None,
         })
     };
-    Ok(named.into_iter().map(shown).collect())
+    Ok(named(tx, account).await?.into_iter().map(shown).collect())
 }
 
 macro_rules! columns {

@@ -197,7 +197,7 @@ const STATEMENTS: [Planned; 71] = [
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
-    (PROVIDERS_OF, 2, &["agent_provider of the account"]),
+    (PROVIDERS_OF, 3, &["agent_provider of the account"]),
     (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
     (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),
     (queue_edit::ITEMS_MOVE, 3, &["notification_pkey"]),

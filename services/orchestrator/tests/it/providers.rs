@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use storage::breaker::breaker_ref;
+use testkit::rows;
 
 use crate::{
     seed,
@@ -63,6 +64,28 @@ async fn a_tenant_sees_its_own_providers_without_details() {
         };
         assert_eq!(answer.status, 403, "{path} {answer:?}");
     }
+}
+
+#[tokio::test]
+async fn a_provider_of_many_agents_hides_no_other() {
+    let world = world().await;
+    let tenant = world.tenant("acme").await;
+    let many = "(select 'gpt' as provider, generate_series(1, 2500) n union all select 'other', 0) a";
+    rows("agent")
+        .with("account_id", "acme")
+        .set("slug", "'a' || n")
+        .set("provider", "a.provider")
+        .from(many)
+        .insert(&world.test.owner)
+        .await;
+    let answer = world.get(&tenant.member, &tenant.path("/providers")).await;
+    let names: Vec<&Value> = answer.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["name"])
+        .collect();
+    assert_eq!(names, ["gpt", "other"]);
 }
 
 #[tokio::test]

@@ -132,7 +132,7 @@ mod tests {
         );
         assert_eq!(
             of_all(&[]).unwrap(),
-            "no call of any provider has failed in a way that concerns its other calls"
+            "no call of any provider has failed in a way that concerns its other calls\n"
         );
     }
 
