@@ -317,7 +317,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 14] = [
+const LISTS: [(Listing, usize, &str); 16] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
