@@ -118,7 +118,7 @@ async fn listen(world: &World) -> mpsc::UnboundedReceiver<(String, Value)> {
 async fn an_overload_parks_and_keeps_the_model() {
     let refuses = Arc::new(AtomicBool::new(true));
     let mut scene = Scene::with(switched(&refuses, refusal(429, None))).await;
-    scene.world.set("delivery.turns_in_flight_max", 2);
+    scene.world.set("delivery.turns_in_flight_max", 1);
     scene.world.set("delivery.breaker_open_ms", 400);
     scene.world.set("delivery.breaker_open_ms_max", 60_000);
     let mut heard = listen(&scene.world).await;
@@ -126,9 +126,9 @@ async fn an_overload_parks_and_keeps_the_model() {
     let replicas = [scene.run().await, scene.run().await];
     scene.breaker_is("open").await;
     tokio::time::sleep(Duration::from_secs(4)).await;
-    // Two replicas have two calls each in flight when it opens; then probes after 0.4, 0.8, 1.6 seconds.
+    // Five open it, one more may be in flight at the other replica, and probes follow after 0.4, 1.2 and 2.8 seconds.
     let calls = scene.provider.seen().len();
-    assert!((5..=13).contains(&calls), "{calls}");
+    assert!((6..10).contains(&calls), "{calls}");
     let untouched = "select count(*) from notification where state in ('queued', 'running')";
     assert_eq!(scene.world.database.count(untouched).await, 30, "nothing failed");
     assert_eq!(scene.row("class").await, "rate_limited");
