@@ -1630,24 +1630,24 @@ begin
     for one in select name, replace(name, '-', '_') as suffix, messages, events, reads from (values
         ('resolver',
          array['session.resolved', 'session.stop_requested'],
-         array['task.created', 'notification.refused', 'session.opened', 'session.released', 'message.died'],
+         array['task.created', 'notification.refused', 'notification.cancelled', 'session.opened', 'session.released', 'message.died'],
          $reads$split_part(subject, '.', 2) = 'partition' and split_part(subject, '.', 5) <> '' and split_part(subject, '.', 6) = ''$reads$),
         ('delivery',
-         array['session.resolved', 'tool.requested'],
+         array['session.resolved', 'tool.requested', 'tool.approved'],
          array['turn.started', 'turn.finished', 'message.posted', 'notification.cancelled', 'notification.failed',
                'session.parked', 'session.released', 'provider.session_mismatched', 'provider.opened', 'provider.probing',
-               'provider.closed', 'question.withdrawn', 'message.died'],
+               'provider.closed', 'question.withdrawn', 'recovery.changed', 'task.needs_person', 'message.died'],
          $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) in
              ('session.resolved', 'session.closed', 'session.stop_requested', 'tool.finished')
              and split_part(subject, '.', 4) <> ''$reads$),
         ('tool-gateway',
-         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.finished'],
+         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.approved', 'tool.finished'],
          array['task.status_changed', 'task.changed', 'message.posted', 'notification.cancelled', 'session.opened', 'session.closed',
                'session.released', 'question.opened', 'question.answered', 'question.withdrawn', 'question.cancelled',
                'timer.changed', 'recovery.changed', 'message.died'],
-         $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) = 'tool.requested' and split_part(subject, '.', 4) <> ''$reads$),
+         $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) in ('tool.requested', 'tool.approved') and split_part(subject, '.', 4) <> ''$reads$),
         ('orchestrator',
-         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.requested', 'tool.finished'],
+         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.requested', 'tool.approved', 'tool.finished'],
          array['turn.finished', 'task.created', 'task.status_changed', 'task.changed', 'task.stalled', 'task.needs_person',
                'message.posted', 'notification.cancelled', 'session.opened', 'session.closed', 'session.released',
                'session.lease_released', 'queue.changed', 'hold.changed', 'question.opened', 'question.answered',
@@ -1740,3 +1740,368 @@ create or replace function notification_waiting(after_account text, after_sessio
     left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
     order by h.number
 $$;
+
+-- == 0032_questions -----------------------------------------------------------
+
+-- Questions: what a person, an agent or a rule is asked and answers once. Plans that await approval are questions.
+create table question (
+    account_id      text not null references account,
+    id              uuid not null,
+    -- question, plan, review or tool
+    kind            text not null,
+    -- open, answered, withdrawn, lapsed or cancelled
+    state           text not null default 'open',
+    -- as it is compared
+    task_id         text,
+    -- who asks: its session with its kind, and the agent, turn and tool call
+    session_id      uuid,
+    session_kind    text,
+    generation      integer,
+    agent_id        uuid,
+    turn_id         uuid,
+    tool_call       uuid,
+    title           text not null,
+    body            text not null,
+    -- [{id, label}]
+    options         jsonb not null default '[]',
+    multiple        boolean not null default false,
+    free_text       boolean not null default true,
+    -- who is asked
+    audience        text[] not null,
+    created_at      timestamptz not null default now(),
+    lapse_at        timestamptz,
+    -- of kind tool: the call as it was recorded
+    tool            text,
+    arguments       text,
+    arguments_hash  bytea,
+    schema_hash     bytea,
+    -- of kind plan: from 1, within its task
+    plan_revision   integer,
+    -- of kind review: the stage, and the number of the executor's last turn
+    stage           text,
+    executor_turn   bigint,
+    verdict         text,
+    -- {options, text}
+    answer          jsonb,
+    -- who answered or withdrew it
+    ended_by_kind   text,
+    ended_by_id     text,
+    ended_by_name   text,
+    ended_by_via    text,
+    ended_at        timestamptz,
+    reason          text,
+    -- the item that told the asker
+    notification_id text,
+    primary key (account_id, id)
+);
+create unique index question_call on question (account_id, tool_call) where tool_call is not null;
+create unique index question_plan on question (account_id, task_id, plan_revision) where plan_revision is not null;
+-- One open plan and one open review of a task.
+create unique index question_decision on question (account_id, task_id, kind) where kind in ('plan', 'review') and state = 'open';
+create index question_notification on question (account_id, notification_id) where notification_id is not null;
+-- Open ones: of a task, of a session, of an agent, of a turn.
+create index question_of_task on question (account_id, task_id) where state = 'open' and task_id is not null;
+create index question_of_session on question (account_id, session_id) where state = 'open' and session_id is not null;
+create index question_of_agent on question (account_id, agent_id) where state = 'open' and agent_id is not null;
+create index question_waiting on question (created_at) where ended_at is null;
+create index question_ended on question (account_id, ended_at) where ended_at is not null;
+alter table question enable row level security;
+alter table question force row level security;
+create policy tenant on question
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select on question to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
+grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
+    on question to signalbox_tool_gateway, signalbox_orchestrator;
+grant delete on question to signalbox_orchestrator;
+
+-- How many questions are open, at most so many, and since when the oldest.
+create policy sweep on question for select to signalbox_sweeper using (true);
+grant select (ended_at, created_at) on question to signalbox_sweeper;
+create function question_waiting(row_limit integer) returns table (questions bigint, oldest timestamptz)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select count(*), min(q.created_at)
+    from (select q.created_at from public.question q where q.ended_at is null order by q.created_at limit row_limit) q
+$$;
+alter function question_waiting(integer) owner to signalbox_sweeper;
+revoke all on function question_waiting(integer) from public;
+grant execute on function question_waiting(integer) to signalbox_orchestrator;
+
+-- Whether the newest plan since the task was last opened is approved.
+alter table task add column plan_approved boolean not null default false;
+
+-- An answer for a conversation without an open generation is sent to the resolver.
+grant select, insert on accepted_notification to signalbox_tool_gateway;
+
+-- == 0033_timers --------------------------------------------------------------
+
+-- Timers: what happens once, at a time. A timer that waits is fired in the transaction that does what it is for, or it is cleared.
+create table timer (
+    account_id      text not null references account,
+    id              uuid not null,
+    -- check_later, question_lapse
+    kind            text not null,
+    -- what it is of: no second timer of the kind waits for it
+    key             text not null,
+    due_at          timestamptz not null,
+    task_id         text,
+    -- whose item it becomes
+    session_id      uuid,
+    agent_id        uuid,
+    note            text not null default '',
+    -- what its kind needs
+    payload         jsonb not null default '{}',
+    -- the timer was set in a turn that a timer began, that one too: how many, before it
+    chain           integer not null default 0,
+    -- waiting, fired or cleared
+    state           text not null default 'waiting',
+    created_at      timestamptz not null default now(),
+    -- the item that it became
+    notification_id text,
+    ended_at        timestamptz,
+    -- why it was cleared, or why it could not fire the last time
+    reason          text,
+    primary key (account_id, id)
+);
+create unique index timer_key on timer (account_id, kind, key) where state = 'waiting';
+create index timer_due on timer (due_at) where state = 'waiting';
+create index timer_due_of_account on timer (account_id, due_at, id) where state = 'waiting';
+create index timer_of_task on timer (account_id, task_id) where state = 'waiting';
+create index timer_of_session on timer (account_id, session_id) where state = 'waiting';
+create index timer_of_agent on timer (account_id, agent_id) where state = 'waiting';
+create index timer_item on timer (account_id, notification_id) where notification_id is not null;
+create index timer_listed on timer (account_id, task_id, id) where task_id is not null;
+create index timer_ended on timer (account_id, ended_at) where ended_at is not null;
+alter table timer enable row level security;
+alter table timer force row level security;
+create policy tenant on timer
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert, update, delete on timer to signalbox_orchestrator;
+grant select, insert on timer to signalbox_tool_gateway;
+-- The end of a task clears its timers; so does the end of a turn, with those of its questions.
+grant update (state, ended_at, reason) on timer to signalbox_tool_gateway, signalbox_delivery;
+grant select on timer to signalbox_delivery;
+
+-- The accounts that have due timers. If as many timers are due as are read, one account may have them all: then the accounts
+-- with timers are walked too, a page from `after_account` on.
+create policy sweep on timer for select to signalbox_sweeper using (true);
+grant select (account_id, due_at, state) on timer to signalbox_sweeper;
+create function timer_due(after_account text, row_limit integer) returns table (account_id text, is_due boolean, is_walked boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive oldest as materialized (
+        select t.account_id from public.timer t where t.state = 'waiting' and t.due_at <= now() order by t.due_at limit row_limit
+    ), walk (account_id, number) as (
+        select (select t.account_id from public.timer t where t.state = 'waiting' and t.account_id > after_account
+                order by t.account_id limit 1), 1
+        where (select count(*) from oldest) >= row_limit
+        union all
+        select (select t.account_id from public.timer t where t.state = 'waiting' and t.account_id > w.account_id
+                order by t.account_id limit 1), w.number + 1
+        from walk w where w.account_id is not null and w.number < row_limit
+    )
+    select o.account_id, true, false from (select distinct o.account_id from oldest o) o
+    union all
+    select w.account_id,
+           (select min(t.due_at) from public.timer t where t.account_id = w.account_id and t.state = 'waiting') <= now(), true
+    from walk w where w.account_id is not null
+    order by 3, 1
+$$;
+alter function timer_due(text, integer) owner to signalbox_sweeper;
+revoke all on function timer_due(text, integer) from public;
+grant execute on function timer_due(text, integer) to signalbox_orchestrator;
+
+-- A handover gives what waits to another agent.
+grant update (agent_id) on notification to signalbox_orchestrator;
+
+-- The next sessions with a queue, and whether one of their first items is older than this: the first ones are the oldest, but for
+-- steers and edits. No index by age, which every notification would pay for.
+create function item_overdue(after_account text, after_session uuid, age_s integer, row_limit integer)
+    returns table (account_id text, session_id uuid, is_overdue boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive head (account_id, session_id, number) as (
+        (select n.account_id, n.session_id, 1 from public.notification n
+         where n.state = 'queued' and (n.account_id, n.session_id) > (after_account, after_session)
+         order by n.account_id, n.session_id, n.position limit 1)
+        union all
+        select f.account_id, f.session_id, h.number + 1
+        from head h
+        cross join lateral (
+            select n.account_id, n.session_id from public.notification n
+            where n.state = 'queued' and (n.account_id, n.session_id) > (h.account_id, h.session_id)
+            order by n.account_id, n.session_id, n.position limit 1) f
+        where h.number < row_limit
+    )
+    select h.account_id, h.session_id,
+           (select min(f.created_at) from (
+                select n.created_at from public.notification n
+                where n.account_id = h.account_id and n.session_id = h.session_id and n.state = 'queued'
+                order by n.position limit 20) f) < now() - age_s * interval '1 second'
+    from head h order by h.number
+$$;
+alter function item_overdue(text, uuid, integer, integer) owner to signalbox_sweeper;
+revoke all on function item_overdue(text, uuid, integer, integer) from public;
+grant execute on function item_overdue(text, uuid, integer, integer) to signalbox_delivery;
+
+-- == 0034_policies ------------------------------------------------------------
+
+-- Tool policies: which tools agents see, and whether a call runs, is asked about or is refused. Read only where the account has
+-- any (account.tool_policies).
+create table tool_policy (
+    account_id  text not null references account,
+    id          uuid not null,
+    -- account, agent, task, task_agent (an agent on a task) or session, and its id as compared
+    scope_kind  text not null,
+    scope_id    text not null,
+    -- a tool's name, *, or the beginning of names and *
+    tool        text not null,
+    visible     boolean,
+    -- allow, ask or deny
+    verdict     text,
+    -- who is asked; none: every member
+    audience    text[],
+    -- of the tool that was allowed: it holds for no other schema
+    schema_hash bytea,
+    revision    integer not null default 1,
+    by_kind     text not null,
+    by_id       text not null,
+    by_name     text not null,
+    created_at  timestamptz not null default now(),
+    updated_at  timestamptz not null default now(),
+    primary key (account_id, id)
+);
+create unique index tool_policy_scope on tool_policy (account_id, scope_kind, scope_id, tool);
+alter table tool_policy enable row level security;
+alter table tool_policy force row level security;
+create policy tenant on tool_policy
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select on tool_policy to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+grant insert, update, delete on tool_policy to signalbox_orchestrator;
+
+-- The end of a turn withdraws the approvals that it waits for.
+grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
+    on question to signalbox_delivery;
+
+-- Review stages of tasks: they pass one after the other before a task is done. A move to done looks for them only where the task has
+-- some that are not passed.
+alter table task add column stages integer not null default 0;
+create table task_stage (
+    account_id text not null references account,
+    task_id    text not null,
+    -- from 1
+    ordinal    integer not null,
+    name       text not null,
+    -- who reviews
+    audience   text[] not null,
+    passed_at  timestamptz,
+    -- the review that passed it
+    question   uuid,
+    primary key (account_id, task_id, ordinal)
+);
+create unique index task_stage_name on task_stage (account_id, task_id, name);
+alter table task_stage enable row level security;
+alter table task_stage force row level security;
+create policy tenant on task_stage
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, update on task_stage to signalbox_tool_gateway, signalbox_orchestrator;
+grant insert, delete on task_stage to signalbox_orchestrator;
+grant update (executor_turn) on question to signalbox_tool_gateway, signalbox_orchestrator;
+
+-- == 0035_recovery ------------------------------------------------------------
+
+-- What is done about work that does not move on. The same facts are the same row: its attempts go on counting.
+create table recovery (
+    account_id      text not null references account,
+    id              uuid not null,
+    task_id         text not null,
+    agent_id        uuid,
+    cause           text not null,
+    -- SHA-256 of the facts that would have to change
+    fingerprint     bytea not null,
+    -- open, person or closed
+    state           text not null,
+    attempts        integer not null default 1,
+    -- for a person
+    detail          text not null,
+    -- the item that its agent got
+    notification_id text,
+    -- why it was closed
+    reason          text,
+    since           timestamptz not null,
+    created_at      timestamptz not null default now(),
+    ended_at        timestamptz,
+    foreign key (account_id, task_id) references task
+);
+create unique index recovery_facts on recovery (account_id, task_id, agent_id, cause, fingerprint) nulls not distinct;
+-- those that somebody has to do something about
+create index recovery_open on recovery (account_id, id) where state <> 'closed';
+create index recovery_ended on recovery (account_id, ended_at) where ended_at is not null;
+create index recovery_newest on recovery (account_id, created_at, id);
+alter table recovery add primary key (account_id, id);
+alter table recovery enable row level security;
+alter table recovery force row level security;
+create policy tenant on recovery
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert, update on recovery to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+grant delete on recovery to signalbox_orchestrator;
+
+-- Tasks that an agent may have to move on: the sweep walks them, a share of every account at a time.
+create index task_worked on task (account_id, id) where status in ('assigned', 'pending', 'in_progress');
+create policy sweep on task for select to signalbox_sweeper using (true);
+grant select (account_id, id, status) on task to signalbox_sweeper;
+create policy sweep on recovery for select to signalbox_sweeper using (true);
+grant select (account_id, id, state) on recovery to signalbox_sweeper;
+
+-- A share of every account's tasks that an agent may have to move on, from where the last call ended in the account; and whether nothing
+-- is to be done in their own sessions. Accounts in their order, so many a call. The last of a whole share is where the next round of
+-- the account continues.
+create function task_neglected(after_account text, accounts text[], tasks text[], accounts_max integer, share integer)
+    returns table (account_id text, task_id text, is_last boolean, is_idle boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive asked (account_id, number) as (
+        (select k.account_id, 1 from public.task k
+         where k.status in ('assigned', 'pending', 'in_progress') and k.account_id > after_account
+         order by k.account_id, k.id limit 1)
+        union all
+        select f.account_id, s.number + 1
+        from asked s
+        cross join lateral (
+            select k.account_id from public.task k
+            where k.status in ('assigned', 'pending', 'in_progress') and k.account_id > s.account_id
+            order by k.account_id, k.id limit 1) f
+        where s.number < accounts_max
+    )
+    select s.account_id, k.id, k.number = share, i.is_idle
+    from asked s
+    left join unnest(accounts, tasks) as c (account_id, task_id) on c.account_id = s.account_id
+    cross join lateral (
+        select f.id, row_number() over (order by f.id) as number from (
+            select k.id from public.task k
+            where k.status in ('assigned', 'pending', 'in_progress') and k.account_id = s.account_id and k.id > coalesce(c.task_id, '')
+            order by k.account_id, k.id limit share) f) k
+    cross join lateral (
+        select count(*) = 0 as is_idle from (
+            select from public.session o
+            where o.account_id = s.account_id and o.task_id = k.id and o.kind = 'task' and o.closed_at is null
+              and (o.phase <> 'idle' or o.queued > 0) limit 1) o) i
+    order by s.account_id, k.id
+$$;
+alter function task_neglected(text, text[], text[], integer, integer) owner to signalbox_sweeper;
+revoke all on function task_neglected(text, text[], text[], integer, integer) from public;
+grant execute on function task_neglected(text, text[], text[], integer, integer) to signalbox_orchestrator;
+
+-- A page of the recoveries that are not closed.
+create function recovery_unclosed(after_account text, after_recovery uuid, row_limit integer)
+    returns table (account_id text, recovery_id uuid)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select r.account_id, r.id from public.recovery r
+    where r.state <> 'closed' and (r.account_id, r.id) > (after_account, after_recovery)
+    order by r.account_id, r.id limit row_limit
+$$;
+alter function recovery_unclosed(text, uuid, integer) owner to signalbox_sweeper;
+revoke all on function recovery_unclosed(text, uuid, integer) from public;
+grant execute on function recovery_unclosed(text, uuid, integer) to signalbox_orchestrator;

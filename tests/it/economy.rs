@@ -13,11 +13,12 @@ use crate::house::House;
 const ROLES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
 /// Periodic work is rare here, so that a slow machine does not count more of it.
-const SELDOM: [(&str, &str); 7] = [
+const SELDOM: [(&str, &str); 8] = [
     ("replica.lease_ms", "60000"),
     ("replica.renew_ms", "20000"),
     ("resolver.claim_interval_ms", "20000"),
     ("delivery.sweep_interval_ms", "10000"),
+    ("orchestrator.timer_interval_ms", "10000"),
     ("outbox.sweep_interval_ms", "30000"),
     ("outbox.sweep_age_ms", "30000"),
     ("telemetry.metrics_interval_ms", "60000"),

@@ -114,7 +114,7 @@ pub const POLICIES_VOID: &str = "
             where s.account_id = any (array[w.account_id]) and s.id = n.named and s.closed_at is null) s
         cross join lateral (
             select count(*) as there from agent g
-            where g.account_id = any (array[w.account_id]) and g.id = n.named and g.removed_at is null) g
+            where g.account_id = any (array[w.account_id]) and g.id = n.named and coalesce(g.removed_at, 'infinity') = 'infinity') g
         cross join lateral (
             select count(*) as there from task k
             where k.account_id = any (array[w.account_id]) and k.id = split_part(w.scope_id, '/', 1)

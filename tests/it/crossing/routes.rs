@@ -123,8 +123,9 @@ fn bodies_of(path: &'static str, operation: &Value, schemas: &Value) -> (Vec<Sai
             .map(|(name, schema)| (name.clone(), sample(name, schema, schemas)))
             .collect()
     };
-    // Accepted bodies would have an effect later, so they lack a required field.
-    let is_for_later = operation["responses"].get("202").is_some();
+    // Bodies that are only accepted would have an effect later, so they lack a required field. A tool's call also has an answer.
+    let has = |status: &str| operation["responses"].get(status).is_some();
+    let is_for_later = has("202") && !has("200");
     let least = with(&|name| required.contains(&name) && !is_for_later);
     let whole = with(&|name| !is_for_later || !required.contains(&name));
     let mut bodies = Vec::new();
@@ -251,9 +252,9 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"assignees":["{any}"]}"#,
-            r#"{"assignees":["{any}"],"description":"taken-over","dry_run":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["{any}"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
             r#"{"account_id":"{any}"}"#,
-            r#"{"assignees":["coder"],"description":"taken-over","dry_run":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["coder"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
         ],
     );
     check(

@@ -8,43 +8,29 @@ use sea_orm::FromQueryResult;
 use storage::{Database, StorageError, Tx, breaker::breaker_ref, directory::session_parked};
 
 /// Names of providers that are read for an account.
-const PROVIDERS_MAX: usize = 200;
-/// Agents that one statement reads for them.
-const AGENTS_MAX: i64 = 1_000;
+const PROVIDERS_MAX: i64 = 200;
+/// Agents that are read for them.
+const AGENTS_MAX: i64 = 20_000;
 /// Breakers that are read: more than settings have provider accounts.
 const BREAKERS_MAX: i64 = 1_000;
 /// Sessions that are counted for each.
 const PARKED_MAX: i32 = 10_000;
 
-/// The providers that an account's agents name, after a name: those of so many agents. Relies on index agent_provider, whose order
-/// is requested.
+/// The providers that an account's agents name; of very many agents, the oldest. Relies on agent_pkey, whose order is requested.
 pub const PROVIDERS_OF: &str = "
-    select g.provider as name, count(*) as agents from (
-        select g.provider from agent g where g.account_id = $1 and g.removed_at is null and g.provider > $2
-        order by g.account_id, g.provider limit $3) g
-    group by g.provider order by g.provider";
+    select distinct g.provider as name from (
+        select g.provider, g.removed_at from agent g where g.account_id = $1 order by g.account_id, g.id limit $2) g
+    where g.removed_at is null order by g.provider limit $3";
 
 #[derive(FromQueryResult)]
 struct Named {
     name: String,
-    agents: i64,
 }
 
-/// A name that many agents have is passed in one step.
 async fn named(tx: &Tx, account: &AccountId) -> Result<Vec<String>, StorageError> {
-    let mut names: Vec<String> = Vec::new();
-    while names.len() < PROVIDERS_MAX {
-        let after = names.last().cloned().unwrap_or_default();
-        let values = [account.into(), after.into(), AGENTS_MAX.into()];
-        let page: Vec<Named> = tx.rows("list providers", PROVIDERS_OF, values).await?;
-        let agents: i64 = page.iter().map(|named| named.agents).sum();
-        names.extend(page.into_iter().map(|named| named.name));
-        if agents < AGENTS_MAX {
-            break;
-        }
-    }
-    names.truncate(PROVIDERS_MAX);
-    Ok(names)
+    let values = [account.into(), AGENTS_MAX.into(), PROVIDERS_MAX.into()];
+    let named: Vec<Named> = tx.rows("list providers", PROVIDERS_OF, values).await?;
+    Ok(named.into_iter().map(|named| named.name).collect())
 }
 
 /// Those whose calls are not made: few. What a provider said is not among it.

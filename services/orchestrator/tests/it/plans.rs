@@ -45,7 +45,7 @@ const STATEMENTS: [Planned; 71] = [
     (forget::HOLDS, 3, &["hold_ended of the account"]),
     (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
     (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
-    (lifecycle::stage::REVIEW_OPEN, 2, &["question_review"]),
+    (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
         lifecycle::stage::TURNS_OF_EXECUTORS,
         3,
@@ -197,7 +197,7 @@ const STATEMENTS: [Planned; 71] = [
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
-    (PROVIDERS_OF, 3, &["agent_provider of the account"]),
+    (PROVIDERS_OF, 3, &["agent_pkey of the account"]),
     (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
     (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),
     (queue_edit::ITEMS_MOVE, 3, &["notification_pkey"]),

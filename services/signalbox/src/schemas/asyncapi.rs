@@ -184,6 +184,7 @@ mod tests {
                 "signalbox.session.closed.{account}.{task}",
                 "signalbox.session.stop_requested.{account}.{task}",
                 "signalbox.tool.requested.{account}.{task}",
+                "signalbox.tool.approved.{account}.{task}",
                 "signalbox.tool.finished.{account}.{task}",
                 "signalbox.event.{account}.{task}.{noun}.{fact}",
                 "signalbox.dead.{account}.{task}",

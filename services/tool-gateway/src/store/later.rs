@@ -18,8 +18,10 @@ const LATER_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('timers 
 
 /// Relies on timer_of_session, turn_pkey and timer_item.
 pub const LATER: &str = "
-    select (select count(*) from timer t
-            where t.account_id = $1 and t.session_id = $2 and t.state = 'waiting' and t.kind = 'check_later') as waiting,
+    select (select count(*) from (
+                select t.kind from timer t where t.account_id = $1 and t.session_id = $2 and t.state = 'waiting'
+                order by t.account_id, t.session_id offset 0) t
+            where t.kind = 'check_later') as waiting,
            (select coalesce(sum(b.chain + 1), 0)::integer
             from (select u.account_id, u.notification_ids[1] as item from turn u where u.account_id = $1 and u.id = $3 offset 0) u
             cross join lateral (

@@ -85,7 +85,17 @@ async fn over_http_a_policy_hides_and_denies() {
     // Its turn was offered both.
     assert_eq!(
         names().await,
-        ["task_history", "task_message", "response_request", "no_reply"]
+        [
+            "task_history",
+            "task_message",
+            "response_request",
+            "check_later",
+            "ask_question",
+            "answer_question",
+            "withdraw_question",
+            "submit_plan",
+            "no_reply"
+        ]
     );
     let message = json!({"task_id": "PROJ-7", "body": "b"});
     assert_eq!(post("task_message", message.clone()).await.0, StatusCode::OK);
@@ -98,7 +108,11 @@ async fn over_http_a_policy_hides_and_denies() {
     world
         .run(sqlx::query("update session set active_turn_id = null, phase = 'idle'"))
         .await;
-    assert_eq!(names().await, ["task_history", "response_request", "no_reply"]);
+    let left = names().await;
+    assert!(
+        !left.iter().any(|name| name == "task_message" || name == "task_status"),
+        "{left:?}"
+    );
     let (status, hidden) = post("task_message", message).await;
     assert_eq!(
         (status, &hidden["code"]),
