@@ -31,7 +31,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 57] = [
+const STATEMENTS: [Planned; 58] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -50,6 +50,7 @@ const STATEMENTS: [Planned; 57] = [
     ),
     (timers_fire::TIMERS_MARK, 5, &["timer_pkey"]),
     (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
+    (timer::CLEAR_OF_AGENT_ON, 4, &["timer_of_task", "task_pkey"]),
     (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "task_pkey"]),
     (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),
     (
@@ -231,7 +232,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 14] = [
+const LISTS: [(Listing, usize, &str); 13] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -242,7 +243,6 @@ const LISTS: [(Listing, usize, &str); 14] = [
     (holds::store::LIST, 4, "hold_pkey"),
     (questions::store::LIST, 5, "question_pkey"),
     (timers::store::LIST, 3, "timer_pkey"),
-    (timers::store::LIST_OF_TASK, 3, "timer_listed"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),
