@@ -259,7 +259,7 @@ async fn timers_are_listed_and_cleared_by_who_may() {
     );
 }
 
-/// The time of a question is a timer; it ends the question as nobody's answer, once.
+/// The time of a question is a timer; it ends the question without an answer, once.
 #[tokio::test]
 async fn a_question_lapses_by_its_timer() {
     let (world, tenant, coder) = working().await;
