@@ -187,8 +187,8 @@ mod tests {
     fn a_turn_s_table_has_a_row_a_state() {
         let text = super::turn();
         assert!(text.contains(
-            "\n| calling | calling | calling | awaiting_tools | finished | started | failed | aborted | unknown |\n"
+            "\n| calling | calling | calling | awaiting_tools | finished | — | started | failed | aborted | unknown |\n"
         ));
-        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — | — |\n"));
+        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — | — | — |\n"));
     }
 }
