@@ -1630,7 +1630,7 @@ begin
     for one in select name, replace(name, '-', '_') as suffix, messages, events, reads from (values
         ('resolver',
          array['session.resolved', 'session.stop_requested'],
-         array['task.created', 'notification.refused', 'notification.cancelled', 'session.opened', 'session.released', 'message.died'],
+         array['task.created', 'notification.refused', 'session.opened', 'session.released', 'message.died'],
          $reads$split_part(subject, '.', 2) = 'partition' and split_part(subject, '.', 5) <> '' and split_part(subject, '.', 6) = ''$reads$),
         ('delivery',
          array['session.resolved', 'tool.requested'],
@@ -1666,95 +1666,77 @@ begin
     end loop;
 end $$;
 
--- == 0032_questions -----------------------------------------------------------
+-- == 0031_breaker -------------------------------------------------------------
 
--- Questions: what a person, an agent or a rule is asked and answers once. Plans that await approval are questions.
-create table question (
-    account_id      text not null references account,
-    id              uuid not null,
-    -- question, plan, review or tool
-    kind            text not null,
-    -- open, answered, withdrawn, lapsed or cancelled
-    state           text not null default 'open',
-    -- as it is compared
-    task_id         text,
-    -- who asks: its session with its kind, and the agent, turn and tool call
-    session_id      uuid,
-    session_kind    text,
-    generation      integer,
-    agent_id        uuid,
-    turn_id         uuid,
-    tool_call       uuid,
-    title           text not null,
-    body            text not null,
-    -- [{id, label}]
-    options         jsonb not null default '[]',
-    multiple        boolean not null default false,
-    free_text       boolean not null default true,
-    -- who is asked
-    audience        text[] not null,
-    created_at      timestamptz not null default now(),
-    lapse_at        timestamptz,
-    -- of kind tool: the call as it was recorded
-    tool            text,
-    arguments       text,
-    arguments_hash  bytea,
-    schema_hash     bytea,
-    -- of kind plan: from 1, within its task
-    plan_revision   integer,
-    -- of kind review: the stage, and the number of the executor's last turn
-    stage           text,
-    executor_turn   bigint,
-    verdict         text,
-    -- {options, text}
-    answer          jsonb,
-    -- who answered or withdrew it
-    ended_by_kind   text,
-    ended_by_id     text,
-    ended_by_name   text,
-    ended_by_via    text,
-    ended_at        timestamptz,
-    reason          text,
-    -- the item that told the asker
-    notification_id text,
-    primary key (account_id, id)
+-- The breakers of provider accounts: rows without a tenant. Delivery writes them; the orchestrator shows them, and brings a probe
+-- forward.
+create table provider_breaker (
+    -- the provider account, as the settings name it
+    key         text primary key,
+    -- closed, open or probing
+    state       text not null default 'closed',
+    -- counts openings and closings: a call belongs to the epoch in which it was sent
+    epoch       bigint not null default 0,
+    -- of the failure that opened it, or of the last one counted
+    class       text,
+    -- what the provider said: for operators
+    detail      text,
+    -- in a row, while it is closed, and the time of the first
+    failures    integer not null default 0,
+    window_at   timestamptz,
+    -- stated by the provider
+    reset_at    timestamptz,
+    -- while it is open: when the next turn may try
+    probe_at    timestamptz,
+    -- while it is probing: the turn that tries, and until when
+    probe_turn  uuid,
+    probe_until timestamptz,
+    -- openings in a row
+    opens       integer not null default 0,
+    -- the providers that share the account, as agents name them
+    providers   text[] not null default '{}',
+    -- a sweep still unparks the sessions that waited for it
+    unsettled   boolean not null default false,
+    changed_at  timestamptz not null default now()
 );
-create unique index question_call on question (account_id, tool_call) where tool_call is not null;
-create unique index question_plan on question (account_id, task_id, plan_revision) where plan_revision is not null;
--- One open plan and one open review of a task.
-create unique index question_decision on question (account_id, task_id, kind) where kind in ('plan', 'review') and state = 'open';
-create index question_notification on question (account_id, notification_id) where notification_id is not null;
--- Open ones: of a task, of a session, of an agent, of a turn.
-create index question_of_task on question (account_id, task_id) where state = 'open' and task_id is not null;
-create index question_of_session on question (account_id, session_id) where state = 'open' and session_id is not null;
-create index question_of_agent on question (account_id, agent_id) where state = 'open' and agent_id is not null;
-create index question_waiting on question (created_at) where ended_at is null;
-create index question_ended on question (account_id, ended_at) where ended_at is not null;
-alter table question enable row level security;
-alter table question force row level security;
-create policy tenant on question
-    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
-    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
-grant select on question to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
-grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
-grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
-    on question to signalbox_tool_gateway, signalbox_orchestrator;
-grant delete on question to signalbox_orchestrator;
+grant select, insert, update on provider_breaker to signalbox_delivery;
+grant select, update (probe_at) on provider_breaker to signalbox_orchestrator;
 
--- How many questions are open, at most so many, and since when the oldest.
-create policy sweep on question for select to signalbox_sweeper using (true);
-grant select (ended_at, created_at) on question to signalbox_sweeper;
-create function question_waiting(row_limit integer) returns table (questions bigint, oldest timestamptz)
+-- The providers that an account's agents name.
+create index agent_provider on agent (account_id, provider) where removed_at is null;
+
+-- The sessions of all accounts that something keeps which has no account: a breaker.
+create function session_parked(gate_ref uuid, row_limit integer) returns table (account_id text, session_id uuid)
     language sql stable security definer set search_path = public, pg_temp as $$
-    select count(*), min(q.created_at)
-    from (select q.created_at from public.question q where q.ended_at is null order by q.created_at limit row_limit) q
+    select s.account_id, s.id from public.session s
+    where s.gate_ref = session_parked.gate_ref
+    order by s.gate_ref, s.account_id, s.id limit row_limit
 $$;
-alter function question_waiting(integer) owner to signalbox_sweeper;
-revoke all on function question_waiting(integer) from public;
-grant execute on function question_waiting(integer) to signalbox_orchestrator;
+grant select (gate_ref) on session to signalbox_sweeper;
+alter function session_parked(uuid, integer) owner to signalbox_sweeper;
+revoke all on function session_parked(uuid, integer) from public;
+grant execute on function session_parked(uuid, integer) to signalbox_delivery, signalbox_orchestrator;
 
--- Whether the newest plan since the task was last opened is approved.
-alter table task add column plan_approved boolean not null default false;
-
--- An answer for a conversation without an open generation is sent to the resolver.
-grant select, insert on accepted_notification to signalbox_tool_gateway;
+-- A queue that waits for a person is not late, however old its head is.
+create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
+    returns table (account_id text, session_id uuid, created_at timestamptz)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive head (account_id, session_id, created_at, number) as (
+        (select n.account_id, n.session_id, n.created_at, 1 from public.notification n
+         where n.state = 'queued' and (n.account_id, n.session_id) > (after_account, after_session)
+         order by n.account_id, n.session_id, n.position limit 1)
+        union all
+        select f.account_id, f.session_id, f.created_at, h.number + 1
+        from head h
+        cross join lateral (
+            select n.account_id, n.session_id, n.created_at from public.notification n
+            where n.state = 'queued' and (n.account_id, n.session_id) > (h.account_id, h.session_id)
+            order by n.account_id, n.session_id, n.position limit 1) f
+        where h.number < row_limit
+    )
+    select h.account_id, h.session_id,
+           case when s.gate in ('stopped', 'pause', 'no_progress', 'approval') then now() else h.created_at end
+    from head h
+    left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
+    order by h.number
+$$;

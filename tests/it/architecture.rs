@@ -160,13 +160,18 @@ const EXEMPT: &[&str] = &[
 /// Tests that plant a state by updating or deleting existing rows. They insert rows with `testkit::rows`.
 const PLANTED: &[&str] = &[
     "services/delivery/tests/it/brakes.rs",
+    "services/delivery/tests/it/breaker.rs",
     "services/delivery/tests/it/claims.rs",
     "services/delivery/tests/it/fairness.rs",
     "services/delivery/tests/it/impossible.rs",
     "services/delivery/tests/it/interrupted.rs",
+    "services/delivery/tests/it/no_progress.rs",
+    "services/delivery/tests/it/policies.rs",
     "services/delivery/tests/it/twins.rs",
     "services/orchestrator/tests/it/notifications.rs",
+    "services/orchestrator/tests/it/providers.rs",
     "services/orchestrator/tests/it/queue.rs",
+    "services/orchestrator/tests/it/stages.rs",
     "services/orchestrator/tests/it/twins.rs",
     "services/resolver/tests/it/ids.rs",
     "services/resolver/tests/it/modes.rs",
@@ -175,11 +180,13 @@ const PLANTED: &[&str] = &[
     "services/resolver/tests/it/sessions.rs",
     "services/resolver/tests/it/sweeps.rs",
     "services/resolver/tests/it/twins.rs",
+    "services/tool-gateway/tests/it/asking.rs",
     "services/tool-gateway/tests/it/capability.rs",
     "services/tool-gateway/tests/it/effects.rs",
     "services/tool-gateway/tests/it/http.rs",
     "services/tool-gateway/tests/it/late.rs",
     "services/tool-gateway/tests/it/once.rs",
+    "services/tool-gateway/tests/it/policies.rs",
     "services/tool-gateway/tests/it/questions.rs",
     "services/tool-gateway/tests/it/world.rs",
     "shared/storage/tests/it/attacker.rs",
@@ -189,6 +196,7 @@ const PLANTED: &[&str] = &[
     "tests/it/walls/listed.rs",
     "tests/it/walls/mod.rs",
     "tests/it/walls/scratch.rs",
+    "tests/it/walls/walk.rs",
 ];
 
 /// Each verb with the table after it. Blanks, line ends and the joints of a `concat!` may stand between them.

@@ -79,7 +79,7 @@ impl App {
         Ok(())
     }
 
-    /// The same for messages of a sweep: none is a notification.
+    /// The same for messages of a sweep. Its notifications are few: an agent sets few timers.
     pub async fn commit_free(&self, tx: Tx, messages: Vec<Owned>) -> Result<(), StorageError> {
         let rows = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("orchestrator.change_written").await;

@@ -41,7 +41,7 @@ pub mod decisions {
 /// The statements for many calls, for the test of their plans.
 pub mod statements {
     pub use crate::store::{
-        ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
+        ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
         SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
     };
 }

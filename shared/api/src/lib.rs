@@ -18,12 +18,17 @@ pub mod list;
 pub mod messages;
 pub mod next;
 pub mod notifications;
+pub mod policies;
 pub mod problem;
+pub mod providers;
 pub mod questions;
 pub mod queue;
+pub mod recoveries;
 pub mod sessions;
+pub mod stages;
 pub mod tasks;
 pub mod text;
+pub mod timers;
 pub mod turns;
 
 pub use list::Items;

@@ -1,13 +1,14 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{AgentRef, TaskId, TaskStatus, Timestamp};
+use domain::{AgentRef, QuestionId, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     accounts::nullable,
     agents::AgentName,
+    next::Next,
     questions::{PlanGate, StoredPlanGate},
     text::Text,
 };
@@ -28,6 +29,8 @@ pub struct NewTask {
 pub struct TaskChange {
     /// `done`, `cancelled` and `archived` close the task's sessions. `completed` is read as `done`.
     pub status: Option<TaskStatus>,
+    /// With status `blocked`: who moves it on, and how. If absent, the caller, unless something else moves it on.
+    pub blocked_on: Option<Blocked>,
     pub title: Option<Title>,
     pub description: Option<Description>,
     /// The complete list of assignees.
@@ -36,6 +39,9 @@ pub struct TaskChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PlanGate>")]
     pub plan_gate: Option<Option<PlanGate>>,
+    /// With `done`: pass over the review stages that are not passed. Admins only; it is on record.
+    #[serde(rename = "override")]
+    pub overrides: Option<bool>,
     /// Only say what would follow: the answer has the changed task and the effect of the status, and nothing is changed.
     pub dry_run: Option<bool>,
 }
@@ -53,7 +59,19 @@ pub struct Cancel {
 
 pub type Reason = Text<0, 1024>;
 
-/// The effect of a status on the task's sessions.
+/// Gives a task from one agent to another, with all that waits for the first: its session closes and its turn in progress is ended.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Handover {
+    /// The agent that has the task, by id or slug.
+    pub from: AgentRef,
+    /// The agent that gets it.
+    pub to: AgentRef,
+    /// Only say what would follow; nothing is changed.
+    pub dry_run: Option<bool>,
+}
+
+/// The effect of a status or a handover on the task's sessions.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct StatusEffect {
     /// Turns in progress that are ended.
@@ -67,7 +85,7 @@ pub struct StatusEffect {
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Outcomes {
     pub cancelled: usize,
-    /// They wait in the next generation, or stay where they are.
+    /// They wait in the next generation, or stay where they are; after a handover they wait for the other agent.
     pub carried: usize,
 }
 
@@ -91,6 +109,15 @@ impl TryFrom<Vec<AgentRef>> for Assignees {
     }
 }
 
+/// Who moves a task on while it is blocked, and what that person or agent has to do.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Blocked {
+    /// `user:ID`, `agent:SLUG`, `role:member` or `role:admin`.
+    pub owner: Text<1, 140>,
+    pub action: Text<1, 1024>,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// As its client spelled it.
@@ -105,9 +132,25 @@ pub struct Task {
     pub plan_gate: Option<StoredPlanGate>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// Only in answers to a cancel and to a dry run.
+    /// What moves it next. Absent from answers to changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Next>,
+    /// Who moves it on while it is blocked.
+    #[serde(default)]
+    pub blocked: Option<Blocked>,
+    /// Only in answers to a cancel, to a handover and to a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<StatusEffect>,
+    /// Only in the answer to a change to `done`: a review stage asks first, and the task is in review.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caught: Option<CaughtBy>,
+}
+
+/// The review stage that asks before a task is done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CaughtBy {
+    pub stage: String,
+    pub question_id: QuestionId,
 }
 
 #[cfg(test)]

@@ -13,11 +13,15 @@ string_enum! {
         Paused = "paused",
         /// Its task was cancelled.
         Cancelled = "cancelled",
+        /// Another agent has its task.
+        HandedOver = "handed_over",
     }
 }
 
 /// The reason on items that were cancelled because their task closed.
 pub const TASK_CLOSED: &str = "task closed";
+/// The reason on items that were cancelled because another agent has their task.
+pub const HANDED_OVER: &str = "handed over";
 
 string_enum! {
     /// What happens to the items that wait behind a stopped turn.
@@ -35,6 +39,7 @@ impl StopKind {
         match self {
             StopKind::Stopped | StopKind::Steered | StopKind::Paused => format!("{self}: by {by}"),
             StopKind::Cancelled => TASK_CLOSED.to_owned(),
+            StopKind::HandedOver => HANDED_OVER.to_owned(),
         }
     }
 }

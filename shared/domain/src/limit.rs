@@ -44,6 +44,8 @@ limits! {
     CountOrNone(u32), 0 to 2_147_483_647, "";
     /// A duration in milliseconds, from 1 to a day.
     Millis(u64), 1 to 86_400_000, " of milliseconds";
+    /// A long duration in milliseconds, from 1 to a year.
+    LongMillis(u64), 1 to 31_536_000_000, " of milliseconds";
     /// A duration in hours, from 1 to a hundred years.
     Hours(u64), 1 to 876_000, " of hours";
     /// A duration in days, from 1 to a hundred years.
@@ -70,6 +72,12 @@ impl Millis {
     }
     pub const fn i64(self) -> i64 {
         self.0 as i64
+    }
+}
+
+impl LongMillis {
+    pub const fn duration(self) -> Duration {
+        Duration::from_millis(self.0)
     }
 }
 

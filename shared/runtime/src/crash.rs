@@ -37,6 +37,7 @@ pub const CRASH_POINTS: &[&str] = &[
     "tool_gateway.result_published",
     "orchestrator.change_written",
     "orchestrator.change_committed",
+    "orchestrator.timer_written",
     "outbox.messages_published",
 ];
 

@@ -219,6 +219,54 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "tool_policy",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("scope_kind", "'account'"),
+            ("scope_id", "'acme'"),
+            ("tool", "'*'"),
+            ("by_kind", "'user'"),
+            ("by_id", "'ann'"),
+            ("by_name", "'Ann'"),
+        ],
+    ),
+    (
+        "recovery",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("task_id", "'proj-7'"),
+            ("agent_id", "null"),
+            ("cause", "'stranded'"),
+            ("fingerprint", "''"),
+            ("state", "'person'"),
+            ("detail", "'d'"),
+            ("since", "now()"),
+        ],
+    ),
+    (
+        "timer",
+        "session s",
+        &[
+            ("account_id", "s.account_id"),
+            ("id", "gen_random_uuid()"),
+            ("kind", "'check_later'"),
+            ("key", "gen_random_uuid()"),
+            ("due_at", "now()"),
+            ("task_id", "s.task_id"),
+            ("session_id", "s.id"),
+            ("agent_id", "s.agent_id"),
+            ("note", "'Look at the build.'"),
+            (
+                "payload",
+                "jsonb_build_object('agent', s.agent_id, 'hops', 1, 'of_task', s.task_id is not null)",
+            ),
+        ],
+    ),
+    (
         "question",
         "",
         &[
@@ -291,7 +339,7 @@ pub fn enqueued(account: impl fmt::Display, session: impl fmt::Display) -> Rows 
 
 impl Rows {
     /// A row for each row of a `from` clause, whose columns [`Rows::set`] may use. A clause that begins with `session
-    /// s` (for notifications and turns), `turn t` (calls) or `agent a` (sessions) also sets the columns that follow
+    /// s` (for notifications, turns and timers), `turn t` (calls) or `agent a` (sessions) also sets the columns that follow
     /// from it.
     pub fn from(mut self, from: impl Into<String>) -> Rows {
         self.from = from.into();

@@ -109,6 +109,19 @@ select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('sess
 from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
 update account set holds = 2 where id = '{account}';
 
+-- On a session that has ended: they decide nothing.
+insert into tool_policy (account_id, id, scope_kind, scope_id, tool, verdict, by_kind, by_id, by_name)
+select '{account}', pg_temp.uid('tool_policy/' || t.tool), 'session', pg_temp.uid('session/done')::text, t.tool, 'ask', 'user', '{secret}', '{secret}'
+from (values ('{secret}'), ('task_*')) as t (tool);
+update account set tool_policies = 2 where id = '{account}';
+
+-- A task that was reviewed.
+insert into task_stage (account_id, task_id, ordinal, name, audience, passed_at)
+values ('{account}', 'live-1', 1, '{secret}', '{role:member}', now());
+-- One that a person has to see to, of a task that has other facts by now; and one that was closed.
+insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, reason, since, ended_at)
+select '{account}', pg_temp.uid('recovery/' || r.name), 'live-1', r.cause, '', r.state, '{secret}', r.reason, now(), r.ended_at
+from (values ('open', 'given_up', 'person', null, null), ('over', 'stranded', 'closed', '{secret}', now())) as r (name, cause, state, reason, ended_at);
 -- Two are open: of a session that has ended, and a plan that awaits approval.
 insert into question (account_id, id, kind, state, task_id, session_id, session_kind, generation, agent_id, turn_id, title, body, options,
                       audience, plan_revision, answer, ended_by_kind, ended_by_id, ended_by_name, ended_at, reason, notification_id)
@@ -120,3 +133,11 @@ select '{account}', pg_temp.uid('question/' || q.name), q.kind, case when q.ende
 from (values ('open', 'question', 'done', false), ('plan', 'plan', 'busy', false), ('old', 'question', 'old', true),
              ('older', 'question', 'old', true)) as q (name, kind, session, ended)
 join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/' || q.session);
+
+-- Two wait, of a session that has ended, for a time that does not come.
+insert into timer (account_id, id, kind, key, due_at, task_id, session_id, agent_id, note, payload, state, notification_id, ended_at, reason)
+select '{account}', pg_temp.uid('timer/' || t.name), 'check_later', '{account}-' || t.name, '2999-01-01', s.task_id, s.id, s.agent_id,
+       '{secret}', '{"text": "{secret}"}', case when t.ended then 'fired' else 'waiting' end,
+       case when t.ended then '{account}-delivered' end, case when t.ended then now() end, case when t.ended then '{secret}' end
+from (values ('waits', false), ('other', false), ('old', true), ('older', true)) as t (name, ended)
+join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/done');

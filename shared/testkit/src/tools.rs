@@ -10,6 +10,9 @@ pub fn in_order() -> Vec<ToolDefinition> {
     tools
 }
 
+/// Of arguments of which one is needed, one.
+const CHOSEN: [&str; 1] = ["after_minutes"];
+
 /// Valid arguments of the tool: the required ones, and `also` these. `id` is used for ids; `word` is used if it is one
 /// of the allowed words.
 pub fn arguments(
@@ -28,7 +31,7 @@ pub fn arguments(
         .expect("arguments are an object's fields");
     let arguments: Map<String, Value> = properties
         .iter()
-        .filter(|(argument, _)| is_required(argument) || also(argument))
+        .filter(|(argument, _)| is_required(argument) || CHOSEN.contains(&argument.as_str()) || also(argument))
         .map(|(argument, schema)| {
             let name = tool.id_of(argument).map(|of| id(argument, of));
             (argument.clone(), value(schema, name, word))

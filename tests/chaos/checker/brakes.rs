@@ -85,7 +85,7 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
                 same && row.is_steer() && error.ends_with(&row.sender_id)
             }),
             // No client pauses, and the error of a cancelled task has no name in it.
-            StopKind::Paused | StopKind::Cancelled => false,
+            StopKind::Paused | StopKind::Cancelled | StopKind::HandedOver => false,
         };
         if !is_asked {
             let what = "a turn is stopped only if a stop named it, or something steered it";

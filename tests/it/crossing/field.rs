@@ -64,7 +64,10 @@ impl Field {
             "sessions",
             "dead-letters",
             "holds",
+            "tool-policies",
+            "recoveries",
             "questions",
+            "timers",
             "tasks/LIVE-1/messages",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
@@ -92,7 +95,10 @@ impl Field {
             "/sessions",
             "/dead-letters",
             "/holds",
+            "/tool-policies",
+            "/recoveries",
             "/questions",
+            "/timers",
         ]
         .map(|list| format!("{base}{list}"))
         .into();

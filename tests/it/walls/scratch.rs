@@ -49,6 +49,8 @@ const DIFFERENT: &str = "
         until = until - interval '1000 years' where account_id = '{twin}';
     update session set gate_ref = (select h.id from hold h where h.account_id = '{twin}' order by h.unsettled desc, h.created_at desc limit 1)
     where account_id = '{twin}' and kind = 'system';
+    update timer set due_at = due_at - interval '2000 years', ended_at = ended_at - interval '10 years', note = 'of the twin'
+    where account_id = '{twin}';
     update turn set hops = hops + 7, started_at = started_at - interval '1 day' where account_id = '{twin}';
     update task_assignee t set agent_id = a.id from agent a
     where t.account_id = '{twin}' and t.task_id = 'chat' and a.account_id = '{twin}' and a.slug = '{twin}-reviewer';

@@ -217,6 +217,7 @@ fn told(stopped: &Stopped, marks: &mut Marks) -> ModelText {
         StopKind::Steered => "ended for a newer message",
         StopKind::Paused => "ended by a pause",
         StopKind::Cancelled => "ended with its task",
+        StopKind::HandedOver => "ended, and its task given to another agent,",
     };
     let text = ModelText::default()
         .ours("Note from Signalbox: your previous turn in this conversation was ")

@@ -1,5 +1,7 @@
 //! Sweeps: without input, safe to run twice and from every replica. They find sessions after a lost wake-up or a dead
-//! replica.
+//! replica, and notifications that have waited too long ([`overdue`]).
+
+pub mod overdue;
 
 use std::time::Duration;
 

@@ -136,12 +136,15 @@ async fn what_is_theirs_is_not_found_in_ours() {
             continue;
         }
         let body = match (method.as_str(), pattern) {
+            ("POST", "/api/orgs/{account}/tasks/{task}/handover") => Some(json!({"from": "coder", "to": "reviewer"})),
             ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
             ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
             ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
             ("PUT", pattern) if pattern.ends_with("/queue/order") => {
                 Some(json!({"revision": "0.0.0", "items": ["n-1"]}))
             }
+            ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
+            ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
             ("PATCH", _) => Some(json!({})),
             _ => None,
         };

@@ -3,13 +3,16 @@
 pub(crate) mod cancel;
 pub(crate) mod dead;
 pub(crate) mod demo_agent;
+pub(crate) mod handover;
 pub(crate) mod health;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;
+pub(crate) mod next;
 pub(crate) mod notifications;
 pub(crate) mod notify;
 pub(crate) mod pause;
 pub(crate) mod provider;
+pub(crate) mod providers;
 pub(crate) mod questions;
 pub(crate) mod queue;
 pub(crate) mod release;

@@ -3,11 +3,12 @@
 //! A handler works inside a transaction of one or many calls: its writes and its result are committed together. Before a
 //! handler runs, the session is locked, the caller may use the tool on the task in the arguments, and the arguments match
 //! the schema. The handler checks only what needs its own queries ([`Questions`]). It returns messages for the outbox and
-//! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool that moves a task
+//! publishes nothing. A tool that shares its transaction writes last: after that it cannot fail. A tool with statements of its own
 //! has the transaction alone.
 
 mod answer_question;
 mod ask_question;
+mod check_later;
 mod no_reply;
 mod questions;
 mod response_request;

@@ -161,7 +161,7 @@ fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &s
         setting.root.subject::<NotificationMessage>(running.account, task),
         id.as_str(),
         SOURCE,
-        (running.account, task),
+        (Some(running.account), task),
         &origin,
         Timestamp::from(setting.now),
         &message,

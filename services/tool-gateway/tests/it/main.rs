@@ -1,12 +1,15 @@
 //! The tool-gateway with a real Postgres and a real broker. Requests come over the bus and over HTTP, as delivery and
 //! agents send them. Effects are read from the database and from the bus.
 
+mod asking;
 mod capability;
 mod effects;
 mod history;
 mod http;
 mod late;
+mod later;
 mod once;
 mod plans;
+mod policies;
 mod questions;
 mod world;

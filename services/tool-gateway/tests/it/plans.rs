@@ -13,11 +13,11 @@ use testkit::{
     rows,
 };
 use tool_gateway::statements::{
-    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
+    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
     SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 15] = [
+const STATEMENTS: [Planned; 16] = [
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -38,6 +38,7 @@ const STATEMENTS: [Planned; 15] = [
     (MESSAGES_NEWEST, 5, &["message_thread"]),
     (ACTIVITIES_NEWEST, 3, &["activity_change", "message_thread"]),
     (MESSAGES_INSERT, 10, &[]),
+    (LATER, 3, &["timer_of_session", "turn_pkey", "timer_item"]),
     (CALLS_INSERT, 15, &[]),
     (UNREAD, 3, &["notification_queue", "turn_pkey"]),
     (
@@ -86,7 +87,7 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "turn", "tool_call", "message", "activity"] {
+    for table in ["task", "session", "turn", "tool_call", "message", "activity", "timer"] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off))
             .execute(owner)
@@ -114,6 +115,11 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("actor_name", "U")
             .from("task t"),
         rows("turn").set("id", "s.id").from("session s"),
+        rows("timer").from("session s"),
+        rows("timer")
+            .with("state", "fired")
+            .set("notification_id", "s.id::text")
+            .from("session s"),
         rows("tool_call")
             .set("ordinal", "n")
             .from("turn t, generate_series(1, 3) n"),

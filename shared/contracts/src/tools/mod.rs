@@ -7,6 +7,7 @@
 
 pub mod answer_question;
 pub mod ask_question;
+pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
 pub mod submit_plan;
@@ -15,7 +16,10 @@ pub mod task_message;
 pub mod task_status;
 pub mod withdraw_question;
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 /// The table: a line a tool, in the order in which models see them. Passes the lines to a macro of the caller's.
 #[macro_export]
@@ -26,6 +30,7 @@ macro_rules! each_tool {
             task_status
             task_message
             response_request
+            check_later
             ask_question
             answer_question
             withdraw_question
@@ -106,7 +111,10 @@ pub enum ToolEffect {
     /// It neither changes nor reads anything.
     None,
     Read,
+    /// It writes to Signalbox.
     Write,
+    /// It has effects outside of Signalbox.
+    External,
 }
 
 /// The tasks that a call may name.
@@ -161,6 +169,15 @@ impl Audience {
             Self::Asked => context.is_asked,
         }
     }
+}
+
+/// SHA-256 of a tool's schema: what is approved for one schema is not approved for another.
+pub fn schema_hash(tool: &str) -> &'static [u8] {
+    static HASHES: LazyLock<HashMap<&'static str, Vec<u8>>> = LazyLock::new(|| {
+        let hash = |tool: ToolDefinition| (tool.name, Sha256::digest(tool.parameters.to_string()).to_vec());
+        all().into_iter().map(hash).collect()
+    });
+    HASHES.get(tool).map_or(&[], Vec::as_slice)
 }
 
 /// The tools to offer; the same context gives the same list, byte for byte.
@@ -259,7 +276,7 @@ mod tests {
     const WORDS: [&str; 2] = ["title", "options"];
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
-    /// text as short as a name counts as one, unless it is a word of a list.
+    /// text as short as a name counts as one, unless it is a word of a list or a time.
     #[test]
     fn every_argument_that_can_name_something_is_declared() {
         for tool in all() {
@@ -277,8 +294,9 @@ mod tests {
                     "{of} is {kind}"
                 );
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name =
-                    kind == "string" && value["enum"].is_null() && is_short && !WORDS.contains(&argument.as_str());
+                let is_word =
+                    WORDS.contains(&argument.as_str()) || !value["enum"].is_null() || !value["format"].is_null();
+                let is_name = kind == "string" && is_short && !is_word;
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));

@@ -16,6 +16,7 @@ use crate::{
         Closing,
         sessions_close::{AGENT_REMOVED, ClosedSession, Scope, close},
     },
+    timer::{self, timers_clear},
 };
 
 #[derive(Debug)]
@@ -84,6 +85,8 @@ pub async fn agent_remove(
     for plan in questions.iter().filter(|row| row.kind == QuestionKind::Plan) {
         messages.extend(plan_end(tx, account, plan, &withdrawn, setting).await?);
     }
+    let timers = timer::Scope::Agent(agent);
+    messages.extend(timers_clear(tx, account, timers, AGENT_REMOVED, setting).await?);
     let event = Event::AgentRemoved(AgentRemoved { agent_id: agent, slug });
     messages.push(setting.event(account, None, &agent.to_string(), event));
     Ok(Some(AgentRemoval {

@@ -12,22 +12,28 @@
 //!
 //! Lock order: task, the asker's session, the question.
 
+use std::slice;
+
 use contracts::{
     Outgoing, Timestamp,
     event::{Event, QuestionChanged},
     notification::{NotificationMessage, Refusal, message_id},
     outgoing::Origin,
+    tool::ToolApproved,
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, Audience, Conversation, Gate, Generation, NotificationId, QuestionId,
-    QuestionKind, QuestionState, QueueLimits, SessionId, SessionKind, TaskId, TurnId, Verdict,
+    QuestionKind, QuestionState, QueueLimits, SessionId, SessionKind, TaskId, TimerKind, TurnId, Verdict,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::plan::{plan_end, task_lock};
+use super::{
+    plan::{plan_end, task_lock},
+    stage::stage_end,
+};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -37,17 +43,11 @@ use crate::{
         sessions_park::sessions_look,
     },
     setting::fresh_id,
+    timer::{self, NewTimer, timer_set, timers_clear},
 };
 
 /// The type of the item that tells the asker.
 pub const ANSWER: &str = "answer";
-
-/// A person's answer must reach its agent, whatever else waits. What agents ask each other in a circle ends with the next
-/// question, which is a notification under the usual limit.
-const LIMITS: QueueLimits = QueueLimits {
-    hops_max: u16::MAX,
-    items_max: u32::MAX,
-};
 
 /// An option of a question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -229,7 +229,9 @@ pub struct QuestionRow {
     pub free_text: bool,
     pub audience: Vec<String>,
     pub lapse_at: Option<OffsetDateTime>,
+    pub tool: Option<String>,
     pub arguments_hash: Option<Vec<u8>>,
+    pub schema_hash: Option<Vec<u8>>,
     pub plan_revision: Option<i32>,
     pub stage: Option<String>,
     pub executor_turn: Option<i64>,
@@ -299,7 +301,7 @@ impl QuestionRow {
 macro_rules! columns {
     () => {
         "q.id, q.kind, q.state, k.display_id, q.session_id, q.session_kind, q.agent_id, q.turn_id, q.tool_call, q.title, q.options,
-         q.multiple, q.free_text, q.audience, q.lapse_at, q.arguments_hash, q.plan_revision, q.stage, q.executor_turn, q.verdict,
+         q.multiple, q.free_text, q.audience, q.lapse_at, q.tool, q.arguments_hash, q.schema_hash, q.plan_revision, q.stage, q.executor_turn, q.verdict,
          q.ended_by_kind, q.ended_by_id, q.ended_by_name, q.ended_by_via, q.ended_at, q.reason"
     };
 }
@@ -429,6 +431,9 @@ pub async fn question_open(
         }
     });
     let asked = agents.map(|agent| asked_item(new, id, agent, setting));
+    if let Some(due_at) = new.lapse_at {
+        lapse_set(tx, (new, id), due_at, setting).await?;
+    }
     Ok((id, std::iter::once(event).chain(asked).collect()))
 }
 
@@ -461,7 +466,7 @@ fn asked_item(new: &NewQuestion<'_>, id: QuestionId, agent: AgentId, setting: &S
         setting.root.subject::<NotificationMessage>(new.account, new.task),
         &message_id(new.account, &notification),
         setting.source,
-        (new.account, new.task),
+        (Some(new.account), new.task),
         &origin,
         Timestamp::from(setting.now),
         &message,
@@ -535,8 +540,51 @@ pub const QUESTIONS_END_OF_TASK: &str = end_of!("q.task_id = $2");
 pub const QUESTIONS_END_OF_SESSION: &str = end_of!("q.session_id = $2::uuid");
 /// Relies on question_of_agent.
 pub const QUESTIONS_END_OF_AGENT: &str = end_of!("q.agent_id = $2::uuid");
+/// Relies on question_of_task.
+pub const QUESTIONS_END_OF_AGENT_ON: &str = end_of!("q.agent_id = $2::uuid and q.task_id = $12");
 /// The approvals that a turn waits for. Relies on question_of_session.
 pub const QUESTIONS_END_OF_TURN: &str = end_of!("q.session_id = $2::uuid and q.turn_id = $12 and q.kind = 'tool'");
+
+/// It lapses by a timer.
+async fn lapse_set(
+    tx: &Tx,
+    (new, id): (&NewQuestion<'_>, QuestionId),
+    due_at: OffsetDateTime,
+    setting: &Setting<'_>,
+) -> Result<(), StorageError> {
+    let timer = NewTimer {
+        account: new.account,
+        kind: TimerKind::QuestionLapse,
+        key: &id.to_string(),
+        due_at,
+        task: new.task,
+        session: new.asker.map(|asker| asker.session),
+        agent: new.asker.map(|asker| asker.agent),
+        note: "",
+        payload: serde_json::json!({}),
+        chain: 0,
+    };
+    timer_set(tx, &timer, setting).await.map(|_| ())
+}
+
+/// An ended question lapses no more. The timer that ends it is marked by its firing.
+async fn lapses_clear(
+    tx: &Tx,
+    account: &AccountId,
+    ended: &[QuestionRow],
+    ending: &Ending<'_>,
+    setting: &Setting<'_>,
+) -> Result<(), StorageError> {
+    let lapsing = ended.iter().filter(|row| row.lapse_at.is_some());
+    let keys: Vec<String> = lapsing.map(|row| row.id.to_string()).collect();
+    if keys.is_empty() || matches!(ending, Ending::Lapsed) {
+        return Ok(());
+    }
+    let scope = timer::Scope::Keys(TimerKind::QuestionLapse, &keys);
+    timers_clear(tx, account, scope, "the question has ended", setting)
+        .await
+        .map(|_| ())
+}
 
 /// Whose questions end.
 #[derive(Clone, Copy, Debug)]
@@ -544,6 +592,8 @@ pub enum Scope<'a> {
     Task(&'a TaskId),
     Session(SessionId),
     Agent(AgentId),
+    /// Those of the agent on the task.
+    AgentOn(AgentId, &'a TaskId),
     /// The tool approvals of a turn.
     Turn(SessionId, TurnId),
 }
@@ -591,18 +641,27 @@ pub(crate) async fn rows_end_of(
         Scope::Task(task) => (QUESTIONS_END_OF_TASK, task.key().into()),
         Scope::Session(session) => (QUESTIONS_END_OF_SESSION, session.to_string().into()),
         Scope::Agent(agent) => (QUESTIONS_END_OF_AGENT, agent.to_string().into()),
+        Scope::AgentOn(agent, _) => (QUESTIONS_END_OF_AGENT_ON, agent.to_string().into()),
         Scope::Turn(session, _) => (QUESTIONS_END_OF_TURN, session.to_string().into()),
     };
-    let turn = match scope {
+    let within = match scope {
         Scope::Turn(_, turn) => Some(turn.into()),
+        Scope::AgentOn(_, task) => Some(task.key().into()),
         Scope::Task(_) | Scope::Session(_) | Scope::Agent(_) => None,
     };
     let values = [account.into(), of]
         .into_iter()
         .chain(ending_values(ending, setting))
-        .chain(turn);
+        .chain(within);
     let ended: Vec<QuestionRow> = tx.rows("end questions", sql, values).await?;
-    let messages = ended.iter().map(|row| changed(account, row, ending, setting)).collect();
+    lapses_clear(tx, account, &ended, ending, setting).await?;
+    let told = ended.iter().flat_map(|row| {
+        [
+            Some(changed(account, row, ending, setting)),
+            call_decided(account, row, setting),
+        ]
+    });
+    let messages = told.flatten().collect();
     Ok((ended, messages))
 }
 
@@ -630,7 +689,7 @@ pub async fn question_end(
     if !row.state.is_open() {
         return Ok(Err(NotEnded::Already(Box::new(row))));
     }
-    if row.kind == QuestionKind::Plan
+    if matches!(row.kind, QuestionKind::Plan | QuestionKind::Review)
         && let Some(task) = &row.task
     {
         task_lock(tx, account, task).await?;
@@ -653,11 +712,14 @@ pub async fn question_end(
             None => NotEnded::Missing,
         }));
     }
+    lapses_clear(tx, account, slice::from_ref(&row), ending, setting).await?;
     let mut messages = vec![changed(account, &row, ending, setting)];
+    messages.extend(call_decided(account, &row, setting));
     match row.kind {
         QuestionKind::Plan => messages.extend(plan_end(tx, account, &row, ending, setting).await?),
-        // The caller's effect: the stage, the call.
-        QuestionKind::Question | QuestionKind::Review | QuestionKind::Tool => {}
+        QuestionKind::Review => messages.extend(stage_end(tx, account, &row, ending, setting).await?),
+        // The tool-gateway runs or refuses the call.
+        QuestionKind::Question | QuestionKind::Tool => {}
     }
     if let (Some(conversation), Some(id)) = (told, item) {
         let entry = NewEntry {
@@ -665,7 +727,7 @@ pub async fn question_end(
             task: row.task.as_ref(),
             message: answer_item(&row, ending),
         };
-        let (entered, more) = item_enter(tx, &conversation, entry, &LIMITS, setting).await?;
+        let (entered, more) = item_enter(tx, &conversation, entry, &QueueLimits::OWN, setting).await?;
         match entered {
             Entered::Placed { .. } | Entered::Known(_) | Entered::Sent => messages.extend(more),
             Entered::Refused(refusal) => return Ok(Err(NotEnded::Refused(refusal))),
@@ -681,6 +743,17 @@ pub async fn question_end(
 /// Drawn where it is written, so that no publisher can know it before.
 fn item_id() -> NotificationId {
     NotificationId::parse(&fresh_id().to_string()).expect("a UUID is printable and short")
+}
+
+/// Wakes the call that waits for the answer. It has the record and the question from the database.
+fn call_decided(account: &AccountId, row: &QuestionRow, setting: &Setting<'_>) -> Option<Owned> {
+    let decided = ToolApproved {
+        account: account.clone(),
+        task: row.task.clone(),
+        session_id: row.session_id?,
+        call: row.tool_call.filter(|_| row.kind == QuestionKind::Tool)?,
+    };
+    Some(setting.message(&decided.message_id(), &decided))
 }
 
 /// The event of an ended question.

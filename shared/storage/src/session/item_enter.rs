@@ -8,6 +8,8 @@
 //!
 //! Both ways write the same id and the same content hash: the second finds the first's item.
 
+use std::collections::HashMap;
+
 use contracts::{
     Headers, Outgoing, Timestamp,
     content::ContentHash,
@@ -65,6 +67,116 @@ struct KnownRow {
 pub const ITEM_KNOWN: &str =
     "select content_hash, edited_hash, agent_id, state from notification where account_id = $1 and id = $2";
 
+/// An item of Signalbox's own. Its id is fresh, so nobody has used it.
+#[derive(Clone, Debug)]
+pub struct OwnEntry<'a> {
+    pub conversation: &'a Conversation,
+    pub item: NewEntry<'a>,
+    /// Its cause and hops.
+    pub setting: Setting<'a>,
+}
+
+/// Enters many items of Signalbox's own at once, in their order: as [`item_enter`] does, with as many statements as for one.
+/// Locks the open sessions of all conversations, in the lock order.
+pub async fn items_enter(
+    tx: &Tx,
+    entries: &[OwnEntry<'_>],
+    limits: &QueueLimits,
+) -> Result<(Vec<Entered>, Vec<Owned>), StorageError> {
+    const ATTEMPT: &str = "enter own items";
+    let written: Vec<(NotificationMessage, Result<Notification, Refusal>)> = entries
+        .iter()
+        .map(|entry| parsed(entry.conversation, &entry.item))
+        .collect();
+    let conversations: Vec<&Conversation> = entries.iter().map(|entry| entry.conversation).collect();
+    let found = conversations_lock(tx, &conversations).await?;
+    // As they are after the items before.
+    let mut sessions: HashMap<SessionId, ActiveSession> =
+        found.values().map(|session| (session.id, *session)).collect();
+    let (mut outcomes, mut messages, mut rows, mut arrived) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let content = |n: usize| written[n].1.as_ref().expect("a refused item is not entered");
+    let entering = |n: usize| {
+        let OwnEntry {
+            conversation,
+            item,
+            setting,
+        } = &entries[n];
+        let hash = ContentHash::of(item.task, content(n));
+        Entering {
+            conversation,
+            id: item.id,
+            task: item.task,
+            hash,
+            content: content(n),
+            setting,
+        }
+    };
+    let all: Vec<Option<Entering<'_>>> = (0..entries.len())
+        .map(|n| written[n].1.is_ok().then(|| entering(n)))
+        .collect();
+    for (n, entering) in all.iter().enumerate() {
+        let Some(entering) = entering else {
+            outcomes.push(Entered::Refused(written[n].1.clone().expect_err("it was refused")));
+            continue;
+        };
+        let open = found.get(&n).map(|session| session.id);
+        let session = open.and_then(|id| sessions.get_mut(&id));
+        let origin = &entering.setting.origin;
+        let waiting = session.as_ref().map_or(0, |session| session.queued.unsigned_abs());
+        if let Err(why) = session::admission(origin.hops, &entering.content.sender, waiting, limits) {
+            let refusal = Refusal::inadmissible(why, origin.cause.as_deref());
+            rows.push(NewItem {
+                reason: Some(refusal.to_string()),
+                ..entering.row()
+            });
+            outcomes.push(Entered::Refused(refusal));
+            continue;
+        }
+        let Some(session) = session else {
+            messages.extend(entering.send(tx, &written[n].0).await?.1);
+            outcomes.push(Entered::Sent);
+            continue;
+        };
+        let (row, item) = entering.placed(*session);
+        outcomes.push(Entered::Placed {
+            session: session.id,
+            position: session.queue_tail + 1,
+        });
+        session.queue_tail += 1;
+        session.queued += 1;
+        session.rests = false;
+        session.gate = session.gate.filter(|_| !item.opens());
+        rows.push(row);
+        arrived.push((entering, item));
+    }
+    if items_append(tx, &rows).await? != arrived.len() as u64 {
+        return Err(StorageError::unreadable(ATTEMPT, "an id of ours is used"));
+    }
+    let items: Vec<Arrived<'_>> = arrived.iter().map(|(_, item)| *item).collect();
+    let effects = arrivals_apply(tx, &items).await?;
+    for (entering, item) in &arrived {
+        let wakes = item.session.rests || item.opens() || item.goes_first();
+        messages.extend(wakes.then(|| entering.wake(item.session, item.session.queue_tail + 1)));
+        messages.extend(item.released(entering.setting));
+    }
+    debug_assert!(effects.stops.is_empty(), "an item of ours steers nothing");
+    Ok((outcomes, messages))
+}
+
+/// The message as it is sent, and as it is read: by the same code as every notification, so that both ways apply the same size
+/// limits and compute the same hash.
+fn parsed(conversation: &Conversation, item: &NewEntry<'_>) -> (NotificationMessage, Result<Notification, Refusal>) {
+    let message = NotificationMessage {
+        id: Some(item.id.clone()),
+        agent: Some(conversation.agent.to_string()),
+        agents: Vec::new(),
+        ..item.message.clone()
+    };
+    let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
+    let content = notification::read(&Headers::default(), &payload).map_err(|unreadable| unreadable.refusal);
+    (message, content)
+}
+
 /// Enters an item; returns the messages for the outbox. Locks the conversation's open session: a caller that locks
 /// further sessions follows the lock order of [`super`].
 pub async fn item_enter(
@@ -74,17 +186,10 @@ pub async fn item_enter(
     limits: &QueueLimits,
     setting: &Setting<'_>,
 ) -> Result<(Entered, Vec<Owned>), StorageError> {
-    let message = NotificationMessage {
-        id: Some(item.id.clone()),
-        agent: Some(conversation.agent.to_string()),
-        agents: Vec::new(),
-        ..item.message
-    };
-    // Parsed by the same code as every notification: both ways apply the same size limits and compute the same hash.
-    let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");
-    let content = match notification::read(&Headers::default(), &payload) {
+    let (message, content) = parsed(conversation, &item);
+    let content = match content {
         Ok(content) => content,
-        Err(unreadable) => return Ok((Entered::Refused(unreadable.refusal), Vec::new())),
+        Err(refusal) => return Ok((Entered::Refused(refusal), Vec::new())),
     };
     let entering = Entering {
         conversation,
@@ -157,14 +262,27 @@ impl Entering<'_> {
         }))
     }
 
-    async fn append(&self, tx: &Tx, session: ActiveSession) -> Result<(Entered, Vec<Owned>), StorageError> {
-        let position = session.queue_tail + 1;
+    /// Its row at the end of the session's queue, and what it does besides.
+    fn placed(&self, session: ActiveSession) -> (NewItem<'_>, Arrived<'_>) {
         let mode = self.content.mode();
         let row = NewItem {
-            queued: Some((session.id, position)),
+            queued: Some((session.id, session.queue_tail + 1)),
             joins: mode == QueueMode::Collect && !session.rests,
             ..self.row()
         };
+        let arrived = Arrived {
+            conversation: self.conversation,
+            session,
+            mode,
+            sender: &self.content.sender,
+            task: self.task,
+        };
+        (row, arrived)
+    }
+
+    async fn append(&self, tx: &Tx, session: ActiveSession) -> Result<(Entered, Vec<Owned>), StorageError> {
+        let position = session.queue_tail + 1;
+        let (row, arrived) = self.placed(session);
         if items_append(tx, &[row]).await? == 0 {
             // Another session's transaction wrote the id after the first lookup.
             let known = self.known(tx).await?;
@@ -173,13 +291,6 @@ impl Entering<'_> {
         let entered = Entered::Placed {
             session: session.id,
             position,
-        };
-        let arrived = Arrived {
-            conversation: self.conversation,
-            session,
-            mode,
-            sender: &self.content.sender,
-            task: self.task,
         };
         let effects = arrivals_apply(tx, &[arrived]).await?;
         let wakes = session.rests || !effects.released.is_empty();
@@ -222,7 +333,7 @@ impl Entering<'_> {
             self.setting.root.subject::<NotificationMessage>(account, self.task),
             &message_id(account, self.id),
             self.setting.source,
-            (account, self.task),
+            (Some(account), self.task),
             &self.setting.origin,
             Timestamp::from(self.setting.now),
             message,

@@ -11,13 +11,15 @@
 //! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
 //! | [`arrivals`] | what new items do besides waiting: steers stop turns, items open gates | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_join`](mod@items_join) | gives waiting items to the turn in progress | delivery |
+//! | [`items_expire`](mod@items_expire) | fails items that have waited too long | delivery |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
-//! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait | delivery |
+//! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait, for tools or for its provider | delivery |
 //! | [`turns_record`] | outcome, items, lease | delivery |
 //! | [`sessions_park`] | parks sessions behind a gate, and unparks them | delivery, [`arrivals`], orchestrator |
 //! | [`turn_stop`] | asks the turn in progress to stop | [`arrivals`], orchestrator |
 //! | [`queue_edit`](mod@queue_edit) | changes, withdraws and moves waiting items on request | orchestrator |
+//! | [`session_handover`](mod@session_handover) | moves an agent's part of a task to another agent's session | `handover` |
 //! | [`session_release`](mod@session_release) | takes a lease from its holder | orchestrator |
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
@@ -32,9 +34,11 @@ pub mod item_content;
 pub mod item_enter;
 pub mod items_append;
 pub mod items_append_known;
+pub mod items_expire;
 pub mod items_join;
 pub mod items_refuse;
 pub mod queue_edit;
+pub mod session_handover;
 pub mod session_release;
 pub mod sessions_close;
 pub mod sessions_lock;

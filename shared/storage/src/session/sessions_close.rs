@@ -81,9 +81,9 @@ pub(crate) struct Closed {
 }
 
 #[derive(FromQueryResult)]
-struct SessionRow {
+pub(super) struct SessionRow {
     #[sea_orm(nested)]
-    session: ClosedSession,
+    pub session: ClosedSession,
     task_id: Option<TaskId>,
     /// As its client spelled it: subjects carry this spelling.
     display_id: Option<String>,
@@ -212,11 +212,13 @@ pub const CLOSE: &str = "
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
 
 #[derive(FromQueryResult)]
-struct ItemRow {
-    id: String,
-    session_id: SessionId,
+pub(super) struct ItemRow {
+    pub id: String,
+    pub session_id: SessionId,
     agent_id: AgentId,
+    pub kind: String,
     sender_kind: String,
+    pub sender_id: String,
     reopen: Option<serde_json::Value>,
     created_at: OffsetDateTime,
 }
@@ -224,7 +226,7 @@ struct ItemRow {
 /// Items of the closed sessions, and items of this task in sessions that stay open; all these sessions are locked.
 /// Relies on notification_queue.
 pub const LOCK_ITEMS: &str = "
-    select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
+    select n.id, n.session_id, n.agent_id, n.kind, n.sender_kind, n.sender_id, n.created_at,
            n.metadata -> 'reopen' as reopen
     from (select $1::text as account_id, f.id, f.closes
           from (select unnest($2::uuid[]) as id, true as closes union all select unnest($4::uuid[]), false) f
@@ -238,7 +240,7 @@ pub const LOCK_ITEMS: &str = "
 /// Items whose turn waits for its next attempt. No call is in flight, so they count as waiting, at the head of their
 /// queue. Their turn ends as aborted when it is woken, and does not change them. Relies on the primary keys.
 pub const LOCK_TRIED: &str = "
-    select n.id, n.session_id, n.agent_id, n.sender_kind, n.created_at,
+    select n.id, n.session_id, n.agent_id, n.kind, n.sender_kind, n.sender_id, n.created_at,
            n.metadata -> 'reopen' as reopen
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) order by f.id offset 0) f
     cross join lateral (
@@ -271,10 +273,10 @@ pub const CARRY: &str = "
 
 /// A queue may hold a hundred thousand items, and all of them are judged in one transaction (S3). Items are written in
 /// batches of this size, so that no statement comes near its timeout.
-const ITEMS_MAX: usize = 5_000;
+pub(super) const ITEMS_MAX: usize = 5_000;
 /// The number of cancelled items whose events are returned. Further events are written here and left to the outbox's
 /// sweep, so that the messages of a long queue are not held in memory.
-const EVENTS_MAX: usize = 1_000;
+pub(super) const EVENTS_MAX: usize = 1_000;
 
 /// The `interrupted` flag carries over: the carried items may be the ones that were interrupted.
 const OPEN_NEXT: &str = "
@@ -335,7 +337,7 @@ pub(crate) async fn close(
         let told = items.iter().map(|item| {
             let session = by_id.get(&item.session_id);
             let task = session.and_then(|session| session.task()).or_else(|| scope.task());
-            cancelled_message(account, task.as_ref(), item, scope, setting)
+            cancelled_message((account, task.as_ref()), item, cancel_reason(scope), setting)
         });
         if n == 0 {
             messages.extend(told);
@@ -411,24 +413,28 @@ impl SessionRow {
     }
 }
 
-fn cancelled_message(
-    account: &AccountId,
-    task: Option<&TaskId>,
+pub(super) fn cancelled_message(
+    (account, task): (&AccountId, Option<&TaskId>),
     item: &ItemRow,
-    scope: Scope<'_>,
+    reason: &str,
     setting: &Setting<'_>,
 ) -> Owned {
     let ended = NotificationEnded {
         id: NotificationId::parse(&item.id).ok(),
         agent: Some(item.agent_id.to_string()),
         reason: "cancelled".to_owned(),
-        detail: cancel_reason(scope).to_owned(),
+        detail: reason.to_owned(),
         dead_letter_id: None,
     };
     setting.event(account, task, &item.id, Event::NotificationCancelled(ended))
 }
 
-fn ended_messages(account: &AccountId, row: &SessionRow, reason: CloseReason, setting: &Setting<'_>) -> [Owned; 2] {
+pub(super) fn ended_messages(
+    account: &AccountId,
+    row: &SessionRow,
+    reason: CloseReason,
+    setting: &Setting<'_>,
+) -> [Owned; 2] {
     let (task, closed) = (row.task(), &row.session);
     let message = SessionClosed {
         account: account.clone(),

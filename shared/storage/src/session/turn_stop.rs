@@ -21,7 +21,8 @@ pub struct StopRequest<'a> {
     /// The name of who asks.
     pub by: &'a str,
     pub then: StopThen,
-    /// A steer ends a turn on its own task only, or one without a task if it has none; a cancel those of its task. As its
+    /// A steer ends a turn on its own task only, or one without a task if it has none; a cancel and a handover those of
+    /// its task. As its
     /// client spelled it.
     pub task: Option<&'a TaskId>,
 }
@@ -34,7 +35,7 @@ pub const TURN_STOP: &str = "
         as a (account_id, id, turn_id, kind, by, after, task_id)
     where s.account_id = any (array[a.account_id]) and s.id = a.id
       and case a.turn_id when '00000000-0000-0000-0000-000000000000' then s.active_turn_id is not null else s.active_turn_id = a.turn_id end
-      and (a.kind not in ('steered', 'cancelled') or coalesce((
+      and (a.kind not in ('steered', 'cancelled', 'handed_over') or coalesce((
           select coalesce(t.task_id, '') from turn t where t.account_id = a.account_id and t.id = s.active_turn_id) = a.task_id, false))
     returning s.account_id, s.id, s.key, s.generation, s.stop_turn_id, s.stop_kind";
 
