@@ -87,6 +87,7 @@ const TAKEN: [Taken; 5] = [
             "orchestrator.operator_token",
             "providers.main.api_key",
             "providers.main.model",
+            "providers.main.quota_account",
             "telemetry.log",
             "telemetry.log_file",
             "telemetry.otlp_endpoint",
@@ -214,7 +215,7 @@ fn the_example_is_the_defaults() {
         if services.iter().any(|service| setting.starts_with(service)) {
             continue;
         }
-        let entries = ["main", "default", "openclaw"]
+        let entries = ["main", "default", "openai", "openclaw"]
             .map(|entry| setting.replace("providers.main", &format!("providers.{entry}")));
         assert!(
             named.iter().any(|name| entries.contains(name)),

@@ -62,6 +62,7 @@ fn a_thousand_seeds_keep_every_promise() {
         ("turns of several items", counts.runs),
         ("sessions parked behind a stopped turn", counts.parked),
         ("sessions parked for a run", counts.collecting),
+        ("sessions parked for their provider", counts.without_provider),
         ("gates opened by items", counts.opened),
     ] {
         assert!(count > SEEDS / 100, "only {count} {what} in {SEEDS} seeds");

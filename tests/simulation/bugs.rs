@@ -59,12 +59,14 @@ pub(crate) enum Bug {
     GateUnread,
     /// A request to stop stays when its turn has ended, and counts for the next turn.
     StopKept,
+    /// Every turn that meets an open breaker tries.
+    AllProbe,
     /// The note of a call is not stored before the call is sent.
     NoteNotStored,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 28] = [
+    pub(crate) const ALL: [Bug; 29] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -92,6 +94,7 @@ impl Bug {
         Bug::RunMixesAuthors,
         Bug::GateUnread,
         Bug::StopKept,
+        Bug::AllProbe,
         Bug::NoteNotStored,
     ];
 }

@@ -187,6 +187,7 @@ impl fmt::Display for Many {
             runs,
             parked,
             collecting,
+            without_provider,
             opened,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
@@ -198,7 +199,7 @@ impl fmt::Display for Many {
         writeln!(
             f,
             "{stopped} turns stopped on request, {dropped} calls dropped, {runs} turns of several items; parked: {parked} times behind a \
-             stopped turn, {collecting} for a run; {opened} gates opened by items"
+             stopped turn, {collecting} for a run; {without_provider} for a provider; {opened} gates opened by items"
         )?;
         write!(
             f,
@@ -242,6 +243,7 @@ impl Counts {
         self.runs += other.runs;
         self.parked += other.parked;
         self.collecting += other.collecting;
+        self.without_provider += other.without_provider;
         self.opened += other.opened;
     }
 }

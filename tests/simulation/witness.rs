@@ -1,6 +1,7 @@
-//! Checks the invariants I1 to I11, I18 to I20 and I24 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11, I18 to I20, I23 and I24 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
 
 mod brakes;
+mod breaker;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +56,7 @@ pub(crate) struct Witness {
     /// The last head of a turn, of steers and of all others.
     started: BTreeMap<(SessionId, bool), (i64, NotificationId)>,
     brakes: Brakes,
+    tries: breaker::Tries,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
 }
 
@@ -251,6 +253,7 @@ impl Witness {
     }
 
     pub(crate) fn recorded(&mut self, outcomes: &[Outcome]) {
+        self.tried_out(outcomes);
         for outcome in outcomes {
             if outcome.fence != outcome.session_fence {
                 self.breaks("I4", || {

@@ -69,6 +69,8 @@ pub(crate) struct Counts {
     /// Times that a session was parked behind a stopped turn, and for a run that may still grow.
     pub(crate) parked: u64,
     pub(crate) collecting: u64,
+    /// Sessions parked behind an open breaker.
+    pub(crate) without_provider: u64,
     /// Gates that an item opened.
     pub(crate) opened: u64,
 }

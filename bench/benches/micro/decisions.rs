@@ -129,6 +129,7 @@ fn settle_an_answer(bencher: Bencher) {
         attempts: 1,
         lost_for: Duration::ZERO,
         stop: None,
+        breaker: None,
     };
     let limits = DeliverySettings::default();
     bencher.bench(|| settle(black_box(&outcome), &facts, &limits));

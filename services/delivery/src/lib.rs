@@ -4,10 +4,12 @@
 //! claimed; the claim takes its lease and fence and writes the turn ([`turn`]) with its prompt ([`prompt`]). A driver
 //! of [`providers`] makes the call, with no transaction open. The outcome is recorded in a batch, in one transaction,
 //! under the fence. A reply ends the turn. Tool calls are passed on, and the turn waits in Postgres, without a lease,
-//! until any replica resumes it. A failed call is retried, looked up, or fails the turn.
+//! until any replica resumes it. A failed call is retried, looked up, or fails the turn; where all calls of a provider fail, none
+//! is made ([`breaker`]).
 //!
 //! [`service`] wires the parts; every query is in [`store`].
 
+pub mod breaker;
 pub mod handlers;
 pub mod metrics;
 pub mod prompt;

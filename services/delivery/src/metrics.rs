@@ -2,7 +2,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
-use domain::{Gate, ImpossibleStep, StopKind};
+use domain::{BreakerState, Gate, ImpossibleStep, StopKind};
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Gauge, Histogram},
@@ -67,6 +67,7 @@ pub struct Metrics {
     taken_over: Counter<u64>,
     stopped: Counter<u64>,
     parked: Counter<u64>,
+    breaker: Gauge<u64>,
     queue_age: Gauge<f64>,
     queue_sessions: Gauge<u64>,
 }
@@ -110,6 +111,10 @@ impl Default for Metrics {
                 "signalbox.delivery.parked",
                 "Times that a gate kept a session with queued items from starting, by gate",
             ),
+            breaker: gauge(
+                "signalbox.provider.breaker",
+                "Breaker of a provider account, by key: 0 closed, 1 probing, 2 open; the same at every replica",
+            ),
             queue_age: queue_age
                 .with_description("How long the oldest accepted notification has been queued, over all accounts")
                 .build(),
@@ -144,6 +149,15 @@ impl Metrics {
 
     pub fn parked(&self, gate: Gate) {
         self.parked.add(1, &[KeyValue::new("gate", gate.as_str())]);
+    }
+
+    pub fn breaker(&self, key: &str, state: BreakerState) {
+        let value = match state {
+            BreakerState::Closed => 0,
+            BreakerState::Probing => 1,
+            BreakerState::Open => 2,
+        };
+        self.breaker.record(value, &[KeyValue::new("key", key.to_owned())]);
     }
 
     /// Records the age and size of the queues.

@@ -21,6 +21,7 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::{
+    breaker::{Breakers, sweep::BreakerSweep},
     handlers,
     metrics::Metrics,
     prompt::{MARKS_LABEL, MarkSecret},
@@ -48,7 +49,9 @@ const ALARMS_WAITING_MAX: usize = 4_096;
 /// Starts the service's workers. Returns the address of its health pages.
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Arc<DeliverySettings> = Arc::new(context.settings.section("delivery")?);
-    let drivers = Arc::new(drivers(&context)?);
+    let providers: HashMap<String, ProviderSettings> = context.settings.section("providers")?;
+    let drivers = Arc::new(drivers(&providers)?);
+    let breakers = Arc::new(Breakers::new(context.root().clone(), &providers, &config));
     let replica = context.start_replica(EndsWith::Lease).await?;
     let metrics = Metrics::default();
     let keys = context.settings.envelope.keyring()?;
@@ -64,6 +67,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let starter = Starter {
         config: Arc::clone(&config),
         drivers: Arc::clone(&drivers),
+        breakers: Arc::clone(&breakers),
         profiles: Arc::default(),
         kept: Arc::default(),
         threads: Arc::default(),
@@ -165,6 +169,17 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         .shutdown
         .spawn("delivery claimer", claim(claimer, batched, workers, reports));
     handlers::start(&context, &signals);
+    let breaker_sweep = BreakerSweep {
+        database: context.database.clone(),
+        breakers,
+        outbox: context.outbox.clone(),
+        metrics: metrics.clone(),
+        signals: signals.clone(),
+    };
+    context.shutdown.spawn(
+        "delivery breakers",
+        breaker_sweep.run(config.sweep_interval_ms.duration(), context.shutdown.token()),
+    );
     let sweep = sweeps::neglected(
         context.database.clone(),
         config.sweep_interval_ms.duration(),
@@ -195,16 +210,15 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
 }
 
 /// Builds a driver for each `[providers.{name}]`.
-fn drivers(context: &Context) -> anyhow::Result<HashMap<String, Arc<Driver>>> {
-    let settings: HashMap<String, ProviderSettings> = context.settings.section("providers")?;
-    if settings.is_empty() {
-        warn!("no provider is configured; every turn will fail until [providers.default] is set");
+fn drivers(providers: &HashMap<String, ProviderSettings>) -> anyhow::Result<HashMap<String, Arc<Driver>>> {
+    if providers.is_empty() {
+        warn!("no provider is configured; every session waits until [providers.default] is set");
     }
-    settings
-        .into_iter()
+    providers
+        .iter()
         .map(|(name, settings)| {
-            let driver = Driver::new(&settings).with_context(|| format!("building the driver of provider `{name}`"))?;
-            Ok((name, Arc::new(driver)))
+            let driver = Driver::new(settings).with_context(|| format!("building the driver of provider `{name}`"))?;
+            Ok((name.clone(), Arc::new(driver)))
         })
         .collect()
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use domain::{breaker::BreakerLimits, progress::ProgressLimits};
 use runtime::{
     section,
     settings::{Bytes, Count, LongMillis, Millis},
@@ -30,8 +31,22 @@ section! {
         /// Pause before the next attempt, doubled with every failure.
         pub retry_delay_ms: Millis = Millis::new(1_000),
         pub retry_delay_ms_max: Millis = Millis::new(300_000),
-        /// Pause after a failure that only the operator can fix (a refused credential, an empty quota).
+        /// Pause after a failure that only the operator can fix, if its provider takes calls again meanwhile.
         pub pause_delay_ms: Millis = Millis::new(60_000),
+        /// So many failures of a provider account without a success between, within the window, open its breaker.
+        pub breaker_failures: Count = Count::new(5),
+        pub breaker_window_ms: Millis = Millis::new(60_000),
+        /// How long no call is made then, doubled each time that the probe fails; also after a failure that only the operator
+        /// can fix, at its longest.
+        pub breaker_open_ms: Millis = Millis::new(30_000),
+        pub breaker_open_ms_max: Millis = Millis::new(900_000),
+        /// How long one turn has the probe.
+        pub breaker_probe_ms_max: Millis = Millis::new(120_000),
+        /// Turns in a row without progress, that agents, timers or recovery cause for the same reason, after which a session is
+        /// parked until a person acts: within the window, and at any pace.
+        pub no_progress_turns_max: Count = Count::new(8),
+        pub no_progress_window_ms: Millis = Millis::new(3_600_000),
+        pub no_progress_self_turns_max: Count = Count::new(20),
         /// Interval of lookups in a provider's own record of a lost call.
         pub look_up_delay_ms: Millis = Millis::new(2_000),
         /// How long to look up a call before its outcome counts as unknown.
@@ -62,5 +77,25 @@ section! {
         pub queue_age_ms_max: LongMillis = LongMillis::new(604_800_000),
         /// How long an orderly stop waits for calls in flight.
         pub drain_ms: Millis = Millis::new(10_000),
+    }
+}
+
+impl DeliverySettings {
+    pub fn breaker_limits(&self) -> BreakerLimits {
+        BreakerLimits {
+            failures: self.breaker_failures.i32(),
+            window: self.breaker_window_ms.duration(),
+            open: self.breaker_open_ms.duration(),
+            open_max: self.breaker_open_ms_max.duration(),
+            probe_max: self.breaker_probe_ms_max.duration(),
+        }
+    }
+
+    pub fn progress_limits(&self) -> ProgressLimits {
+        ProgressLimits {
+            turns_max: self.no_progress_turns_max.i32(),
+            window: self.no_progress_window_ms.duration(),
+            self_turns_max: self.no_progress_self_turns_max.i32(),
+        }
     }
 }

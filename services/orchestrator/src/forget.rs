@@ -1,5 +1,5 @@
-//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, ended holds, questions and timers. Idempotent, and safe in several replicas at
-//! once.
+//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, and holds, questions, timers and
+//! recoveries that have ended. Idempotent, and safe in several replicas at once.
 
 use std::time::Duration;
 
@@ -65,13 +65,17 @@ pub const HOLDS: &str = "
     delete from hold where ctid = any (array(
         select ctid from hold where account_id = $1 and released_at < now() - $2 * interval '1 second'
         order by released_at limit $3 for update skip locked))";
-pub const QUESTIONS: &str = "
-    delete from question where ctid = any (array(
-        select ctid from question where account_id = $1 and ended_at < now() - $2 * interval '1 second'
+pub const RECOVERIES: &str = "
+    delete from recovery where ctid = any (array(
+        select ctid from recovery where account_id = $1 and ended_at < now() - $2 * interval '1 second'
         order by ended_at limit $3 for update skip locked))";
 pub const TIMERS: &str = "
     delete from timer where ctid = any (array(
         select ctid from timer where account_id = $1 and ended_at < now() - $2 * interval '1 second'
+        order by ended_at limit $3 for update skip locked))";
+pub const QUESTIONS: &str = "
+    delete from question where ctid = any (array(
+        select ctid from question where account_id = $1 and ended_at < now() - $2 * interval '1 second'
         order by ended_at limit $3 for update skip locked))";
 /// Dead letters are large, so fewer are deleted at a time.
 const LETTERS_PART: u32 = 5;
@@ -90,6 +94,7 @@ async fn forget_of(
         (ACCEPTED, settings.accepted_kept_hours.duration(), 1),
         (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
         (HOLDS, settings.control_kept_days.duration(), 1),
+        (RECOVERIES, settings.control_kept_days.duration(), 1),
         (TIMERS, settings.control_kept_days.duration(), 1),
         (QUESTIONS, settings.control_kept_days.duration(), 1),
     ] {

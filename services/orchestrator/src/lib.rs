@@ -3,8 +3,9 @@
 //! In reading order: [`settings`] (limits), [`app`] (the state of every route), [`route`] (how a route is declared), [`auth`]
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
-//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`messages`],
-//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`timers`], [`holds`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
+//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`messages`],
+//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`providers`], [`timers`], [`recovery`],
+//! [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -30,13 +31,17 @@ pub mod notifications;
 pub mod openapi;
 pub mod paging;
 pub mod permission;
+pub mod policies;
+pub mod providers;
 pub mod questions;
 pub mod queue;
+pub mod recovery;
 pub mod route;
 pub mod routes;
 pub mod service;
 pub mod sessions;
 pub mod settings;
+pub mod stages;
 pub mod tasks;
 pub mod timers;
 pub mod turns;
@@ -54,14 +59,18 @@ pub fn nouns() -> Vec<route::Noun> {
         keys::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
+        stages::noun(),
         messages::http::noun(),
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
         holds::http::noun(),
+        policies::http::noun(),
         queue::http::noun(),
-        questions::http::noun(),
+        recovery::http::noun(),
         timers::http::noun(),
+        questions::http::noun(),
+        providers::http::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),
     ]

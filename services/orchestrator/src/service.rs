@@ -1,5 +1,5 @@
-//! Wiring: the API's server, the consumer of ended turns, the sweeps of expired rows, of holds and of timers, the limits of the outbox, and the watch for
-//! deletions in the broker.
+//! Wiring: the API's server, the consumer of ended turns, the sweeps of expired rows, of holds, of timers and of stalled tasks, the
+//! limits of the outbox, and the watch for deletions in the broker.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, routes::router,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, recovery, routes::router,
     settings::OrchestratorSettings, timers,
 };
 
@@ -37,6 +37,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     shutdown.spawn("shares of the outbox", watch);
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
     shutdown.spawn("holds", holds::sweep::sweep(app.clone(), shutdown.token()));
+    shutdown.spawn("liveness", recovery::sweep::sweep(app.clone(), shutdown.token()));
     shutdown.spawn("timers", timers::sweep::sweep(app.clone(), shutdown.token()));
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
     Ok(context.serve(listen, router(app), context.health()).await?)

@@ -41,8 +41,12 @@ section! {
         pub accepted_kept_hours: Hours = Hours::new(7 * 24),
         /// Retention of dead letters, redriven or not.
         pub dead_letters_kept_days: Days = Days::new(90),
-        /// Retention of holds and timers that have ended.
+        /// Retention of holds, timers and recoveries that have ended.
         pub control_kept_days: Days = Days::new(90),
+        /// How long nothing moves a task on until it counts as stalled.
+        pub stall_after_ms: Millis = Millis::new(10 * 60 * 1000),
+        /// How often stalled tasks are looked for.
+        pub liveness_interval_ms: Millis = Millis::new(60 * 1000),
         pub forget_interval_ms: Millis = Millis::new(10 * 60 * 1000),
         /// How often due timers are looked for.
         pub timer_interval_ms: Millis = Millis::new(1_000),

@@ -71,6 +71,8 @@ pub(crate) enum Command {
     Handover(HandoverArgs),
     /// Show what waits in a session and why, and change it
     Queue(QueueArgs),
+    /// Say what moves a task next
+    Next(NextArgs),
     /// Show what agents ask, and answer it: questions, and plans that await approval
     Questions(QuestionsArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
@@ -83,6 +85,8 @@ pub(crate) enum Command {
     Dead(DeadArgs),
     /// Check a provider's server and the settings that fit it
     Provider(ProviderArgs),
+    /// Show which providers take no calls at the moment, and why; try one at once
+    Providers(ProvidersArgs),
     /// Print the users of the NATS server and what each may do, for its configuration
     NatsUsers,
     /// Write the interface descriptions (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
@@ -428,6 +432,14 @@ pub(crate) struct QueueTurnArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct NextArgs {
+    /// The task's id; without it, all tasks that have not ended
+    pub(crate) task: Option<String>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct QuestionsArgs {
     #[command(flatten)]
@@ -480,7 +492,7 @@ pub(crate) struct QuestionArgs {
 pub(crate) struct QuestionAnswerArgs {
     #[command(flatten)]
     pub(crate) question: QuestionArgs,
-    /// The decision on a plan
+    /// The decision on a plan or a tool call
     #[arg(long, value_name = "approved|changes|denied")]
     pub(crate) verdict: Option<Verdict>,
     /// The id of an option; may be repeated
@@ -489,6 +501,15 @@ pub(crate) struct QuestionAnswerArgs {
     /// The answer in words, or what to change
     #[arg(long, required_unless_present_any = ["verdict", "options"])]
     pub(crate) text: Option<String>,
+    /// To approve a tool call: its arguments hash, as `questions show` prints it
+    #[arg(long, value_name = "HASH")]
+    pub(crate) arguments_hash: Option<String>,
+    /// Review work that its agent went on with after the review was opened
+    #[arg(long)]
+    pub(crate) accept_stale: bool,
+    /// With an approved tool call: do not ask again for this agent, task and tool
+    #[arg(long, requires = "arguments_hash")]
+    pub(crate) remember: bool,
 }
 
 #[derive(Args, Debug)]
@@ -557,6 +578,28 @@ pub(crate) struct DeadOneArgs {
     pub(crate) account: String,
     #[command(flatten)]
     pub(crate) access: AccessArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ProvidersArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<ProvidersCommand>,
+    /// The providers that this account's agents name [default: all provider accounts whose calls have failed, for the operator]
+    #[arg(long)]
+    pub(crate) account: Option<String>,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ProvidersCommand {
+    /// Try a provider account at once, after its cause was removed
+    Probe {
+        /// The provider account: its key as `signalbox providers` shows it
+        key: String,
+        #[command(flatten)]
+        access: AccessArgs,
+    },
 }
 
 #[derive(Args, Debug)]

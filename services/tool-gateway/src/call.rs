@@ -2,9 +2,11 @@
 //! models read it.
 
 use contracts::{TraceContext, quote, tools::OfferContext};
+use std::sync::Arc;
+
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, SessionId, TaskId, ToolCallState, TurnId,
-    TurnState,
+    AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, SessionId, SessionKind, TaskId, ToolCallState,
+    TurnId, TurnState, tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
@@ -57,6 +59,7 @@ pub struct Claims {
 pub struct CallFacts {
     #[sea_orm(from_alias = "key")]
     pub session_key: String,
+    pub session_kind: SessionKind,
     pub generation: Generation,
     pub fence: Fence,
     pub is_closed: bool,
@@ -81,6 +84,10 @@ pub struct CallFacts {
     pub newest_hops: Option<i32>,
     /// The database's time.
     pub now: OffsetDateTime,
+    /// The account's tool policies, counted.
+    pub tool_policies: i32,
+    #[sea_orm(skip)]
+    pub policies: Arc<[ToolPolicy]>,
 }
 
 #[derive(Clone, Debug, FromQueryResult)]
@@ -210,14 +217,14 @@ impl ToolAnswer {
     }
 }
 
-/// The record of a finished call.
+/// The record of a call.
 #[derive(Clone, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct Record {
     pub name: String,
     pub arguments: String,
     pub state: ToolCallState,
     pub late: bool,
-    /// JSON text: `{"ok": true, …}` or `{"error": {"code", "message", "hint"}}`.
+    /// Empty while somebody is asked. JSON text: `{"ok": true, …}` or `{"error": {"code", "message", "hint"}}`.
     pub result: String,
     pub finished_at: OffsetDateTime,
 }

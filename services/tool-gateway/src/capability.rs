@@ -13,6 +13,7 @@
 //! | the requested calls | the last round of `turn.journal` | the next round begins |
 //! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn continues without the results |
 //! | tools | `turn.tools`, and the tool's own offer rule | |
+//! | policies | `tool_policy`, when the call runs | a policy denies the tool |
 //! | tasks | the turn's task; the account's tasks, for the coordinator and tools with that reach | |
 //!
 //! An agent that calls over HTTP presents its session's key and a gateway key of the account instead of a turn's call.
@@ -22,11 +23,13 @@
 //!
 //! Where the task requires a plan and none is approved, tools that write are refused, but those that lead to one.
 //!
-//! `Ask` (an approval bound to the hash of the arguments, O26) will become a third answer beside yes and no; its call
-//! will stay `requested` until it is answered.
+//! A call that is admitted may still be one that a policy asks about (O26): see `execute/asking.rs`.
 
 use contracts::tools::{self, Reach, ToolDefinition, ToolEffect};
-use domain::{CloseReason, SessionId, TaskId};
+use domain::{
+    CloseReason, PolicyVerdict, SessionId, TaskId,
+    tool_policy::{ToolPolicy, ToolUse, verdict, visible},
+};
 
 use crate::{
     call::{CallFacts, CallRequest, CallTurn, Claims, Origin},
@@ -53,7 +56,7 @@ type Check = fn(&Capability<'_>, &Presented<'_>) -> Option<Refusal>;
 
 /// The order matters: the session's task depends on the turn, and a late call is reported as late although the turn's
 /// journal has moved on.
-const CHECKS: [Check; 12] = [
+const CHECKS: [Check; 13] = [
     of_turn,
     agrees,
     open,
@@ -65,6 +68,7 @@ const CHECKS: [Check; 12] = [
     known,
     offered,
     own_task,
+    not_denied,
     planned,
 ];
 
@@ -96,24 +100,45 @@ impl Capability<'_> {
         match closed(self.facts) {
             Some(refusal) => Err(refusal),
             None => {
-                let callable = |tool: &ToolDefinition| self.allows(tool) && !self.is_stopped(tool);
+                let callable = |tool: &ToolDefinition| {
+                    self.allows(tool) && !self.is_stopped(tool) && self.ruled(tool).0 != PolicyVerdict::Deny
+                };
                 Ok(tools::all().into_iter().filter(callable).collect())
             }
         }
     }
 
-    /// A tool must be in the turn's offer, and the agent must still be one that the tool is offered to.
+    /// A tool must be in the turn's offer, and the agent must still be one that the tool is offered to. Without a turn, policies say
+    /// what is visible; with one, they said it when it began.
     fn allows(&self, tool: &ToolDefinition) -> bool {
         let offer = self.facts.turn.as_ref().and_then(|turn| turn.tools.as_ref());
-        tool.offered_to.includes(self.facts.offer())
-            && offer.is_none_or(|offer| offer.iter().any(|name| name == tool.name))
+        let is_in_offer = match offer {
+            Some(offer) => offer.iter().any(|name| name == tool.name),
+            None => visible(&self.facts.policies, self.used(tool), true),
+        };
+        tool.offered_to.includes(self.facts.offer()) && is_in_offer
+    }
+
+    /// What the policies say of a call to the tool.
+    pub fn ruled(&self, tool: &ToolDefinition) -> (PolicyVerdict, Option<&ToolPolicy>) {
+        verdict(&self.facts.policies, self.used(tool), PolicyVerdict::Allow)
+    }
+
+    fn used<'u>(&'u self, tool: &'u ToolDefinition) -> ToolUse<'u> {
+        ToolUse {
+            session: self.session,
+            agent: self.facts.agent,
+            task: self.facts.task(),
+            tool: tool.name,
+            schema_hash: tools::schema_hash(tool.name),
+        }
     }
 
     /// Over HTTP: the tool writes, and the session's turn was stopped.
     fn is_stopped(&self, tool: &ToolDefinition) -> bool {
         let writes = match tool.effect {
             ToolEffect::None | ToolEffect::Read => false,
-            ToolEffect::Write => true,
+            ToolEffect::Write | ToolEffect::External => true,
         };
         writes && self.facts.turn_stopped
     }
@@ -220,12 +245,21 @@ fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal
     (!may).then(|| Refusal::not_there(task, facts))
 }
 
+/// Read at the call: a policy that was made after the turn began holds too.
+fn not_denied(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
+    let tool = call.tool?;
+    match capability.ruled(tool) {
+        (PolicyVerdict::Deny, _) => Some(Refusal::Denied { tool: tool.name }),
+        (PolicyVerdict::Allow | PolicyVerdict::Ask, _) => None,
+    }
+}
+
 /// Where a plan is required, nothing is changed before one is approved.
 fn planned(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (tool, facts) = (call.tool?, capability.facts);
     let changes = match tool.effect {
         ToolEffect::None | ToolEffect::Read => false,
-        ToolEffect::Write => true,
+        ToolEffect::Write | ToolEffect::External => true,
     };
     (facts.needs_plan && changes && !tool.before_plan).then_some(Refusal::PlanRequired)
 }

@@ -8,10 +8,14 @@
 //!           │      │           └── not yet: not recorded, and the call is redelivered
 //!           │      └─────────── no: not recorded
 //! ```
+//! A call that a policy asks about is recorded without a result, with its question, and ends its transaction there ([`asking`]).
+//!
 //! A crash anywhere leaves nothing, and the calls are redelivered. An invalid call ends with a result for the agent. Two
 //! deliveries of one call meet at its record's key: the second undoes its transaction and finds the record. A transaction
 //! of many calls has little time; the call at fault is found by halves and left to run alone, in a savepoint, with all of
 //! its time. So only a database failure ends with an error here.
+
+mod asking;
 
 use std::{
     collections::HashSet,
@@ -65,6 +69,8 @@ pub(crate) enum Executed {
         /// The call had run before; this is the first result.
         is_replay: bool,
     },
+    /// Somebody is asked about the call: it is on record, and runs when it is approved.
+    Asked { question: QuestionId },
     /// Earlier calls of the same answer are not finished. Nothing was changed.
     OutOfTurn,
     /// The rows do not confirm the call. Nothing was changed or recorded.
@@ -73,6 +79,16 @@ pub(crate) enum Executed {
     UnknownSession,
     /// The call has to run alone, since others would wait for it. Nothing was changed.
     Left,
+}
+
+impl Executed {
+    /// A call whose record has no result runs alone.
+    fn unless_asked(self) -> Executed {
+        match self {
+            Executed::Over { record, .. } if !record.state.is_over() => Executed::Left,
+            other => other,
+        }
+    }
 }
 
 /// The requested tool and arguments, as far as they could be parsed.
@@ -128,10 +144,16 @@ impl Executor {
     pub(crate) async fn execute(&self, call: &CallRequest) -> Result<Executed, StorageError> {
         let begun = Instant::now();
         let executed = self.transact(&self.database, std::slice::from_ref(call)).await?;
-        let executed = match executed.and_then(|mut all| all.pop()) {
+        let mut executed = match executed.and_then(|mut all| all.pop()) {
             Some(executed) => executed,
             None => self.first_result(call).await?,
         };
+        if let Executed::Over { record, .. } = &executed
+            && !record.state.is_over()
+            && store::is_same_request(call, record)
+        {
+            executed = self.decided(&call.account, call.id, &call.trace).await?.1;
+        }
         self.log(call, &executed, begun);
         Ok(executed)
     }
@@ -167,7 +189,7 @@ impl Executor {
                     for (asked, one) in part.iter().zip(&ended) {
                         self.log(asked, one, begun);
                     }
-                    executed.extend(ended.into_iter().map(Ok));
+                    executed.extend(ended.into_iter().map(|one| Ok(one.unless_asked())));
                 }
                 // Another delivery has recorded one of them.
                 Ok(None) => drop(parts.halve(part)),
@@ -181,10 +203,13 @@ impl Executor {
         executed
     }
 
-    fn log(&self, asked: &CallRequest, executed: &Executed, begun: Instant) {
+    pub(crate) fn log(&self, asked: &CallRequest, executed: &Executed, begun: Instant) {
         let Executed::Over { record, is_replay } = executed else {
             return;
         };
+        if !record.state.is_over() {
+            return;
+        }
         let tool = self.toolbox.find(&asked.name).map(|tool| tool.definition.name);
         self.metrics.call(tool, record, *is_replay, begun.elapsed());
         tracing::info!(
@@ -240,6 +265,7 @@ impl Executor {
                         is_replay: true,
                     }),
                     None => match decide(asked, wanted, row.facts) {
+                        Ok(case) if calls.len() > 1 && case.asks().is_some() => Some(Executed::Left),
                         Ok(case) => {
                             cases.push(case);
                             None
@@ -248,6 +274,14 @@ impl Executor {
                     },
                 },
             });
+        }
+        if let [case] = &mut cases[..]
+            && let Some(audience) = case.asks()
+        {
+            match self.ask(&tx, case, audience).await? {
+                Ok(asking) => return self.asked(tx, case, asking).await,
+                Err(answer) => case.run = Err(answer),
+            }
         }
         let outcomes = match calls {
             [_] => self.run_alone(&tx, &cases).await?,

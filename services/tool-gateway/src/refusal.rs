@@ -1,9 +1,12 @@
 //! The reasons to refuse a call: one table of the reasons, the error for the agent and its hint. Pure. Errors of a tool
 //! itself (a wrong field, an unknown agent) are in the tool.
 
-use domain::{CloseReason, TaskId};
+use domain::{CloseReason, QuestionState, TaskId};
 
-use crate::call::{CallFacts, ToolAnswer};
+use crate::{
+    call::{CallFacts, ToolAnswer},
+    store::CallQuestion,
+};
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
@@ -30,6 +33,10 @@ pub enum Refusal {
     },
     /// The turn was not offered the tool.
     NotOffered {
+        tool: &'static str,
+    },
+    /// A policy denies calls of the tool.
+    Denied {
         tool: &'static str,
     },
     /// The task does not exist, or is not the caller's. The answer is the same, so that the caller cannot learn which
@@ -67,6 +74,7 @@ impl Refusal {
             }
             Self::UnknownTool { .. }
             | Self::NotOffered { .. }
+            | Self::Denied { .. }
             | Self::NotThere { .. }
             | Self::AwaitsApproval { .. }
             | Self::PlanRequired => Consequence::Answered,
@@ -120,6 +128,11 @@ impl Refusal {
                 format!("{tool} cannot be used here: this turn was not offered it."),
                 "Answer without it, or use one of the tools that you were offered.",
             ),
+            Self::Denied { tool } => ToolAnswer::refused(
+                "denied",
+                format!("{tool} is denied here by a rule of this account."),
+                "Nothing was changed. Do not call it again in this turn; go on without it, or say in your reply what you needed it for.",
+            ),
             Self::NotThere { task, own } => ToolAnswer::refused(
                 "task_not_found",
                 format!("There is no task {task} that you can use here."),
@@ -144,6 +157,28 @@ impl Refusal {
             ..answer
         }
     }
+}
+
+/// The answer to a call that nobody approved.
+pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolAnswer {
+    let by = question.and_then(|question| question.ended_by_name.as_deref());
+    let why = match question.map(|question| question.state) {
+        Some(QuestionState::Answered) => format!("{} did not approve the call of {tool}.", by.unwrap_or("Somebody")),
+        Some(QuestionState::Withdrawn | QuestionState::Cancelled) => {
+            format!("The approval that the call of {tool} waited for was withdrawn.")
+        }
+        Some(QuestionState::Lapsed | QuestionState::Open) | None => {
+            format!("Nobody approved the call of {tool} in time.")
+        }
+    };
+    let said = question.and_then(|question| question.answer.as_ref()?.text.as_deref());
+    let said = said.map(str::trim).filter(|said| !said.is_empty());
+    let message = said.map_or_else(|| why.clone(), |said| format!("{why} Answer: {said}"));
+    ToolAnswer::refused(
+        "denied",
+        message,
+        "Nothing was changed. Do not call it again in this turn; go on without it, or say in your reply what you needed it for.",
+    )
 }
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
@@ -184,6 +219,7 @@ mod tests {
                 allowed: vec!["task_message".to_owned(), "no_reply".to_owned()],
             },
             Refusal::NotOffered { tool: "task_status" },
+            Refusal::Denied { tool: "task_status" },
             Refusal::NotThere {
                 task: task("PROJ-8"),
                 own: Some(task("PROJ-7")),

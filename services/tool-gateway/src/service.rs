@@ -1,13 +1,20 @@
-//! The wiring: one consumer of calls and one HTTP server for agents, both on the same executor.
+//! The wiring: one consumer of calls, one of approvals, and one HTTP server for agents, both on the same executor.
 
 use std::{net::SocketAddr, sync::Arc};
 
-use contracts::{message::Message as _, tool::ToolRequested};
+use contracts::{
+    message::Message as _,
+    tool::{ToolApproved, ToolRequested},
+};
 use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares};
 
 use crate::{
-    execute::Executor, handlers::ToolRequestedHandler, http, metrics::Metrics, settings::ToolGatewaySettings,
+    execute::Executor,
+    handlers::{ToolApprovedHandler, ToolRequestedHandler},
+    http,
+    metrics::Metrics,
+    settings::ToolGatewaySettings,
     tools::Toolbox,
 };
 
@@ -48,6 +55,23 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     };
     let stop = context.shutdown.token();
     context.shutdown.spawn("tool_requested", consumer.run(stop));
+    let consumer = Consumer {
+        bus: context.bus.clone(),
+        topology: context.topology.clone(),
+        durable: Durable::of(User::ToolGateway, ToolApproved::KIND),
+        options: ConsumerOptions {
+            attempts_max: i64::from(config.attempts_max.get()),
+            retry_delay: config.retry_delay_ms.duration(),
+            ..ConsumerOptions::default()
+        },
+        handler: ToolApprovedHandler {
+            executor: executor.clone(),
+            config: config.clone(),
+        },
+        dead_letters: Box::new(context.dead_letters()),
+    };
+    let stop = context.shutdown.token();
+    context.shutdown.spawn("tool_approved", consumer.run(stop));
 
     let routes = http::routes(executor, context.connect_callers().await?);
     Ok(context.serve(config.listen, routes, context.health()).await?)

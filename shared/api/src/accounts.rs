@@ -1,7 +1,7 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
 use derive_more::Into;
-use domain::{AccountId, InstructionLayout, SessionScope, TaskId, Timestamp};
+use domain::{AccountId, InstructionLayout, Liveness, SessionScope, TaskId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -40,6 +40,9 @@ pub struct AccountChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<TurnsMax>")]
     pub turns_in_flight_max: Option<Option<TurnsMax>>,
+    /// What is done about a task that an agent has and that nothing moves on. `watch`: a person is told. `recover`: its agent is
+    /// told once, then a person.
+    pub liveness: Option<Liveness>,
     /// Whether the work on a task begins with a plan that somebody approves, where the task says nothing else.
     pub plan_gate: Option<PlanGate>,
 }
@@ -84,6 +87,8 @@ pub struct Account {
     pub coordinator_task: Option<String>,
     pub briefing: String,
     pub turns_in_flight_max: Option<i32>,
+    #[schemars(with = "Liveness")]
+    pub liveness: String,
     #[sea_orm(nested(prefix = "plan_"))]
     pub plan_gate: StoredPlanGate,
     pub created_at: Timestamp,

@@ -12,15 +12,23 @@ use crate::text::Text;
 /// Options of one answer.
 const CHOSEN_MAX: usize = 20;
 
-/// An answer: a verdict on a plan, or options and text for a question.
+/// An answer: a verdict on a plan or a tool call, or options and text for a question.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewAnswer {
-    /// For kind `plan`: `approved`, `changes` with what to change in `text`, or `denied`. Not for kind `question`.
+    /// For kind `plan`: `approved`, `changes` with what to change in `text`, or `denied`. For kind `tool`: `approved` or `denied`. For kind
+    /// `review`: `approved`, or `changes` with what to change in `text`. Not for kind `question`.
     pub verdict: Option<Verdict>,
     /// Ids of options.
     pub options: Option<Chosen>,
     pub text: Option<AnswerText>,
+    /// To approve a tool call: the `arguments_hash` of the question, as read. So what is approved is what was shown.
+    pub arguments_hash: Option<Text<1, 64>>,
+    /// For kind `review`: also if the agent went on working after the review was opened.
+    pub accept_stale: Option<bool>,
+    /// With an approved tool call: later calls of this tool by this agent on this task run without a question, while the tool has the
+    /// same schema.
+    pub remember: Option<bool>,
 }
 
 pub type AnswerText = Text<0, BODY_BYTES_MAX>;
@@ -95,6 +103,12 @@ pub struct Question {
     /// Who is asked: `role:member`, `role:admin`, `user:{id}`, `agent:{id}`, `orchestrator:{user}`, `orchestrator:org`,
     /// `rule:{id}`. Admins may always answer.
     pub audience: Vec<String>,
+    /// For kind `tool`: the tool, the arguments of its call, and the SHA-256 of both with a line feed between, in hexadecimal.
+    pub tool: Option<String>,
+    pub arguments: Option<String>,
+    pub arguments_hash: Option<String>,
+    /// For kind `review`: the stage.
+    pub stage: Option<String>,
     /// For kind `plan`: the number of the task's plan, from 1.
     pub plan_revision: Option<i32>,
     pub created_at: Timestamp,

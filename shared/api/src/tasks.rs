@@ -1,13 +1,14 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{AgentRef, TaskId, TaskStatus, Timestamp};
+use domain::{AgentRef, QuestionId, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     accounts::nullable,
     agents::AgentName,
+    next::Next,
     questions::{PlanGate, StoredPlanGate},
     text::Text,
 };
@@ -28,6 +29,8 @@ pub struct NewTask {
 pub struct TaskChange {
     /// `done`, `cancelled` and `archived` close the task's sessions. `completed` is read as `done`.
     pub status: Option<TaskStatus>,
+    /// With status `blocked`: who moves it on, and how. If absent, the caller, unless something else moves it on.
+    pub blocked_on: Option<Blocked>,
     pub title: Option<Title>,
     pub description: Option<Description>,
     /// The complete list of assignees.
@@ -36,6 +39,9 @@ pub struct TaskChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PlanGate>")]
     pub plan_gate: Option<Option<PlanGate>>,
+    /// With `done`: pass over the review stages that are not passed. Admins only; it is on record.
+    #[serde(rename = "override")]
+    pub overrides: Option<bool>,
     /// Only say what would follow: the answer has the changed task and the effect of the status, and nothing is changed.
     pub dry_run: Option<bool>,
 }
@@ -103,6 +109,15 @@ impl TryFrom<Vec<AgentRef>> for Assignees {
     }
 }
 
+/// Who moves a task on while it is blocked, and what that person or agent has to do.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Blocked {
+    /// `user:ID`, `agent:SLUG`, `role:member` or `role:admin`.
+    pub owner: Text<1, 140>,
+    pub action: Text<1, 1024>,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// As its client spelled it.
@@ -117,9 +132,25 @@ pub struct Task {
     pub plan_gate: Option<StoredPlanGate>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+    /// What moves it next. Absent from answers to changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Next>,
+    /// Who moves it on while it is blocked.
+    #[serde(default)]
+    pub blocked: Option<Blocked>,
     /// Only in answers to a cancel, to a handover and to a dry run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affected: Option<StatusEffect>,
+    /// Only in the answer to a change to `done`: a review stage asks first, and the task is in review.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub caught: Option<CaughtBy>,
+}
+
+/// The review stage that asks before a task is done.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct CaughtBy {
+    pub stage: String,
+    pub question_id: QuestionId,
 }
 
 #[cfg(test)]

@@ -21,11 +21,41 @@ pub const EVENT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// The envelope of every event; `type` and `data` come from [`Event`].
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct EventMessage {
-    pub account: AccountId,
+    /// None, written as `-`: the event is of the installation.
+    #[serde(with = "owner")]
+    #[schemars(schema_with = "owner::schema")]
+    pub account: Option<AccountId>,
     pub task: Option<TaskId>,
     pub at: Timestamp,
     #[serde(flatten)]
     pub event: Event,
+}
+
+/// The account of an event, as one text.
+mod owner {
+    use std::borrow::Cow;
+
+    use domain::AccountId;
+    use schemars::{Schema, SchemaGenerator, json_schema};
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    use crate::subject::NO_ACCOUNT;
+
+    pub(super) fn serialize<S: Serializer>(account: &Option<AccountId>, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(account.as_ref().map_or(NO_ACCOUNT, AccountId::as_str))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AccountId>, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        match &*text {
+            NO_ACCOUNT => Ok(None),
+            account => AccountId::parse(account).map(Some).map_err(D::Error::custom),
+        }
+    }
+
+    pub(super) fn schema(generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({"anyOf": [generator.subschema_for::<AccountId>(), {"const": NO_ACCOUNT}]})
+    }
 }
 
 /// An event a line: its fact, its payload, its publishers, and the service that acts on it, if one does. An event that
@@ -72,7 +102,7 @@ events! {
     /// Nothing moves the task on.
     "task.stalled" TaskStalled(TaskRecovery) from [Orchestrator];
     /// Only a person can move the task on.
-    "task.needs_person" TaskNeedsPerson(TaskRecovery) from [Orchestrator];
+    "task.needs_person" TaskNeedsPerson(TaskRecovery) from [Delivery, Orchestrator];
     "message.posted" MessagePosted(MessagePosted) from [Delivery, ToolGateway, Orchestrator];
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
     "notification.cancelled" NotificationCancelled(NotificationEnded) from [Resolver, Delivery, ToolGateway, Orchestrator];
@@ -97,7 +127,7 @@ events! {
     /// Its task or its session has ended.
     "question.cancelled" QuestionCancelled(QuestionChanged) from [ToolGateway, Orchestrator];
     "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
-    "recovery.changed" RecoveryChanged(RecoveryChanged) from [ToolGateway, Orchestrator];
+    "recovery.changed" RecoveryChanged(RecoveryChanged) from [Delivery, ToolGateway, Orchestrator];
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
@@ -123,12 +153,12 @@ impl Message for EventMessage {
 }
 
 impl Addressed for EventMessage {
-    fn about(&self) -> (&AccountId, Option<&TaskId>) {
-        (&self.account, self.task.as_ref())
+    fn about(&self) -> (Option<&AccountId>, Option<&TaskId>) {
+        (self.account.as_ref(), self.task.as_ref())
     }
 
     fn subject(&self, root: &Root) -> String {
-        root.event(&self.account, self.task.as_ref(), self.event.kind())
+        root.event(self.account.as_ref(), self.task.as_ref(), self.event.kind())
     }
 }
 

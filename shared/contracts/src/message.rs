@@ -14,7 +14,7 @@ use crate::{
     live::LiveText,
     notification::NotificationMessage,
     session::{SessionClosed, SessionResolved, SessionStopRequested},
-    tool::{ToolFinished, ToolRequested},
+    tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 
 /// A user of the NATS server.
@@ -128,24 +128,25 @@ pub trait Message: Serialize + JsonSchema {
 /// A message whose payload also names its account and task. The subject routes and permits; the payload is processed. A
 /// reader compares the two ([`crate::addressed::read`]).
 pub trait Addressed: Message + DeserializeOwned {
-    fn about(&self) -> (&AccountId, Option<&TaskId>);
+    /// No account: an event of the installation.
+    fn about(&self) -> (Option<&AccountId>, Option<&TaskId>);
 
     fn subject(&self, root: &Root) -> String {
         let (account, task) = self.about();
-        root.subject::<Self>(account, task)
+        root.address(Self::KIND, account, task)
     }
 }
 
 macro_rules! addressed {
     ($($message:ident)+) => {
         $(impl Addressed for $message {
-            fn about(&self) -> (&AccountId, Option<&TaskId>) {
-                (&self.account, self.task.as_ref())
+            fn about(&self) -> (Option<&AccountId>, Option<&TaskId>) {
+                (Some(&self.account), self.task.as_ref())
             }
         })+
     };
 }
-addressed!(SessionResolved SessionClosed SessionStopRequested ToolRequested ToolFinished);
+addressed!(SessionResolved SessionClosed SessionStopRequested ToolRequested ToolApproved ToolFinished);
 
 /// The publishers and the consumers of a message, or of one fact of [`EVENTS`].
 #[derive(Clone, Copy, Debug)]
@@ -203,6 +204,8 @@ messages! {
         "A turn is to end before its agent has finished. A hint: the request is in Postgres.";
     ToolRequested in Some(Stream::Tool), from &[User::Delivery], to [ToolGateway], awaited false:
         "An agent asks for a tool.";
+    ToolApproved in Some(Stream::Tool), from &[User::Delivery, User::ToolGateway, User::Orchestrator], to [ToolGateway], awaited false:
+        "The question about a tool call has ended. A wake-up: the call and the answer are in Postgres.";
     ToolFinished in Some(Stream::Tool), from &[User::ToolGateway], to [Delivery], awaited false:
         "The one result of a tool call.";
     EventMessage in Some(Stream::Event), from SERVICES, to [Publisher], awaited false:
@@ -307,9 +310,9 @@ mod tests {
                 root.subject::<NotificationMessage>(&account, task),
                 Some(Stream::Notification),
             );
-            check(root.event(&account, task, "turn.finished"), Some(Stream::Event));
-            check(root.event(&account, task, "turn.started"), None);
-            check(root.event(&account, task, "notification.refused"), None);
+            check(root.event(Some(&account), task, "turn.finished"), Some(Stream::Event));
+            check(root.event(Some(&account), task, "turn.started"), None);
+            check(root.event(Some(&account), task, "notification.refused"), None);
             check(root.subject::<SessionResolved>(&account, task), None);
             check(root.subject::<SessionClosed>(&account, task), None);
             check(root.subject::<SessionStopRequested>(&account, task), None);

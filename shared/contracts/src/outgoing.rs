@@ -5,6 +5,7 @@ use domain::{AccountId, TaskId};
 use crate::{
     Headers, Root, Timestamp, TraceContext, header,
     message::{Addressed, Message},
+    subject::NO_ACCOUNT,
 };
 
 /// Subject, headers and payload. Its id (`Nats-Msg-Id`) is always set, and the same input gives the same id.
@@ -39,7 +40,7 @@ impl Outgoing {
         subject: String,
         id: &str,
         source: &str,
-        about: (&AccountId, Option<&TaskId>),
+        about: (Option<&AccountId>, Option<&TaskId>),
         origin: &Origin,
         time: Timestamp,
         payload: &M,
@@ -50,11 +51,12 @@ impl Outgoing {
         headers.set(header::CE_ID, id);
         headers.set(header::CE_TYPE, format!("signalbox.{}", payload.fact()));
         headers.set(header::CE_SOURCE, source);
+        let account = about.0.map_or(NO_ACCOUNT, AccountId::as_str);
         headers.set(
             header::CE_SUBJECT,
             match about.1 {
-                Some(task) => format!("{}/{task}", about.0),
-                None => about.0.to_string(),
+                Some(task) => format!("{account}/{task}"),
+                None => account.to_owned(),
             },
         );
         headers.set(header::CE_TIME, time.to_string());

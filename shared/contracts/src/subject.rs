@@ -55,6 +55,9 @@ pub enum SubjectError {
     Task,
 }
 
+/// The account in the subject of what belongs to no account.
+pub const NO_ACCOUNT: &str = "-";
+
 /// The task in a subject: `-` if there is none.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct TaskToken(pub Option<TaskId>);
@@ -85,21 +88,19 @@ pub const PARTITION_TOKEN: &str = "partition";
 impl Root {
     /// `{root}.{kind}.{account}.{task}`.
     pub fn subject<M: Message>(&self, account: &AccountId, task: Option<&TaskId>) -> String {
-        self.address(M::KIND, account, task)
+        self.address(M::KIND, Some(account), task)
     }
-    /// `{root}.event.{account}.{task}.{noun}.{fact}`. `kind` is `noun.fact`.
-    pub fn event(&self, account: &AccountId, task: Option<&TaskId>, kind: &str) -> String {
+    /// `{root}.event.{account}.{task}.{noun}.{fact}`. `kind` is `noun.fact`. An event of no account goes to `{root}.event.-.-.…`.
+    pub fn event(&self, account: Option<&AccountId>, task: Option<&TaskId>, kind: &str) -> String {
         format!("{}.{kind}", self.address("event", account, task))
     }
     /// `{root}.dead.{account}.{task}`. A letter without an account goes to `{root}.dead.-.-`.
     pub fn dead(&self, account: Option<&AccountId>, task: Option<&TaskId>) -> String {
-        match account {
-            Some(account) => self.subject::<DeadLetter>(account, task),
-            None => format!("{self}.dead.-.-"),
-        }
+        self.address(DeadLetter::KIND, account, task)
     }
 
-    fn address(&self, kind: &str, account: &AccountId, task: Option<&TaskId>) -> String {
+    pub(crate) fn address(&self, kind: &str, account: Option<&AccountId>, task: Option<&TaskId>) -> String {
+        let account = account.map_or(NO_ACCOUNT, AccountId::as_str);
         match task {
             Some(task) => format!("{self}.{kind}.{account}.{task}"),
             None => format!("{self}.{kind}.{account}.-"),

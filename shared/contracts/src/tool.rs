@@ -85,6 +85,26 @@ impl Message for ToolFinished {
     const KIND: &'static str = "tool.finished";
 }
 
+/// The question about a tool call has ended: the call runs, or is refused.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ToolApproved {
+    pub account: AccountId,
+    pub task: Option<TaskId>,
+    pub session_id: SessionId,
+    /// Id of the call's record.
+    pub call: Uuid,
+}
+
+impl ToolApproved {
+    pub fn message_id(&self) -> String {
+        format!("tool.approved:{}", self.call)
+    }
+}
+
+impl Message for ToolApproved {
+    const KIND: &'static str = "tool.approved";
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

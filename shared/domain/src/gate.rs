@@ -9,7 +9,7 @@ string_enum! {
         Pause = "pause",
         /// A person stopped a turn, and items waited behind it.
         Stopped = "stopped",
-        /// Its turns went round for the same reason without progress.
+        /// Agents or timers woke it again and again for the same reason, and its turns changed nothing.
         NoProgress = "no_progress",
         /// The agent's provider is not in the settings.
         Config = "config",

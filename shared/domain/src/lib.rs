@@ -5,7 +5,7 @@
 //! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
 //! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
-//! (providers that take no calls), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
+//! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
 //! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
@@ -25,6 +25,7 @@ pub mod limit;
 pub mod liveness;
 pub mod next;
 pub mod notification;
+pub mod progress;
 pub mod question;
 pub mod queue;
 pub mod session;
@@ -43,7 +44,7 @@ pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
 pub use brake::{HANDED_OVER, StopKind, StopThen, TASK_CLOSED};
-pub use breaker::BreakerState;
+pub use breaker::{BreakerEvent, BreakerState};
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
@@ -54,7 +55,7 @@ pub use id::{
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
-pub use liveness::{RecoveryCause, RecoveryState};
+pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};

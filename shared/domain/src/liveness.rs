@@ -20,6 +20,39 @@ string_enum! {
     }
 }
 
+impl RecoveryCause {
+    /// For a person.
+    pub fn told(self) -> &'static str {
+        match self {
+            Self::Stranded => "an agent has the task, and nothing moves it on",
+            Self::ReviewUndecided => "a reviewer's turn ended without a verdict",
+            Self::GivenUp => "a notification failed for good",
+            Self::TurnLost => "the outcome of a turn stays unknown",
+            Self::Expired => "a notification waited too long",
+            Self::NoProgress => "an agent's turns went round without progress",
+        }
+    }
+
+    /// Whether an item to the agent is tried before a person is asked.
+    pub fn is_tried(self, liveness: Liveness) -> bool {
+        match self {
+            Self::Stranded => liveness == Liveness::Recover,
+            Self::ReviewUndecided => true,
+            Self::GivenUp | Self::TurnLost | Self::Expired | Self::NoProgress => false,
+        }
+    }
+}
+
+string_enum! {
+    /// What an account wants done about work that does not move on.
+    Liveness {
+        /// A person is told.
+        Watch = "watch",
+        /// The agent is told once, then a person.
+        Recover = "recover",
+    }
+}
+
 string_enum! {
     RecoveryState {
         /// Signalbox does something about it.

@@ -4,7 +4,10 @@
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{Gate, NotificationState, SessionPhase, Timestamp, TurnId, string_enum::string_enum};
+use crate::{
+    Gate, NotificationState, QuestionId, QuestionKind, RecoveryCause, RecoveryId, RecoveryState, SessionPhase,
+    TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
+};
 
 string_enum! {
     NextCode {
@@ -14,21 +17,35 @@ string_enum! {
         Queued = "queued",
         /// It waits: see `on`.
         Waiting = "waiting",
+        /// Signalbox does something about it.
+        Recovery = "recovery",
+        /// No agent has it, or it has ended.
+        Nothing = "nothing",
+        /// An agent has it, and nothing moves it on.
+        Stalled = "stalled",
     }
 }
 
 string_enum! {
     WaitsOn {
+        /// Somebody answers a question.
+        Question = "question",
+        /// A plan, or a tool call, is decided.
+        Approval = "approval",
+        /// Finished work is reviewed.
+        Review = "review",
+        /// The results of tool calls.
+        Tools = "tools",
         /// Further items of the same author, which are answered together.
         Collect = "collect",
+        /// Its time comes.
+        Timer = "timer",
         /// The next attempt.
         Retry = "retry",
         /// A hold is released, or ends.
         Pause = "pause",
         /// A person has to do something.
         Person = "person",
-        /// Its plan is decided.
-        Approval = "approval",
         /// The agent's provider answers again.
         Provider = "provider",
         /// The agent's provider is in the settings.
@@ -196,6 +213,212 @@ fn waiting(item: &ItemNow, session: Option<&SessionNow>) -> Next {
     }
 }
 
+/// A session of a task, or that works on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "columns", derive(sea_orm::FromQueryResult))]
+pub struct SessionOfTask {
+    #[cfg_attr(feature = "columns", sea_orm(nested))]
+    pub now: SessionNow,
+    pub queued: i32,
+    /// When its newest item came.
+    pub opened_at: Timestamp,
+}
+
+/// An open question.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "columns", derive(sea_orm::FromQueryResult))]
+pub struct AskedNow {
+    pub id: QuestionId,
+    pub kind: QuestionKind,
+    pub title: String,
+    pub since: Timestamp,
+    pub until: Option<Timestamp>,
+}
+
+/// A task, as far as its next step goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TaskNow {
+    pub status: TaskStatus,
+    /// An agent is assigned.
+    pub is_assigned: bool,
+    /// A session of the task has had a turn.
+    pub has_worked: bool,
+    /// The newest fact that could have moved it on.
+    pub since: Timestamp,
+    /// Who moves it on while it is blocked, and what that person or agent has to do.
+    pub blocked_on: Option<(String, String)>,
+    /// Its open sessions, those with work first.
+    pub sessions: Vec<SessionOfTask>,
+    /// The oldest open question.
+    pub question: Option<AskedNow>,
+    /// The next timer, with its note.
+    pub timer: Option<(TimerId, Timestamp)>,
+    pub recovery: Option<(RecoveryId, RecoveryState, RecoveryCause)>,
+}
+
+impl TaskNow {
+    fn next(&self, code: NextCode, text: &str) -> Next {
+        Next {
+            code,
+            on: None,
+            of: None,
+            text: text.to_owned(),
+            since: Some(self.since),
+            until: None,
+        }
+    }
+
+    fn waiting(&self, on: WaitsOn, text: &str) -> Next {
+        Next {
+            on: Some(on),
+            ..self.next(NextCode::Waiting, text)
+        }
+    }
+
+    fn asked(&self) -> Option<Next> {
+        let asked = self.question.as_ref()?;
+        let (on, what) = match asked.kind {
+            QuestionKind::Question => (WaitsOn::Question, "an answer to"),
+            QuestionKind::Plan => (WaitsOn::Approval, "a decision on the plan"),
+            QuestionKind::Tool => (WaitsOn::Approval, "a decision on the call"),
+            QuestionKind::Review => (WaitsOn::Review, "the review"),
+        };
+        Some(Next {
+            of: Some(asked.id.to_string()),
+            since: Some(asked.since),
+            until: asked.until,
+            ..self.waiting(on, &format!("it waits for {what} \"{}\"", asked.title))
+        })
+    }
+
+    /// Whether an agent is to move it on.
+    fn is_agents(&self) -> bool {
+        self.is_assigned || self.has_worked
+    }
+
+    /// What a person has to do, by the status.
+    fn person(&self) -> Option<&'static str> {
+        match self.status {
+            TaskStatus::Inbox => Some("a person takes it up: assign it"),
+            TaskStatus::Review => Some("a person reviews it"),
+            TaskStatus::Failed => Some("it failed: a person decides what becomes of it"),
+            TaskStatus::Pending if !self.is_agents() => Some("nobody has it: assign it"),
+            TaskStatus::AwaitingApproval => Some("a person approves it, or gives it another status"),
+            TaskStatus::Assigned
+            | TaskStatus::Pending
+            | TaskStatus::InProgress
+            | TaskStatus::Blocked
+            | TaskStatus::Done
+            | TaskStatus::Cancelled
+            | TaskStatus::Archived => None,
+        }
+    }
+}
+
+/// What moves a task next. The first that holds, from what runs by itself to what nobody does.
+pub fn task_next(task: &TaskNow) -> Next {
+    if task.status.is_terminal() {
+        return task.next(NextCode::Nothing, "the task has ended");
+    }
+    let steps: Vec<Next> = task.sessions.iter().filter_map(session_next).collect();
+    let first = |code| steps.iter().find(|step| step.code == code).cloned();
+    let waits = |on: &[WaitsOn]| {
+        steps
+            .iter()
+            .find(|step| step.on.is_some_and(|one| on.contains(&one)))
+            .cloned()
+    };
+    let timer = || {
+        let (id, due) = task.timer?;
+        Some(Next {
+            of: Some(id.to_string()),
+            until: Some(due),
+            ..task.waiting(WaitsOn::Timer, "an agent looks again at `until`")
+        })
+    };
+    let blocked = || {
+        let (owner, action) = task
+            .blocked_on
+            .as_ref()
+            .filter(|_| task.status == TaskStatus::Blocked)?;
+        Some(Next {
+            of: Some(owner.clone()),
+            ..task.waiting(WaitsOn::Person, &format!("{owner} has to: {action}"))
+        })
+    };
+    let recovery = || {
+        let (id, state, cause) = task.recovery?;
+        let code = match state {
+            RecoveryState::Open => NextCode::Recovery,
+            RecoveryState::Person => NextCode::Waiting,
+            RecoveryState::Closed => return None,
+        };
+        let text = match state {
+            RecoveryState::Open => "its agent was told that nothing moves the task on",
+            RecoveryState::Person | RecoveryState::Closed => "a person moves it on, or dismisses the recovery",
+        };
+        Some(Next {
+            code,
+            on: (state == RecoveryState::Person).then_some(WaitsOn::Person),
+            of: Some(id.to_string()),
+            ..task.next(code, &format!("{}: {text}", cause.told()))
+        })
+    };
+    first(NextCode::Running)
+        .or_else(|| first(NextCode::Queued))
+        .or_else(|| task.asked())
+        .or_else(|| waits(&[WaitsOn::Tools, WaitsOn::Retry, WaitsOn::Collect]))
+        .or_else(timer)
+        .or_else(|| first(NextCode::Waiting))
+        .or_else(blocked)
+        .or_else(|| Some(task.waiting(WaitsOn::Person, task.person()?)))
+        .or_else(recovery)
+        .unwrap_or_else(|| match task.is_agents() {
+            true => task.next(NextCode::Stalled, "an agent has it, and nothing moves it on"),
+            false => task.next(NextCode::Nothing, "no agent has it"),
+        })
+}
+
+/// What moves a session next; none: it has nothing to do.
+pub fn session_next(session: &SessionOfTask) -> Option<Next> {
+    let now = &session.now;
+    let Some(turn) = now.active_turn else {
+        let item = ItemNow {
+            state: NotificationState::Queued,
+            turn: None,
+            created_at: session.opened_at,
+            place: None,
+        };
+        return (session.queued > 0).then(|| waiting(&item, Some(now)));
+    };
+    let step = |code, on, text: &str| Next {
+        code,
+        on,
+        of: Some(turn.to_string()),
+        text: text.to_owned(),
+        since: began(turn),
+        until: None,
+    };
+    Some(match now.phase {
+        SessionPhase::Waiting => step(
+            NextCode::Waiting,
+            Some(WaitsOn::Tools),
+            "the turn waits for its tool calls",
+        ),
+        SessionPhase::Backoff if !now.due => Next {
+            until: now.wake_at,
+            ..step(
+                NextCode::Waiting,
+                Some(WaitsOn::Retry),
+                "the turn's next attempt is due at `until`",
+            )
+        },
+        SessionPhase::Backoff | SessionPhase::Idle | SessionPhase::Running => {
+            step(NextCode::Running, None, "a turn is in progress")
+        }
+    })
+}
+
 /// When the turn began: the time in its id.
 pub fn began(turn: TurnId) -> Option<Timestamp> {
     let (seconds, nanos) = turn.uuid().get_timestamp()?.to_unix();
@@ -356,5 +579,171 @@ mod tests {
             "running - 1721034604 0 turn T is in progress with it",
         );
         check(Delivered, None, Some(idle), "");
+    }
+
+    #[test]
+    fn each_task_says_what_moves_it() {
+        let at = |seconds| Timestamp(OffsetDateTime::from_unix_timestamp(seconds).unwrap());
+        let turn = TurnId(Uuid::parse_str(TURN).unwrap());
+        let session = |phase, active_turn, queued| SessionOfTask {
+            now: SessionNow {
+                phase,
+                active_turn,
+                stopping: false,
+                gate: None,
+                gate_ref: None,
+                gated_since: None,
+                wake_at: Some(at(90)),
+                due: false,
+            },
+            queued,
+            opened_at: at(1),
+        };
+        let gated = |gate| {
+            let parked = session(SessionPhase::Backoff, None, 1);
+            SessionOfTask {
+                now: SessionNow {
+                    gate: Some(gate),
+                    ..parked.now
+                },
+                ..parked
+            }
+        };
+        let asked = |kind| AskedNow {
+            id: QuestionId(Uuid::from_u128(9)),
+            kind,
+            title: "Which?".to_owned(),
+            since: at(3),
+            until: None,
+        };
+        let task = TaskNow {
+            status: TaskStatus::InProgress,
+            is_assigned: true,
+            has_worked: true,
+            since: at(2),
+            blocked_on: None,
+            sessions: Vec::new(),
+            question: None,
+            timer: None,
+            recovery: None,
+        };
+        let check = |task: &TaskNow, expected: &str| {
+            let next = task_next(task);
+            let on = next.on.map_or("-", WaitsOn::as_str);
+            assert_eq!(format!("{} {on} {}", next.code, next.text), expected, "{task:?}");
+        };
+        let of = |sessions: Vec<SessionOfTask>| TaskNow {
+            sessions,
+            ..task.clone()
+        };
+        let with = |status| TaskNow { status, ..task.clone() };
+        let done = TaskNow {
+            sessions: vec![session(SessionPhase::Running, Some(turn), 0)],
+            ..with(TaskStatus::Done)
+        };
+        check(&done, "nothing - the task has ended");
+        let tools = session(SessionPhase::Waiting, Some(turn), 0);
+        let running = session(SessionPhase::Running, Some(turn), 0);
+        let queued = session(SessionPhase::Idle, None, 2);
+        check(&of(vec![tools, queued, running]), "running - a turn is in progress");
+        check(
+            &of(vec![tools, queued]),
+            "queued - its turn starts when a place is free",
+        );
+        check(&of(vec![tools]), "waiting tools the turn waits for its tool calls");
+        let call = TaskNow {
+            question: Some(asked(QuestionKind::Tool)),
+            ..of(vec![tools])
+        };
+        check(&call, "waiting approval it waits for a decision on the call \"Which?\"");
+        for (kind, expected) in [
+            (
+                QuestionKind::Question,
+                "waiting question it waits for an answer to \"Which?\"",
+            ),
+            (
+                QuestionKind::Plan,
+                "waiting approval it waits for a decision on the plan \"Which?\"",
+            ),
+            (
+                QuestionKind::Review,
+                "waiting review it waits for the review \"Which?\"",
+            ),
+        ] {
+            let question = Some(asked(kind));
+            check(
+                &TaskNow {
+                    question,
+                    ..task.clone()
+                },
+                expected,
+            );
+        }
+        let retry = session(SessionPhase::Backoff, Some(turn), 0);
+        check(
+            &of(vec![retry]),
+            "waiting retry the turn's next attempt is due at `until`",
+        );
+        let timer = TaskNow {
+            timer: Some((TimerId(Uuid::from_u128(1)), at(60))),
+            ..of(vec![gated(Gate::Pause)])
+        };
+        check(&timer, "waiting timer an agent looks again at `until`");
+        check(
+            &of(vec![gated(Gate::Stopped)]),
+            "waiting person a person stopped the session: resume it, promote an item, or send a new one",
+        );
+        let blocked = TaskNow {
+            blocked_on: Some(("user:ann".to_owned(), "buy it".to_owned())),
+            ..with(TaskStatus::Blocked)
+        };
+        check(&blocked, "waiting person user:ann has to: buy it");
+        check(
+            &with(TaskStatus::Inbox),
+            "waiting person a person takes it up: assign it",
+        );
+        check(&with(TaskStatus::Review), "waiting person a person reviews it");
+        check(
+            &with(TaskStatus::Failed),
+            "waiting person it failed: a person decides what becomes of it",
+        );
+        let free = |status| TaskNow {
+            is_assigned: false,
+            has_worked: false,
+            ..with(status)
+        };
+        check(&free(TaskStatus::Pending), "waiting person nobody has it: assign it");
+        check(&free(TaskStatus::InProgress), "nothing - no agent has it");
+        for status in [
+            TaskStatus::Pending,
+            TaskStatus::Assigned,
+            TaskStatus::InProgress,
+            TaskStatus::Blocked,
+        ] {
+            check(&with(status), "stalled - an agent has it, and nothing moves it on");
+        }
+        for (state, expected) in [
+            (
+                RecoveryState::Open,
+                "recovery - an agent has the task, and nothing moves it on: its agent was told that nothing moves the task on",
+            ),
+            (
+                RecoveryState::Person,
+                "waiting person an agent has the task, and nothing moves it on: a person moves it on, or dismisses the recovery",
+            ),
+            (
+                RecoveryState::Closed,
+                "stalled - an agent has it, and nothing moves it on",
+            ),
+        ] {
+            let recovery = Some((RecoveryId(Uuid::from_u128(2)), state, RecoveryCause::Stranded));
+            check(
+                &TaskNow {
+                    recovery,
+                    ..task.clone()
+                },
+                expected,
+            );
+        }
     }
 }

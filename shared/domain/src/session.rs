@@ -62,6 +62,8 @@ string_enum! {
         Emptied = "emptied",
         /// An admin took the lease from its holder.
         LeaseReleased = "lease_released",
+        /// Its turn in progress waits for its provider.
+        Deferred = "deferred",
     }
 }
 
@@ -77,8 +79,8 @@ impl SessionState {
     /// end.
     pub fn on(self, event: SessionEvent) -> Result<SessionState, ImpossibleStep> {
         use SessionEvent::{
-            AwaitedLonger, Claimed, Closed, Emptied, Entered, LeaseLost, LeaseReleased, Parked, RetryScheduled,
-            StopAsked, Succeeded, ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
+            AwaitedLonger, Claimed, Closed, Deferred, Emptied, Entered, LeaseLost, LeaseReleased, Parked,
+            RetryScheduled, StopAsked, Succeeded, ToolsAsked, TurnEnded, TurnInterrupted, Unparked,
         };
         use SessionPhase::{Backoff, Idle, Running, Waiting};
         let phase = |phase| Ok(SessionState { phase, ..self });
@@ -117,6 +119,10 @@ impl SessionState {
             (Emptied, Running | Waiting, false) | (Emptied, Idle | Running | Waiting | Backoff, true) => impossible(),
             (LeaseReleased, Running, false | true) => phase(Backoff),
             (LeaseReleased, Idle | Waiting | Backoff, false | true) => impossible(),
+            // From running: its holder is dead.
+            (Deferred, Running | Backoff, false | true) => phase(Backoff),
+            (Deferred, Waiting, false | true) => Ok(self),
+            (Deferred, Idle, false | true) => impossible(),
         }
     }
 }
@@ -131,6 +137,12 @@ pub struct QueueLimits {
 }
 
 impl QueueLimits {
+    /// For Signalbox's own items: they must reach their agents whatever else waits, and no agent wakes another by them.
+    pub const OWN: QueueLimits = QueueLimits {
+        hops_max: u16::MAX,
+        items_max: u32::MAX,
+    };
+
     /// How many items may be queued if `sender` adds one; none: any number.
     pub fn items_max_for(&self, sender: &Actor) -> Option<u32> {
         if *sender == Actor::system() {

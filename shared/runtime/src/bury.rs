@@ -111,7 +111,7 @@ pub(crate) async fn write(tx: &Tx, root: &Root, mut letter: Given<'_>) -> Result
 
 fn died(service: &str, root: &Root, account: &AccountId, given: &Given<'_>, id: Uuid) -> Owned {
     let event = EventMessage {
-        account: account.clone(),
+        account: Some(account.clone()),
         task: given.task.cloned(),
         at: Timestamp::from(given.at),
         event: Event::MessageDied(MessageDied {

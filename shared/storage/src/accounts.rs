@@ -46,7 +46,7 @@ impl Accounts {
 }
 
 /// The `account_id` of rows without an existing account; no account can have this name.
-pub const OPERATOR: &str = "-";
+pub const OPERATOR: &str = contracts::subject::NO_ACCOUNT;
 
 /// Whether the account exists. The transaction must have declared it. An account in a subject is unverified until this
 /// was called.

@@ -63,24 +63,16 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         given.at.into(),
     ];
     tx.execute("write dead letter", DEAD_LETTER_INSERT, values).await?;
-    let mut message = Outgoing::new(
+    let message = Outgoing::new(
         root.dead(given.account, given.task),
         &format!("dead:{id}"),
         &format!("/signalbox/{}", tx.role().service()),
-        (given.account.unwrap_or(&no_account()), given.task),
+        (given.account, given.task),
         &given.origin,
         letter.created_at,
         &letter,
     );
-    if given.account.is_none() {
-        message.headers.set(header::CE_SUBJECT, OPERATOR);
-    }
     Ok((id, (given.account.cloned(), message)))
-}
-
-/// The account of an id without an account; never written to a message.
-fn no_account() -> AccountId {
-    AccountId::parse("0").expect("a digit is an account id")
 }
 
 const DEAD_LETTER_INSERT: &str = "

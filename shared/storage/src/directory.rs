@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use domain::{AccountId, HoldId, SessionId};
+use domain::{AccountId, HoldId, RecoveryId, SessionId, TaskId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -84,7 +84,7 @@ impl NeglectedRound {
 }
 
 #[derive(FromQueryResult)]
-struct Stopping {
+struct Found {
     account_id: AccountId,
     session_id: SessionId,
 }
@@ -96,8 +96,21 @@ pub async fn session_stopping(
     limit: i32,
 ) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
     let sql = "select * from session_stopping($1, $2)";
-    let rows: Vec<Stopping> = database
+    let rows: Vec<Found> = database
         .query_alone("find stop requests", sql, [replica.into(), limit.into()])
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
+}
+
+/// Sessions of all accounts that something without an account keeps.
+pub async fn session_parked(
+    database: &Database,
+    gate_ref: Uuid,
+    limit: i32,
+) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+    let sql = "select * from session_parked($1, $2)";
+    let rows: Vec<Found> = database
+        .query_alone("find parked sessions", sql, [gate_ref.into(), limit.into()])
         .await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
 }
@@ -137,6 +150,83 @@ pub async fn hold_due(database: &Database, after: Option<&HoldDue>, limit: i32) 
     let values = [account.into(), hold.into(), limit.into()];
     let sql = "select * from hold_due($1, $2, $3)";
     database.query_alone("find unsettled holds", sql, values).await
+}
+
+/// A task that an agent may have to move on.
+#[derive(Clone, Debug, FromQueryResult)]
+struct Neglected {
+    account_id: AccountId,
+    task_id: TaskId,
+    is_last: bool,
+    is_idle: bool,
+}
+
+/// The search for tasks without work that an agent may have to move on. It goes round, a share of every account a round, so that an
+/// account with very many tasks delays no other.
+#[derive(Debug, Default)]
+pub struct TasksRound {
+    /// Where the last round ended in accounts that had more tasks than their share.
+    passed: BTreeMap<AccountId, TaskId>,
+}
+
+impl TasksRound {
+    /// The tasks of the next accounts, by account; none at the end of a round.
+    pub async fn look(
+        &mut self,
+        database: &Database,
+        after: Option<&AccountId>,
+        (accounts_max, share): (i32, i32),
+    ) -> Result<BTreeMap<AccountId, Vec<TaskId>>, StorageError> {
+        let accounts: Vec<AccountId> = self.passed.keys().cloned().collect();
+        let tasks: Vec<TaskId> = self.passed.values().cloned().collect();
+        let after = after.map_or("", AccountId::as_str);
+        let values = [
+            after.into(),
+            accounts.into(),
+            tasks.into(),
+            accounts_max.into(),
+            share.into(),
+        ];
+        let sql = "select * from task_neglected($1, $2, $3, $4, $5)";
+        let rows: Vec<Neglected> = database.query_alone("find neglected tasks", sql, values).await?;
+        let mut found: BTreeMap<AccountId, Vec<TaskId>> = BTreeMap::new();
+        for row in rows {
+            let tasks = found.entry(row.account_id.clone()).or_insert_with(|| {
+                self.passed.remove(&row.account_id);
+                Vec::new()
+            });
+            if row.is_last {
+                self.passed.insert(row.account_id, row.task_id.clone());
+            }
+            if row.is_idle {
+                tasks.push(row.task_id);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A recovery that is not closed.
+#[derive(Debug, FromQueryResult)]
+pub struct Unclosed {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    #[sea_orm(from_alias = "recovery_id")]
+    pub recovery: RecoveryId,
+}
+
+/// A page of the recoveries that are not closed, after one.
+pub async fn recovery_unclosed(
+    database: &Database,
+    after: Option<&Unclosed>,
+    limit: i32,
+) -> Result<Vec<Unclosed>, StorageError> {
+    let (account, recovery) = after.map_or(("", Uuid::nil()), |after| {
+        (after.account.as_str(), after.recovery.uuid())
+    });
+    let values = [account.into(), recovery.into(), limit.into()];
+    let sql = "select * from recovery_unclosed($1, $2, $3)";
+    database.query_alone("find open recoveries", sql, values).await
 }
 
 #[derive(FromQueryResult)]

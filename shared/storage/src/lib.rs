@@ -1,6 +1,6 @@
 //! State in Postgres: the pool with its guards, the schema and its migrations, the entities, the outbox, dead letters,
-//! replicas, holds ([`hold`]), questions ([`question`](mod@question)), timers ([`timer`]), the fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of
-//! the broker.
+//! replicas, holds ([`hold`]), timers ([`timer`]), tool policies ([`tool_policy`]), what is done about stalled work ([`recovery`]), the
+//! fitness check ([`fitness`]), and the few writes that span two owners ([`lifecycle`]). Knows nothing of the broker.
 //!
 //! Every read and write goes through a [`Tx`] that declared its accounts: row-level security shows no rows to a
 //! transaction that declared none. Hot statements are named constants in the services' `store.rs`; entities serve the
@@ -10,6 +10,7 @@ pub mod accepted;
 pub mod accounts;
 mod activity;
 pub mod api_key;
+pub mod breaker;
 pub mod connection;
 pub mod database;
 pub mod dead_letter;
@@ -23,11 +24,13 @@ pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;
+pub mod recovery;
 pub mod replica;
 pub mod session;
 mod setting;
 pub mod statement;
 pub mod timer;
+pub mod tool_policy;
 
 pub use accounts::Accounts;
 pub use database::{Database, DatabaseOptions, Role, Tx};

@@ -5,6 +5,7 @@ use contracts::{
     event::{Event, EventMessage},
     message::Addressed,
     outgoing::Origin,
+    subject::NO_ACCOUNT,
 };
 use domain::{AccountId, TaskId};
 use time::OffsetDateTime;
@@ -27,21 +28,30 @@ impl Setting<'_> {
     /// choose ids of tasks and notifications, and without the account in the message id the broker would take one
     /// account's event for a duplicate of another's.
     pub fn event(&self, account: &AccountId, task: Option<&TaskId>, id: &str, event: Event) -> Owned {
-        let kind = event.kind();
-        let message = EventMessage {
-            account: account.clone(),
+        let message = self.event_message(Some(account), task, event);
+        self.message(&format!("{}:{account}:{id}", message.event.kind()), &message)
+    }
+
+    /// An event of no account. The transaction must have declared the operator's rows.
+    pub fn event_of_all(&self, id: &str, event: Event) -> Owned {
+        let message = self.event_message(None, None, event);
+        self.message(&format!("{}:{NO_ACCOUNT}:{id}", message.event.kind()), &message)
+    }
+
+    fn event_message(&self, account: Option<&AccountId>, task: Option<&TaskId>, event: Event) -> EventMessage {
+        EventMessage {
+            account: account.cloned(),
             task: task.cloned(),
             at: Timestamp::from(self.now),
             event,
-        };
-        self.message(&format!("{kind}:{account}:{id}"), &message)
+        }
     }
 
     /// A message for the outbox. The same input gives the same id.
     pub fn message<M: Addressed>(&self, id: &str, message: &M) -> Owned {
         let at = Timestamp::from(self.now);
         let outgoing = Outgoing::of(self.root, id, self.source, &self.origin, at, message);
-        (Some(message.about().0.clone()), outgoing)
+        (message.about().0.cloned(), outgoing)
     }
 }
 

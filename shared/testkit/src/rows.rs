@@ -219,6 +219,35 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "tool_policy",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("scope_kind", "'account'"),
+            ("scope_id", "'acme'"),
+            ("tool", "'*'"),
+            ("by_kind", "'user'"),
+            ("by_id", "'ann'"),
+            ("by_name", "'Ann'"),
+        ],
+    ),
+    (
+        "recovery",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("task_id", "'proj-7'"),
+            ("agent_id", "null"),
+            ("cause", "'stranded'"),
+            ("fingerprint", "''"),
+            ("state", "'person'"),
+            ("detail", "'d'"),
+            ("since", "now()"),
+        ],
+    ),
+    (
         "timer",
         "session s",
         &[

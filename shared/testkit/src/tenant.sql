@@ -109,6 +109,19 @@ select '{account}', pg_temp.uid('hold/' || h.name), 'session', pg_temp.uid('sess
 from (values ('active', false), ('timed', false), ('old', true), ('older', true)) as h (name, ended);
 update account set holds = 2 where id = '{account}';
 
+-- On a session that has ended: they decide nothing.
+insert into tool_policy (account_id, id, scope_kind, scope_id, tool, verdict, by_kind, by_id, by_name)
+select '{account}', pg_temp.uid('tool_policy/' || t.tool), 'session', pg_temp.uid('session/done')::text, t.tool, 'ask', 'user', '{secret}', '{secret}'
+from (values ('{secret}'), ('task_*')) as t (tool);
+update account set tool_policies = 2 where id = '{account}';
+
+-- A task that was reviewed.
+insert into task_stage (account_id, task_id, ordinal, name, audience, passed_at)
+values ('{account}', 'live-1', 1, '{secret}', '{role:member}', now());
+-- One that a person has to see to, of a task that has other facts by now; and one that was closed.
+insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, reason, since, ended_at)
+select '{account}', pg_temp.uid('recovery/' || r.name), 'live-1', r.cause, '', r.state, '{secret}', r.reason, now(), r.ended_at
+from (values ('open', 'given_up', 'person', null, null), ('over', 'stranded', 'closed', '{secret}', now())) as r (name, cause, state, reason, ended_at);
 -- Two are open: of a session that has ended, and a plan that awaits approval.
 insert into question (account_id, id, kind, state, task_id, session_id, session_kind, generation, agent_id, turn_id, title, body, options,
                       audience, plan_revision, answer, ended_by_kind, ended_by_id, ended_by_name, ended_at, reason, notification_id)

@@ -38,6 +38,8 @@ sweep_interval_ms = 100
 retry_delay_ms = 50
 retry_delay_ms_max = 400
 pause_delay_ms = 100
+breaker_open_ms = 100
+breaker_open_ms_max = 400
 look_up_delay_ms = 100
 drain_ms = 500
 [tool_gateway]

@@ -64,6 +64,8 @@ impl Field {
             "sessions",
             "dead-letters",
             "holds",
+            "tool-policies",
+            "recoveries",
             "questions",
             "timers",
             "tasks/LIVE-1/messages",
@@ -93,6 +95,8 @@ impl Field {
             "/sessions",
             "/dead-letters",
             "/holds",
+            "/tool-policies",
+            "/recoveries",
             "/questions",
             "/timers",
         ]

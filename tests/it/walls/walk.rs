@@ -91,6 +91,9 @@ impl Walk<'_> {
         self.stopped().await;
         self.edited().await;
         self.paused().await;
+        self.without_provider().await;
+        self.approved().await;
+        self.reviewed().await;
         self.timed().await;
         self.handed_over().await;
         self.closing().await;
@@ -98,6 +101,7 @@ impl Walk<'_> {
         let mut ids = self.ids.clone();
         ids.insert("cursor", self.field.cursors(self.tenant).await);
         self.requests(reading(self.tenant, &ids)).await;
+        self.stranded().await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
         // Statements of periodic work.
@@ -137,7 +141,7 @@ impl Walk<'_> {
     async fn turns(&self) {
         for (task, body) in [
             ("LIVE-1", "b"),
-            ("LIVE-1", "please call LIVE-1 blocked"),
+            ("LIVE-1", "please call LIVE-1 pending"),
             ("CHAT", "please call CHAT in_progress"),
             ("-", "b"),
             ("T-1", "please call T-1 review"),
@@ -288,7 +292,7 @@ impl Walk<'_> {
         let account = self.tenant.account.clone();
         // Of two turns, so that two calls share a transaction.
         for (task, id) in [("T-2", "awaits"), ("T-3", "awaits-too")] {
-            let body = format!("please call {task} blocked");
+            let body = format!("please call {task} pending");
             self.house.notify(&account, task, "coder", id, &body).await;
         }
         eventually("the tools of both were asked for again", || async {
@@ -404,6 +408,126 @@ impl Walk<'_> {
         self.api("POST", &format!("/sessions/{session}/release"), &json!({}))
             .await;
         self.house.until(account, "lingers", "delivered").await;
+    }
+
+    /// The provider takes no calls: new turns are parked, and one between two attempts waits. Then one tries, and all goes on.
+    async fn without_provider(&self) {
+        const OPEN: &str = "insert into provider_breaker (key, state, epoch, probe_at, providers)
+            values ('default', 'open', 1, now() + interval '1 hour', '{default}')
+            on conflict (key) do update set state = 'open', epoch = provider_breaker.epoch + 1, probe_at = excluded.probe_at, providers = excluded.providers";
+        let (account, database) = (&self.tenant.account, &self.house.world.database);
+        let execute = async |sql: &'static str| {
+            sqlx::query(sql).execute(&database.owner).await.unwrap();
+        };
+        for (task, body) in [("P-1", WAITS), ("P-2", "b"), ("P-3", "b")] {
+            self.api("POST", "/tasks", &json!({"id": task, "title": "t"})).await;
+            self.trials.next_step();
+            self.house.notify(account, task, "coder", task, body).await;
+            if task == "P-1" {
+                self.house.until(account, "P-1", "running").await;
+                let waits =
+                    "select count(*) from session where account_id = 'alder' and task_id = 'p-1' and phase = 'backoff'";
+                eventually("its turn waits", || async {
+                    (database.count(waits).await == 1).then_some(())
+                })
+                .await;
+                execute(OPEN).await;
+            }
+        }
+        let parked = "select count(*) from session where account_id = 'alder' and gate = 'provider'";
+        eventually("two are parked", || async {
+            (database.count(parked).await == 2).then_some(())
+        })
+        .await;
+        self.trials.next_step();
+        execute("update session set wake_at = now() where account_id = 'alder' and task_id = 'p-1'").await;
+        let deferred = "select count(*) from session where account_id = 'alder' and task_id = 'p-1' and phase = 'backoff' and wake_at > now()";
+        eventually("its turn waits on", || async {
+            (database.count(deferred).await == 1).then_some(())
+        })
+        .await;
+        self.trials.next_step();
+        execute("update provider_breaker set probe_at = now()").await;
+        for id in ["P-2", "P-3"] {
+            self.house.until(account, id, "delivered").await;
+        }
+        self.api("POST", "/tasks/P-1/cancel", &json!({})).await;
+        self.house.until(account, "P-1", "cancelled").await;
+    }
+
+    async fn open_question(&self) -> String {
+        let open = "select id::text from question where account_id = 'alder' and state = 'open' and kind in ('tool', 'review')";
+        eventually("somebody is asked", || async {
+            self.house.world.database.texts(open).await.pop()
+        })
+        .await
+    }
+
+    /// A call waits until it is approved, and is remembered; another one goes with its turn; a third runs. Then the rule changes.
+    async fn approved(&self) {
+        let account = &self.tenant.account;
+        let rule = json!({"scope": {"kind": "agent", "id": "coder"}, "tool": "task_history", "verdict": "ask"});
+        let rule = self.api("POST", "/tool-policies", &rule).await["id"].take();
+        let rule = format!("/tool-policies/{}", rule.as_str().expect("its id"));
+        let calls = "please call LIVE-1 in_progress";
+        self.trials.next_step();
+        self.house.notify(account, "LIVE-1", "coder", "asks-1", calls).await;
+        let question = format!("/questions/{}", self.open_question().await);
+        self.api("GET", "/questions?kind=tool", &Value::Null).await;
+        let session = self.house.world.database.texts(
+            "select session_id::text from question where account_id = 'alder' and state = 'open' and kind = 'tool'",
+        );
+        let stop = format!("/sessions/{}/stop", session.await[0]);
+        self.api("POST", &stop, &json!({"then": "continue"})).await;
+        self.house.until(account, "asks-1", "cancelled").await;
+        self.api("GET", &question, &Value::Null).await;
+        self.trials.next_step();
+        self.house.notify(account, "LIVE-1", "coder", "asks-2", calls).await;
+        let question = format!("/questions/{}", self.open_question().await);
+        let hash = self.api("GET", &question, &Value::Null).await["arguments_hash"].take();
+        let approval = json!({"verdict": "approved", "arguments_hash": hash, "remember": true});
+        self.api("POST", &format!("{question}/answer"), &approval).await;
+        self.house.until(account, "asks-2", "delivered").await;
+        self.delivered("LIVE-1", "allowed", calls).await;
+        self.api("PUT", &rule, &json!({"revision": 1, "visible": true})).await;
+        self.api("DELETE", &rule, &Value::Null).await;
+    }
+
+    /// A task is called done, sent back, called done again, and approved.
+    async fn reviewed(&self) {
+        self.api(
+            "POST",
+            "/tasks",
+            &json!({"id": "REV-1", "title": "t", "assignees": ["coder"]}),
+        )
+        .await;
+        let stages = json!({"stages": [{"name": "one"}, {"name": "two", "audience": ["role:admin"]}]});
+        self.api("PUT", "/tasks/REV-1/stages", &stages).await;
+        self.delivered("REV-1", "works", "b").await;
+        let done = json!({"status": "done"});
+        for (n, answer) in [
+            json!({"verdict": "changes", "text": "more"}),
+            json!({"verdict": "approved", "accept_stale": true}),
+            json!({"verdict": "approved"}),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for _ in 0..2 {
+                self.api("PATCH", "/tasks/REV-1", &done).await;
+            }
+            let question = self.open_question().await;
+            self.api("POST", &format!("/questions/{question}/answer"), &answer)
+                .await;
+            self.delivered("LIVE-1", &format!("meanwhile-{n}"), "b").await;
+        }
+        self.api("PATCH", "/tasks/REV-1", &json!({"status": "in_progress"}))
+            .await;
+        self.api("PUT", "/tasks/REV-1/stages", &json!({"stages": [{"name": "three"}]}))
+            .await;
+        self.api("PATCH", "/tasks/REV-1", &done).await;
+        self.api("PATCH", "/tasks/REV-1", &json!({"status": "done", "override": true}))
+            .await;
     }
 
     /// A turn in progress is ended by a hold, and what waits behind it is parked until it is released; then the task is
@@ -581,6 +705,29 @@ impl Walk<'_> {
                 .await;
             self.house.until(account, &id, "delivered").await;
         }
+    }
+
+    /// A task that nothing moves on for an hour: its agent is told. What failed before has other facts by now.
+    async fn stranded(&mut self) {
+        let account = &self.tenant.account;
+        self.api("PATCH", "", &json!({"liveness": "recover"})).await;
+        let task = json!({"id": "LEFT-1", "title": "t", "assignees": ["coder"]});
+        self.api("POST", "/tasks", &task).await;
+        let left =
+            "update task set updated_at = updated_at - interval '1 hour' where account_id = 'alder' and id = 'left-1'";
+        sqlx::query(left)
+            .execute(&self.house.world.database.owner)
+            .await
+            .expect("an hour passes");
+        self.house.kill(Role::Orchestrator);
+        self.trials.next_step();
+        self.house.up().await;
+        let told = "select notification_id from recovery where account_id = 'alder' and task_id = 'left-1'";
+        let item = eventually("its agent is told", || async {
+            self.house.world.database.texts(told).await.pop()
+        })
+        .await;
+        self.house.until(account, &item, "delivered").await;
     }
 
     async fn agent_goes(&self) {

@@ -131,7 +131,7 @@ impl Database {
         row.phase = park.phase;
         row.lease_owner = None;
         row.gate = Some(park.gate);
-        row.wake_at = Some(now + park.wake_ms);
+        row.wake_at = park.wake_ms.map(|ms| now + ms);
     }
 
     /// `SESSIONS_UNPARK`.
@@ -248,7 +248,7 @@ impl Database {
             phase: state.phase,
             gate: Gate::Collect,
             gate_ref: None,
-            wake_ms: ms,
+            wake_ms: Some(ms),
         })
     }
 }

@@ -1,6 +1,8 @@
 //! A call in the tool-gateway's transaction, from its checks to its record. One step, since the transaction locks the session, so
 //! no other closes or claims it, and since two records of one call meet at their key.
 
+use std::sync::Arc;
+
 use contracts::{
     Headers, TraceContext, header,
     notification::NotificationMessage,
@@ -8,8 +10,8 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, TaskId, TaskStatus,
-    ToolCallState, TurnId,
+    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, SessionKind, TaskId,
+    TaskStatus, ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
     CallFacts, CallRequest, CallTurn, Capability, Consequence, Presented, RecordedCall, Refusal, ToolAnswer, asked,
@@ -198,6 +200,7 @@ impl Database {
         Some(CallFacts {
             needs_plan: false,
             session_key: row.key.clone(),
+            session_kind: SessionKind::Task,
             generation: Generation(row.generation),
             fence: row.fence,
             is_closed: row.closed.is_some(),
@@ -215,6 +218,8 @@ impl Database {
             turn,
             newest_hops: None,
             now: moment(self.now),
+            tool_policies: 0,
+            policies: Arc::default(),
         })
     }
 

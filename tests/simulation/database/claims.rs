@@ -15,7 +15,7 @@ use delivery::{
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
         SessionName,
-        claim::{OpenTurn, ToolResult},
+        claim::{Asked, OpenTurn, ToolResult},
         context::QueuedItem,
         journal::{Call, Journal},
         runs::{Behind, Injectable},
@@ -29,7 +29,7 @@ use delivery::{
 };
 use domain::{
     AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
-    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
+    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, progress::Streak,
 };
 use storage::{
     Setting,
@@ -90,6 +90,7 @@ impl Database {
             gate: row.gate,
             queue_tail: row.queue_tail,
             queue_edits: 0,
+            streak: Streak::default(),
             facts: SessionFacts {
                 phase: row.phase,
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
@@ -148,10 +149,12 @@ impl Database {
             lost_at: row.lost_at.map(moment),
             notification_ids: row.notifications.iter().map(ToString::to_string).collect(),
             attempts,
-            awaited_too_long: row
+            overdue_ms: row
                 .waiting_since
-                .is_some_and(|since| since < self.now - row.tools_wait_ms),
+                .map_or(-1, |since| self.now - since - row.tools_wait_ms),
             holds: 0,
+            breaker: self.breaker_of(&row.provider),
+            wake_key: None,
             notes: row.notes.clone(),
             injectable: i64::from(
                 self.queue(&session.account, row.session)
@@ -159,6 +162,7 @@ impl Database {
                     .any(|(_, _, item)| item.mode == QueueMode::Inject),
             ),
             results,
+            asked: Asked::default(),
         })
     }
 
@@ -187,6 +191,9 @@ impl Database {
         }
         for (session, mut turn) in resume {
             let name = session.name();
+            let Some(pass) = self.pass_or_defer(&session, &turn, settings, bug) else {
+                continue;
+            };
             taken.insert(name.clone(), ());
             if inject::takes(&session, &turn) {
                 self.inject(&session, &mut turn, settings, bug);
@@ -197,6 +204,7 @@ impl Database {
                 continue;
             };
             self.lease_take(&name, replica, work.phase);
+            work.pass = pass;
             self.turn_resume(&name, work.turn.id, work.state);
             claimed.resumed.push((name, work.turn.id));
             if bug == Some(Bug::StartedNotRepeated) {
@@ -251,12 +259,20 @@ impl Database {
         }
         let name = session.name();
         let turn_id = TurnId(self.fresh_id());
+        let pass = match self.pass((&item.provider, item.breaker), (turn_id.uuid(), true), settings, bug) {
+            Ok(pass) => pass,
+            Err(look) => {
+                claimed.parked.extend(Self::park_for_provider(session, look, bug));
+                return Start::Waits;
+            }
+        };
         let further = item.facts.further.iter().map(|further| further.notification.clone());
         let notifications = std::iter::once(item.facts.notification.clone())
             .chain(further)
             .collect();
         let beginning = Beginning {
             turn_id,
+            pass,
             prompt: prompt(),
             effects: settings.effects(&item.provider),
             tools: offered(item.facts.task.is_some()),
@@ -442,6 +458,8 @@ impl Database {
             is_coordinator: false,
             briefing: String::new(),
             holds: 0,
+            breaker: self.breaker_of(&agent.provider),
+            tool_policies: 0,
         })
     }
 

@@ -5,6 +5,7 @@
 //! locks ([`intake`]). Everything under the locks of its sessions is one step.
 
 pub(crate) mod brakes;
+pub(crate) mod breakers;
 pub(crate) mod calls;
 pub(crate) mod claims;
 pub(crate) mod intake;
@@ -19,7 +20,7 @@ use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
     NotificationState, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId,
-    TaskStatus, ToolCallState, TurnId, TurnState,
+    TaskStatus, ToolCallState, TurnId, TurnState, breaker::Breaker,
 };
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
@@ -243,6 +244,8 @@ pub(crate) struct Database {
     /// Alive until.
     pub(crate) replicas: BTreeMap<Uuid, Millis>,
     pub(crate) partitions: Vec<PartitionRow>,
+    /// By the name of the provider, which is its account.
+    pub(crate) breakers: BTreeMap<String, Breaker>,
     ids: u64,
 }
 

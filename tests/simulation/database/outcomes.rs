@@ -9,7 +9,10 @@ use delivery::{
     },
 };
 use domain::{Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
-use storage::session::{sessions_lock::LockedSession, turns_record::ItemChange};
+use storage::session::{
+    sessions_lock::LockedSession,
+    turns_record::{Changed, ItemChange},
+};
 use uuid::Uuid;
 
 use super::{
@@ -73,7 +76,8 @@ impl Database {
                 recorded.free.push((name, true));
                 continue;
             }
-            let decision = decide(report, &session, moment(self.now), &settings.delivery);
+            let breaker = self.said(report.said(), settings);
+            let decision = decide(report, &session, breaker, moment(self.now), &settings.delivery);
             let Some(decided) = possible(decision, bug) else {
                 recorded.free.push((name, false));
                 continue;
@@ -102,7 +106,8 @@ impl Database {
             let begun = recorded.begun.work.len();
             // A run that may still grow is left to a claim: the real transaction begins again without going on.
             if goes_on {
-                self.start(&decided.rested(), going_on.1, settings, bug, &mut recorded.begun);
+                let rested = decided.rested(Changed::default());
+                self.start(&rested, going_on.1, settings, bug, &mut recorded.begun);
                 recorded.begun.parked.clear();
             }
             if recorded.begun.work.len() == begun {

@@ -1,6 +1,7 @@
 //! Delivery: dispatch queue, claimer, one worker a turn, recorder. As `service.rs` wires them, without its channels.
 
 use delivery::{
+    breaker::{ProviderFault, fault_of},
     providers::{Effects, Reconciled},
     queue::dispatcher::DispatchQueue,
     store::SessionName,
@@ -11,6 +12,7 @@ use delivery::{
         work::Work,
     },
 };
+use domain::Gate;
 use uuid::Uuid;
 
 use super::{Act, Process};
@@ -173,6 +175,10 @@ impl World {
         if self.fate(p) != Fate::Committed {
             return;
         }
+        let opened = self.database.settle_breakers();
+        self.note("unparked", [p as u64, opened.len() as u64], || {
+            format!("process {p} opens {opened:?}")
+        });
         let names = self.database.neglected();
         self.note("swept", [p as u64, names.len() as u64], || {
             format!("process {p} finds {names:?}")
@@ -206,7 +212,9 @@ impl World {
         let claimed = self.database.claim(&names, replica, &self.settings, self.bug);
         self.counts.turns += claimed.started.len() as u64;
         self.counts.runs += runs(&claimed);
-        self.counts.collecting += claimed.parked.len() as u64;
+        let parked_by = |gate| claimed.parked.iter().filter(|park| park.gate == gate).count() as u64;
+        self.counts.collecting += parked_by(Gate::Collect);
+        self.counts.without_provider += parked_by(Gate::Provider);
         self.counts.resumed += claimed.resumed.len() as u64;
         self.note(
             "claimed",
@@ -219,6 +227,7 @@ impl World {
             },
         );
         self.witness.claimed(&self.database, &claimed, &self.settings);
+        self.witness.tried(&self.database, &claimed.work, &self.settings);
         if fate == Fate::Unanswered {
             self.not_claimed(p, names);
             return;
@@ -440,7 +449,10 @@ impl World {
                     replica,
                 });
             }
-            Seen::Error(error) => self.report(p, work, CallOutcome::Failed(error)),
+            Seen::Error(error) => {
+                let fault = fault_of(&error);
+                self.report_with(p, work, CallOutcome::Failed(error), fault);
+            }
         }
     }
 
@@ -464,10 +476,15 @@ impl World {
     }
 
     fn report(&mut self, p: usize, work: Work, outcome: CallOutcome) {
+        self.report_with(p, work, outcome, None);
+    }
+
+    fn report_with(&mut self, p: usize, work: Work, outcome: CallOutcome, fault: Option<ProviderFault>) {
         self.processes[p].conductor.reports.push(Report {
             work,
             outcome,
             mismatch: None,
+            fault,
         });
     }
 
@@ -493,6 +510,7 @@ impl World {
         self.counts.parked += recorded.written.iter().filter(|outcome| outcome.parked).count() as u64;
         self.witness.recorded(&recorded.written);
         self.witness.claimed(&self.database, begun, &self.settings);
+        self.witness.tried(&self.database, &begun.work, &self.settings);
         for (name, ..) in &begun.started {
             self.witness.goes_on(&self.processes[p].conductor.line, name);
         }

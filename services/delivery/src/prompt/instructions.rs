@@ -1,7 +1,10 @@
 //! Fills in the instructions, a versioned template. The policy about a tool is stored with the tool
 //! (`contracts::tools`). A change of either requires a new version.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    borrow::Cow,
+    sync::{Arc, LazyLock},
+};
 
 use contracts::{
     quote,
@@ -12,8 +15,10 @@ use storage::manifest::{Hash, Layer, Manifest, PartKind, Source};
 
 /// Version of the templates below and of the tools' texts in them.
 pub const PROFILE_VERSION: &str = "3";
-static PROFILE: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("profile.md")));
-static COORDINATOR: LazyLock<String> = LazyLock::new(|| with_tools(include_str!("coordinator.md")));
+const PROFILE: &str = include_str!("profile.md");
+const COORDINATOR: &str = include_str!("coordinator.md");
+static PROFILE_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(PROFILE, &[]));
+static COORDINATOR_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(COORDINATOR, &[]));
 const ROLE: &str = include_str!("role.md");
 const TASKLESS: &str = include_str!("taskless.md");
 
@@ -36,11 +41,25 @@ pub struct InstructionFacts<'a> {
 
 /// Every tool's own name and its name on the wire: some providers change it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ToolNames(Vec<(&'static str, String)>);
+pub struct ToolNames {
+    shown: Vec<(&'static str, String)>,
+    /// Tools of which the agent is told nothing, since a policy hides them.
+    hidden: Vec<&'static str>,
+}
 
 impl ToolNames {
     pub fn new(shown: impl Fn(&'static str) -> String) -> ToolNames {
-        ToolNames(tools::NAMES.iter().map(|name| (*name, shown(name))).collect())
+        ToolNames {
+            shown: tools::NAMES.iter().map(|name| (*name, shown(name))).collect(),
+            hidden: Vec::new(),
+        }
+    }
+
+    pub fn without(self, hidden: &[&'static str]) -> ToolNames {
+        ToolNames {
+            hidden: hidden.to_vec(),
+            ..self
+        }
     }
 }
 
@@ -62,14 +81,14 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     add(
         PartKind::Policy,
         format!("profile/{PROFILE_VERSION}"),
-        fill(&PROFILE, facts),
+        fill(&with_shown(PROFILE, &PROFILE_WITH_ALL, facts), facts),
         0,
     );
     if facts.is_coordinator {
         add(
             PartKind::Coordinator,
             format!("profile/{PROFILE_VERSION}/coordinator"),
-            fill(&COORDINATOR, facts),
+            fill(&with_shown(COORDINATOR, &COORDINATOR_WITH_ALL, facts), facts),
             0,
         );
     }
@@ -98,9 +117,17 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     }
 }
 
-/// Inserts each section's items at the placeholder of their list.
-fn with_tools(template: &str) -> String {
-    let tools = tools::all();
+fn with_shown<'a>(template: &str, with_all: &'a str, facts: &InstructionFacts<'_>) -> Cow<'a, str> {
+    match &facts.tools.hidden[..] {
+        [] => Cow::Borrowed(with_all),
+        hidden => Cow::Owned(with_tools(template, hidden)),
+    }
+}
+
+/// Inserts each section's items at the placeholder of their list, without those of hidden tools.
+fn with_tools(template: &str, hidden: &[&str]) -> String {
+    let mut tools = tools::all();
+    tools.retain(|tool| !hidden.contains(&tool.name));
     let sections = [
         ("{scope_tools}\n", PolicySection::Scope),
         ("{reporting_tools}\n", PolicySection::Reporting),
@@ -116,7 +143,7 @@ fn with_tools(template: &str) -> String {
 
 /// Names are inserted last and once: a name that looks like a placeholder is not filled in again.
 fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
-    let tools = facts.tools.0.iter();
+    let tools = facts.tools.shown.iter();
     let text = tools.fold(template.to_owned(), |text, (name, shown)| {
         text.replace(&format!("{{{name}}}"), shown)
     });

@@ -269,7 +269,7 @@ fn retry_after() {
                 .and_then(|text| retry_after::parse(text, now))
             {
                 Some(wait) => {
-                    assert!(wait <= retry_after::WAIT_MAX);
+                    assert!(wait <= domain::breaker::RESET_MAX);
                     "wait"
                 }
                 None => "none",

@@ -75,6 +75,8 @@ pub struct ProviderSettings {
     pub limits: CallLimits,
     pub pool: Pool,
     pub history: HistoryLookup,
+    /// What shares its quota and its credential: one breaker for all providers that name the same. None: its own name.
+    pub quota_account: Option<String>,
 }
 
 /// Limits of one call.
@@ -160,6 +162,7 @@ struct Fields {
     history: Option<bool>,
     history_settle_ms: Option<Millis>,
     history_unanswered_ms_max: Option<Millis>,
+    quota_account: Option<String>,
 }
 
 /// The defaults of a kind.
@@ -220,6 +223,8 @@ pub enum SettingsError {
     GatewayPath,
     #[error("model is empty")]
     Model,
+    #[error("quota_account is no name: 1-64 visible ASCII characters without spaces")]
+    QuotaAccount,
     #[error("gateway_agent is for kind openclaw only")]
     GatewayAgentUnused,
     #[error(
@@ -281,6 +286,15 @@ impl TryFrom<Fields> for ProviderSettings {
         fields.api_key.as_ref().map(bearer).transpose()?;
         if fields.model.trim().is_empty() {
             return Err(SettingsError::Model);
+        }
+        let names_an_account =
+            |name: &String| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+        if fields
+            .quota_account
+            .as_ref()
+            .is_some_and(|name| !names_an_account(name))
+        {
+            return Err(SettingsError::QuotaAccount);
         }
         let gateway_agent = match kind {
             ProviderKind::OpenClaw => Some(GatewayAgent::from_settings(
@@ -351,6 +365,7 @@ impl TryFrom<Fields> for ProviderSettings {
             limits,
             pool,
             history,
+            quota_account: fields.quota_account,
         })
     }
 }
@@ -446,6 +461,9 @@ mod tests {
             parse(json!({"kind": "openresponses", "url": "http://h", "model": "m", "gateway_agent": "a"})),
             "kind openclaw only",
         );
+        for name in ["", "two words", "k\u{f6}nto", &"x".repeat(65)] {
+            check(openclaw(json!({"quota_account": name})), "quota_account is no name");
+        }
         check(openclaw(json!({"model": "openclaw"})), "name the gateway's agent");
         check(openclaw(json!({"model": "gpt-5"})), "name the gateway's agent");
         check(openclaw(json!({"gateway_agent": "a:b"})), "name the gateway's agent");

@@ -32,7 +32,7 @@ impl From<&OpenTurn> for TurnFacts {
         TurnFacts {
             state: turn.state,
             next: turn.next().map_or(NO_PLACE, |call| call.ordinal),
-            awaited_too_long: turn.awaited_too_long,
+            awaited_too_long: turn.awaited_too_long(),
         }
     }
 }

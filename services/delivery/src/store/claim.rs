@@ -7,6 +7,7 @@ use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
+    breaker::Seen,
     session::{items_join::Notes, sessions_lock::LockedSession},
     statement::pairs,
 };
@@ -82,6 +83,9 @@ pub async fn in_flight_lock(tx: &Tx, accounts: &BTreeSet<AccountId>) -> Result<H
     Ok(rows.into_iter().map(|row| (row.account_id, row.turns)).collect())
 }
 
+/// Questions about calls lapse before that.
+const ASKED_MS_MAX: i64 = 25 * 3_600_000;
+
 /// A turn in progress, with the results of its tool calls.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct OpenTurn {
@@ -115,14 +119,31 @@ pub struct OpenTurn {
     pub notification_ids: Vec<String>,
     /// Attempts at its first notification so far, and so at all that it began with.
     pub attempts: i32,
-    pub awaited_too_long: bool,
+    /// How long the turn has waited for results beyond its time; negative: it has time left, or does not wait.
+    pub overdue_ms: i64,
     /// The account's active holds, counted.
     pub holds: i32,
     pub notes: Notes,
+    /// The breaker of its provider; none: no call of it has failed.
+    pub breaker: Option<Seen>,
+    /// What woke its agent.
+    pub wake_key: Option<String>,
     /// Items with mode `inject` that wait in its session: none, one or more.
     pub injectable: i64,
     #[sea_orm(skip)]
     pub results: Vec<ToolResult>,
+    /// Calls of the last answer on which somebody was asked.
+    #[sea_orm(skip)]
+    pub asked: Asked,
+}
+
+/// What is known of approvals that a turn waits for.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Asked {
+    /// How long the open one is open.
+    pub open_ms: Option<i64>,
+    /// How long all of them were open: time that does not count as waiting.
+    pub sum_ms: i64,
 }
 
 impl OpenTurn {
@@ -144,6 +165,14 @@ impl OpenTurn {
         };
         let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
         calls.iter().find(|call| call.answered.is_none() && ends(call))
+    }
+
+    /// It has waited for results longer than any tool may take; or for an approval longer than any question is open.
+    pub fn awaited_too_long(&self) -> bool {
+        match self.asked.open_ms {
+            Some(open_ms) => open_ms > ASKED_MS_MAX,
+            None => self.overdue_ms > self.asked.sum_ms,
+        }
     }
 }
 
@@ -168,12 +197,14 @@ pub const TURNS_LOAD: &str = concat!(
            t.notification_ids,
            coalesce((select n.attempts from notification n
                      where n.account_id = t.account_id and n.id = t.notification_ids[1] offset 0), 0) as attempts,
-           coalesce(t.waiting_since < now() - coalesce(t.tools_wait_ms, $3) * interval '1 millisecond', false) as awaited_too_long,
+           coalesce((extract(epoch from now() - t.waiting_since) * 1000)::bigint - coalesce(t.tools_wait_ms, $3), -1) as overdue_ms,
            coalesce(t.notes, '[]') as notes,
            (select count(*) from (
                 select from notification n
                 where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject' and n.attempts = 0
-                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds
+                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds, t.wake_key, ",
+    storage::breaker_of!("$4", "t.provider"),
+    " as breaker
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t
     join account a on a.id = any (array[t.account_id])
@@ -188,25 +219,40 @@ struct ResultRow {
     turn_id: TurnId,
     #[sea_orm(nested)]
     result: ToolResult,
+    is_over: bool,
+    /// From its record to its result: only a call that somebody was asked about is recorded before it runs.
+    open_ms: i64,
 }
 
 /// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Calls
 /// over HTTP inside a turn have ordinal 0, and no turn waits for them.
 pub const RESULTS_LOAD: &str = "
-    select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result,
+    select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result, c.finished_at is not null as is_over,
+           (extract(epoch from coalesce(c.finished_at, now()) - c.started_at) * 1000)::bigint as open_ms,
            c.name = $3 and c.state = 'finished' as ends_turn
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
         select * from tool_call c
-        where c.account_id = w.account_id and c.turn_id = w.id and c.finished_at is not null and c.ordinal > 0 order by c.ordinal) c";
+        where c.account_id = w.account_id and c.turn_id = w.id and c.ordinal > 0 order by c.ordinal) c";
 
-pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> Result<Vec<OpenTurn>, StorageError> {
+/// `keys_json`: the keys of breakers by the names of providers.
+pub async fn turns_load(
+    tx: &Tx,
+    turns: &[TurnName],
+    tools_wait_ms_max: i64,
+    keys_json: &str,
+) -> Result<Vec<OpenTurn>, StorageError> {
     const ATTEMPT: &str = "load turns";
     if turns.is_empty() {
         return Ok(Vec::new());
     }
     let (accounts, ids) = pairs(turns);
-    let values = [accounts.clone().into(), ids.clone().into(), tools_wait_ms_max.into()];
+    let values = [
+        accounts.clone().into(),
+        ids.clone().into(),
+        tools_wait_ms_max.into(),
+        keys_json.into(),
+    ];
     let mut turns: Vec<OpenTurn> = tx.rows(ATTEMPT, TURNS_LOAD, values).await?;
     let results: Vec<ResultRow> = tx
         .rows(
@@ -216,10 +262,17 @@ pub async fn turns_load(tx: &Tx, turns: &[TurnName], tools_wait_ms_max: i64) -> 
         )
         .await?;
     for turn in &mut turns {
-        let own = results
-            .iter()
-            .filter(|row| row.account_id == turn.account && row.turn_id == turn.id);
-        turn.results = own.map(|row| row.result.clone()).collect();
+        let own = || {
+            let rows = results.iter();
+            rows.filter(|row| row.account_id == turn.account && row.turn_id == turn.id)
+        };
+        let last = turn.journal.last().map_or(&[][..], |round| &round.calls);
+        let in_last = |row: &&ResultRow| last.iter().any(|call| call.ordinal == row.result.ordinal);
+        turn.asked = Asked {
+            open_ms: own().find(|row| !row.is_over).map(|row| row.open_ms),
+            sum_ms: own().filter(in_last).map(|row| row.open_ms).sum(),
+        };
+        turn.results = own().filter(|row| row.is_over).map(|row| row.result.clone()).collect();
     }
     Ok(turns)
 }

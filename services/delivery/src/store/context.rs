@@ -8,6 +8,7 @@ use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use storage::{
     StorageError, Tx,
+    breaker::Seen,
     statement::{column, pairs},
 };
 
@@ -44,6 +45,10 @@ pub struct QueuedItem {
     pub briefing: String,
     /// The account's active holds, counted.
     pub holds: i32,
+    /// The breaker of its provider; none: no call of it has failed.
+    pub breaker: Option<Seen>,
+    /// The account's tool policies, counted.
+    pub tool_policies: i32,
 }
 
 impl QueuedItem {
@@ -102,7 +107,9 @@ pub const QUEUE_NEXT: &str = concat!(
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds,
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies, ",
+    storage::breaker_of!("$7", "g.provider"),
+    " as breaker,
            thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
     from unnest($1::text[], $2::uuid[], $3::text[], $6::bigint[]) as w (account_id, id, known, position)
     cross join lateral (
@@ -125,12 +132,13 @@ pub const QUEUE_NEXT: &str = concat!(
         offset 0) thread"
 );
 
-/// `places`: sessions, and the first position that is read.
+/// `places`: sessions, and the first position that is read. `keys_json`: the keys of breakers by the names of providers.
 pub async fn queue_next(
     tx: &Tx,
     places: &[(SessionName, i64)],
     threads: &Threads,
     messages_max: i64,
+    keys_json: &str,
 ) -> Result<Vec<QueuedItem>, StorageError> {
     if places.is_empty() {
         return Ok(Vec::new());
@@ -146,6 +154,7 @@ pub async fn queue_next(
         messages_max.into(),
         (THREAD_COUNTED_MAX + 1).into(),
         column(places, |(_, position)| *position),
+        keys_json.into(),
     ];
     let rows: Vec<QueuedRow> = tx.rows("take from queues", QUEUE_NEXT, values).await?;
     let complete = |row: QueuedRow| {

@@ -7,7 +7,11 @@ use contracts::{
     TraceContext,
     tools::{self, OfferContext},
 };
-use domain::{Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep};
+use domain::{
+    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep,
+    progress::Wake,
+    tool_policy::{ToolPolicy, ToolUse, visible},
+};
 use messaging::trace;
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +23,7 @@ use super::{
     work::Work,
 };
 use crate::{
+    breaker::Pass,
     prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input},
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
@@ -32,6 +37,7 @@ use storage::{
 #[derive(Debug)]
 pub struct Beginning {
     pub turn_id: TurnId,
+    pub pass: Pass,
     pub prompt: Prompt,
     pub effects: Effects,
     pub tools: Arc<[ToolDefinition]>,
@@ -68,6 +74,7 @@ pub fn begin(
     let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
     let turn = session.turn_claimed(beginning.turn_id, item.facts.task.map(|task| task.id));
     let hops = item.hops;
+    let wake = Wake::new(&item.facts.kind, &item.facts.sender);
     let further = item.facts.further.iter().map(|further| &further.notification);
     let notification_ids: Vec<String> = std::iter::once(&item.facts.notification)
         .chain(further)
@@ -88,6 +95,8 @@ pub fn begin(
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
         tools_wait_ms: beginning.tools_wait_ms,
         hops,
+        wake: wake.clone(),
+        streak: session.streak.clone(),
         traceparent: trace.traceparent.clone(),
         tracestate: trace.tracestate.clone(),
         phase,
@@ -99,8 +108,10 @@ pub fn begin(
         state,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
+        is_asking: false,
         agent_name: item.agent_name,
         provider: item.provider,
+        pass: beginning.pass,
         slot: None,
         effects: beginning.effects,
         profile_version: prompt.profile.version.to_owned(),
@@ -112,6 +123,7 @@ pub fn begin(
         attempt: 1,
         failures: 0,
         attempts: item.attempts,
+        wake: Some(wake),
         notification_ids,
         injected: Vec::new(),
         hops,
@@ -152,6 +164,7 @@ pub fn carry_on(
     }
     let with_call = turn.notes.of_round(turn.journal.rounds.len());
     let injected = with_call.flat_map(|note| note.notification_ids.clone()).collect();
+    let wake = turn.wake_key.as_ref().and_then(|key| key.parse().ok());
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
@@ -160,7 +173,9 @@ pub fn carry_on(
         state,
         number: turn.number,
         agent_id: turn.agent_id,
+        is_asking: turn.asked.open_ms.is_some(),
         agent_name: turn.agent_name,
+        pass: Pass::closed(turn.breaker),
         slot: None,
         effects,
         due,
@@ -174,6 +189,7 @@ pub fn carry_on(
         attempt: turn.attempt,
         failures: turn.failures,
         attempts: turn.attempts,
+        wake,
         injected,
         notification_ids: turn.notification_ids,
         hops: turn.hops,
@@ -197,10 +213,11 @@ pub(super) fn prompt(
     item: &QueuedItem,
     driver: Option<&Driver>,
     profiles: &Profiles,
+    hidden: &[&'static str],
     marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
-    let names = tool_names(driver);
+    let names = tool_names(driver).without(hidden);
     let profile = profiles.instructions(
         &InstructionFacts {
             account: &session.account,
@@ -223,6 +240,34 @@ pub(super) fn prompt(
         input,
         manifest,
     }
+}
+
+/// The tools that the policies hide from the agent.
+pub(super) fn hidden(session: &LockedSession, item: &QueuedItem, policies: &[ToolPolicy]) -> Vec<&'static str> {
+    if policies.is_empty() {
+        return Vec::new();
+    }
+    let is_hidden = |tool: &&'static str| {
+        let used = ToolUse {
+            session: session.id,
+            agent: item.agent_id,
+            task: item.facts.task.as_ref().map(|task| &task.id),
+            tool,
+            schema_hash: tools::schema_hash(tool),
+        };
+        !visible(policies, used, true)
+    };
+    tools::NAMES.iter().copied().filter(is_hidden).collect()
+}
+
+/// The tools that a turn is offered, without the hidden ones.
+pub(super) fn shown(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
+    let offered = offered(context);
+    if hidden.is_empty() {
+        return offered;
+    }
+    let is_shown = |tool: &&ToolDefinition| !hidden.contains(&&*tool.name);
+    offered.iter().filter(is_shown).cloned().collect()
 }
 
 fn tool_names(driver: Option<&Driver>) -> ToolNames {

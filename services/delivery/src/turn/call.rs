@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use contracts::{Outgoing, Root, Timestamp, live::LiveText, tools::submit_plan};
+use domain::breaker::Sign;
 use futures::FutureExt;
 use messaging::trace;
 use runtime::Incarnation;
@@ -20,7 +21,11 @@ use crate::providers::{
     Driver, Effects, FailureClass, NextStep, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent,
     SessionCheck,
 };
-use crate::{SOURCE, metrics};
+use crate::{
+    SOURCE,
+    breaker::{ProviderFault, Said, fault_of},
+    metrics,
+};
 
 /// The result of a turn's call, for recording.
 #[derive(Debug)]
@@ -29,6 +34,25 @@ pub struct Report {
     pub outcome: CallOutcome,
     /// The provider ran another session than the key names.
     pub mismatch: Option<String>,
+    /// A failure of the call that says something of its provider, whatever became of the outcome.
+    pub fault: Option<ProviderFault>,
+}
+
+/// How a call ended.
+struct Ended {
+    outcome: CallOutcome,
+    mismatch: Option<String>,
+    fault: Option<ProviderFault>,
+}
+
+impl From<CallOutcome> for Ended {
+    fn from(outcome: CallOutcome) -> Ended {
+        Ended {
+            outcome,
+            mismatch: None,
+            fault: None,
+        }
+    }
 }
 
 /// Like [`run`]. A panic while processing a provider's answer must not stop the process, and must not repeat for ever:
@@ -44,7 +68,11 @@ pub async fn run_guarded(
     // Released when the call has ended, before it is recorded.
     let slot = work.slot.take();
     let calling = AssertUnwindSafe(run(&work, driver, root, live, incarnation, confirm)).catch_unwind();
-    let (outcome, mismatch) = match calling.await {
+    let Ended {
+        outcome,
+        mismatch,
+        fault,
+    } = match calling.await {
         Ok(ended) => ended?,
         Err(_) => {
             tracing::error!(
@@ -52,7 +80,7 @@ pub async fn run_guarded(
                 "provider call panicked; it counts as a malformed answer"
             );
             let error = ProviderError::new(FailureClass::Malformed, Sent::Maybe, "processing the answer failed");
-            (CallOutcome::Failed(error), None)
+            CallOutcome::Failed(error).into()
         }
     };
     drop(slot);
@@ -60,6 +88,7 @@ pub async fn run_guarded(
         work,
         outcome,
         mismatch,
+        fault,
     })
 }
 
@@ -73,10 +102,35 @@ impl Report {
             ..self
         }
     }
+
+    /// What it says of its provider. None: the call is still running.
+    pub fn said(&self) -> Option<Said<'_>> {
+        let sign = match (&self.outcome, &self.fault) {
+            (CallOutcome::Answered(_), _) => Sign::Good,
+            (_, Some(fault)) => Sign::Bad(fault.fault),
+            (CallOutcome::NotKnownYet, None) => return None,
+            (
+                CallOutcome::Failed(_)
+                | CallOutcome::DidNotRun
+                | CallOutcome::Lost { .. }
+                | CallOutcome::Aborted
+                | CallOutcome::EndedByTool { .. }
+                | CallOutcome::NotSent
+                | CallOutcome::Stopped { .. },
+                None,
+            ) => Sign::Neither,
+        };
+        Some(Said {
+            turn: self.work.turn_name(),
+            provider: &self.work.provider,
+            pass: self.work.pass,
+            sign,
+            because: self.fault.as_ref().map(|fault| &fault.because),
+        })
+    }
 }
 
-/// Makes the due call, or looks up the outcome of the last one; also returns whether the provider ran another session
-/// than the key names. `None`: the lease was lost, and its next holder resumes the turn as stored.
+/// Makes the due call, or looks up the outcome of the last one. `None`: the lease was lost, and its next holder resumes the turn as stored.
 async fn run(
     work: &Work,
     driver: Option<Arc<Driver>>,
@@ -84,24 +138,17 @@ async fn run(
     live: &mpsc::Sender<Outgoing>,
     incarnation: &Incarnation,
     confirm: Confirm,
-) -> Option<(CallOutcome, Option<String>)> {
+) -> Option<Ended> {
     match work.due {
-        Due::Abort => return Some((CallOutcome::Aborted, None)),
-        Due::End => return Some((ended_by_tool(work), None)),
+        Due::Abort => return Some(CallOutcome::Aborted.into()),
+        Due::End => return Some(ended_by_tool(work).into()),
         Due::Send | Due::LookUp => {}
     }
     // Nothing was sent yet.
     if work.due == Due::Send && work.stop.is_cancelled() {
-        return Some((CallOutcome::NotSent, None));
+        return Some(CallOutcome::NotSent.into());
     }
-    let Some(driver) = driver else {
-        let detail = format!(
-            "the agent's provider `{}` is missing in the operator's settings ([providers.{}])",
-            work.provider, work.provider
-        );
-        let error = ProviderError::new(FailureClass::BadRequest, Sent::No, detail);
-        return Some((CallOutcome::Failed(error), None));
-    };
+    let driver = driver.expect("the gate `config` keeps turns without a provider");
     let span = call_span(work, &driver);
     // The lease may have been lost between the claim and this call.
     if !incarnation.is_alive() {
@@ -109,13 +156,13 @@ async fn run(
     }
     // Dropping a call closes its connection, which a provider that notices treats as a stop; that is intended.
     let ended = async {
-        let outcome = tokio::select! {
+        let ended = tokio::select! {
             ended = exchange(work, &driver, root, live).instrument(span.clone()) => ended,
-            () = work.stop.cancelled() => return (stopped(work, &driver, confirm).await, None),
+            () = work.stop.cancelled() => return stopped(work, &driver, confirm).await.into(),
         };
         // An answer that is here is not dropped any more.
-        let mismatch = session_check(work, &driver, &outcome).instrument(span).await;
-        (outcome, mismatch)
+        let mismatch = session_check(work, &driver, &ended.outcome).instrument(span).await;
+        Ended { mismatch, ..ended }
     };
     let ended = tokio::select! {
         ended = ended => Some(ended),
@@ -211,17 +258,18 @@ fn note(work: &Work, driver: &Driver, called: &Result<ProviderAnswer, ProviderEr
     metrics::called(&work.provider, driver, failed, took);
 }
 
-async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Outgoing>) -> CallOutcome {
+async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender<Outgoing>) -> Ended {
     let call = provider_call(work);
     // For a call that was lost just now, no time has passed.
     let lost_for = work.lost_for(OffsetDateTime::now_utc());
     match work.due {
-        Due::LookUp => looked_up(driver.reconcile(&call.lost(None, lost_for)).await),
+        Due::LookUp => looked_up(driver.reconcile(&call.lost(None, lost_for)).await).into(),
         Due::Send => {
             let sent = Instant::now();
             let called = driver.call(&call, speaker(work, root, live)).await;
             note(work, driver, &called, sent.elapsed());
-            match called {
+            let fault = called.as_ref().err().and_then(fault_of);
+            let outcome = match called {
                 Ok(mut answer) => {
                     answer.reasoning = work.journal.room_for(answer.reasoning);
                     CallOutcome::Answered(answer)
@@ -230,10 +278,14 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
                     looked_up(driver.reconcile(&call.lost(error.response_id, lost_for)).await)
                 }
                 Err(error) => CallOutcome::Failed(driver.advised(error, &call)),
+            };
+            Ended {
+                fault,
+                ..outcome.into()
             }
         }
-        Due::End => ended_by_tool(work),
-        Due::Abort => CallOutcome::Aborted,
+        Due::End => ended_by_tool(work).into(),
+        Due::Abort => CallOutcome::Aborted.into(),
     }
 }
 
@@ -294,8 +346,8 @@ fn mismatch(check: SessionCheck) -> Option<String> {
 
 /// Passes text on without waiting: pages may miss a piece, and a turn must not wait for them.
 fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Outgoing>) -> impl FnMut(&str) + Send + 'a {
-    let about = (&work.turn.account, work.turn.task.as_ref());
-    let (subject, origin) = (root.subject::<LiveText>(about.0, about.1), work.origin());
+    let (account, task) = (&work.turn.account, work.turn.task.as_ref());
+    let (subject, origin) = (root.subject::<LiveText>(account, task), work.origin());
     let mut sequence = 0;
     move |text: &str| {
         let piece = LiveText {
@@ -309,7 +361,7 @@ fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Outgoing>) ->
         };
         sequence += 1;
         let (id, at) = (piece.message_id(), Timestamp::from(OffsetDateTime::now_utc()));
-        let message = Outgoing::new(subject.clone(), &id, SOURCE, about, &origin, at, &piece);
+        let message = Outgoing::new(subject.clone(), &id, SOURCE, (Some(account), task), &origin, at, &piece);
         // The channel is full: the broker is slow, and this text is dropped.
         let _ = live.try_send(message);
     }

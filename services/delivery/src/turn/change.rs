@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use domain::{CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED};
+use domain::{
+    CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED,
+    progress::Deeds,
+};
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
+use time::OffsetDateTime;
 
 use super::{
     call::Report,
     settle::{CallOutcome, Settled},
+    starter::millis,
     work::Work,
 };
 use crate::{
@@ -38,6 +43,7 @@ pub(super) fn change(
     report: &Report,
     session: &LockedSession,
     settled: &Settled,
+    now: OffsetDateTime,
     config: &DeliverySettings,
 ) -> Result<Change, ImpossibleStep> {
     let work = &report.work;
@@ -54,7 +60,11 @@ pub(super) fn change(
         over: state.is_over(),
         round: None,
         attempt: work.attempt,
-        failures: if error.is_some() { work.failures + 1 } else { 0 },
+        failures: if error.is_some() {
+            work.failures + i32::from(settled.counts())
+        } else {
+            0
+        },
         calls_requested: work.journal.requested(),
         waits: false,
         lost: false,
@@ -78,6 +88,10 @@ pub(super) fn change(
         mismatch: report.mismatch.clone(),
         stopped: None,
         gate: None,
+        streak: None,
+        streak_key: None,
+        streak_since: None,
+        beats: false,
         goes_on: false,
     };
     let mut change = Change {
@@ -102,12 +116,15 @@ pub(super) fn change(
             change.turn.usage = total(&work.journal, *usage);
             change.turn.error.clone_from(note);
             change.turn.late = *late;
+            change.streak(work, session, now);
             change.items = vec![items(work, NotificationState::Delivered, None)];
         }
         Settled::AwaitTools { round } => change.await_tools(work, round, config),
-        Settled::Again { after, repeats, .. } => change.again(work, *after, *repeats),
+        Settled::Again {
+            after, repeats, counts, ..
+        } => change.again(work, *after, *repeats, *counts),
         Settled::LookAgain { after } => change.look_again(work, *after),
-        Settled::Interrupted { after, .. } => change.interrupted(work, *after),
+        Settled::Interrupted { after, counts, .. } => change.interrupted(work, *after, *counts),
         Settled::GaveUp {
             error,
             class,
@@ -166,11 +183,22 @@ impl Change {
         self.session.asked = round.first().map(|call| call.ordinal);
     }
 
-    fn again(&mut self, work: &Work, after: Duration, repeats: bool) {
+    /// The session's turns without progress, as if this one made none: the record knows what its tools did.
+    fn streak(&mut self, work: &Work, session: &LockedSession, now: OffsetDateTime) {
+        // An older version began the turn.
+        let Some(wake) = &work.wake else { return };
+        let streak = session.streak.after(wake, Deeds::default(), now);
+        self.session.streak = Some(streak.turns);
+        self.session.streak_key = streak.key;
+        self.session.streak_since = streak.since;
+        self.session.beats = wake.is_heartbeat();
+    }
+
+    fn again(&mut self, work: &Work, after: Duration, repeats: bool, counts: bool) {
         self.turn.attempt = if repeats { work.attempt } else { work.attempt + 1 };
         self.session.wake_ms = Some(millis(after));
         self.more = after.is_zero();
-        self.items = unused(work, items(work, NotificationState::Running, None));
+        self.items = unused(work, tried(work, NotificationState::Running, counts));
     }
 
     fn look_again(&mut self, work: &Work, after: Duration) {
@@ -180,12 +208,12 @@ impl Change {
         self.more = false;
     }
 
-    fn interrupted(&mut self, work: &Work, after: Duration) {
+    fn interrupted(&mut self, work: &Work, after: Duration, counts: bool) {
         self.session.wake_ms = Some(millis(after));
         self.session.queued = count(&work.notification_ids);
         self.session.interrupted = true;
         self.more = false;
-        self.items = unused(work, items(work, NotificationState::Queued, None));
+        self.items = unused(work, tried(work, NotificationState::Queued, counts));
     }
 
     fn aborted(&mut self, work: &Work, because: &str) {
@@ -252,8 +280,12 @@ fn items(work: &Work, state: NotificationState, reason: Option<String>) -> ItemC
     }
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// Items that are tried again. `counts`: the try before was an attempt.
+fn tried(work: &Work, state: NotificationState, counts: bool) -> ItemChange {
+    ItemChange {
+        attempts_more: i32::from(counts),
+        ..items(work, state, None)
+    }
 }
 
 /// Why a turn ended with its session, in the text of the session's cancelled items.

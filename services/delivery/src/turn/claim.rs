@@ -46,6 +46,9 @@ use storage::session::{
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
+/// How often a call is requested again that somebody is asked about: in case the hint of the answer was lost.
+const UNDECIDED_LOOK_MS: i64 = 300_000;
+
 /// The dependencies of claiming.
 #[derive(Clone)]
 pub struct Claimer {
@@ -90,7 +93,7 @@ impl Claimer {
     async fn claim_all(&self, names: &[SessionName], replica: Uuid) -> Result<Claimed, StorageError> {
         let tx = self
             .database
-            .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
+            .begin(&Accounts::many(names.iter().map(|(account, _)| account)).with_operator())
             .await?;
         let mut sessions = sessions_lock(&tx, SESSIONS_LOCK_FREE, names).await?;
         let locked = match sessions.len() < names.len() {
@@ -106,7 +109,8 @@ impl Claimer {
             .iter()
             .filter_map(|session| Some((session.account.clone(), session.active_turn?)))
             .collect();
-        let turns = turns_load(&tx, &in_progress, self.starter.config.tools_wait_ms_max.i64()).await?;
+        let tools_wait_ms_max = self.starter.config.tools_wait_ms_max.i64();
+        let turns = turns_load(&tx, &in_progress, tools_wait_ms_max, self.starter.breakers.keys_json()).await?;
         let Admitted { start, mut resume, ask } = admitted(sessions, turns);
         let limits = start
             .iter()
@@ -119,6 +123,7 @@ impl Claimer {
         let mut without_slot = std::mem::take(&mut starting.without_slot);
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
+        let mut passes = self.starter.defer(&tx, &mut resume, &mut starting).await?;
         self.starter.inject(&tx, &mut resume).await?;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
@@ -126,12 +131,18 @@ impl Claimer {
             let Some(mut work) = possible(self.resumed(&session, turn), &session, Some(turn_id)) else {
                 continue;
             };
+            work.pass = passes.remove(&work.turn_name()).unwrap_or(work.pass);
             if matches!(work.due, Due::Send | Due::LookUp) {
-                let Ok(slot) = self.starter.slot(&work.provider) else {
+                let Some(slot) = self
+                    .starter
+                    .drivers
+                    .get(&work.provider)
+                    .and_then(|driver| driver.slot())
+                else {
                     without_slot.push((work.name(), work.provider));
                     continue;
                 };
-                work.slot = slot.map(Arc::new);
+                work.slot = Some(Arc::new(slot));
             }
             taken_over += usize::from(session.facts.phase == SessionPhase::Running);
             resumed.push(work);
@@ -141,6 +152,7 @@ impl Claimer {
 
         let now = OffsetDateTime::now_utc();
         let mut asked: Vec<(SessionName, i32)> = Vec::with_capacity(ask.len());
+        let mut undecided: Vec<(SessionName, i32)> = Vec::new();
         let mut messages: Vec<Owned> = Vec::with_capacity(ask.len());
         for (session, turn) in &ask {
             let Some(call) = turn.next() else { continue };
@@ -148,7 +160,10 @@ impl Claimer {
             if possible(awaited, session, Some(turn.id)).is_none() {
                 continue;
             }
-            asked.push((session.name(), call.ordinal));
+            match turn.asked.open_ms {
+                Some(_) => undecided.push((session.name(), call.ordinal)),
+                None => asked.push((session.name(), call.ordinal)),
+            }
             let setting = Setting {
                 root: &self.root,
                 source: SOURCE,
@@ -159,6 +174,7 @@ impl Claimer {
             messages.push(tool_requested(&setting, asking, turn.agent_id, call));
         }
         turns_wait(&tx, &asked, self.starter.config.tools_again_ms.i64()).await?;
+        turns_wait(&tx, &undecided, UNDECIDED_LOOK_MS).await?;
         let setting = Setting {
             root: &self.root,
             source: SOURCE,
@@ -167,6 +183,7 @@ impl Claimer {
         };
         let told = std::mem::take(&mut starting.told);
         messages.extend(told.into_iter().map(|told| told.message(&setting)));
+        messages.append(&mut starting.events);
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("delivery.claim_written").await;
         tx.commit().await?;

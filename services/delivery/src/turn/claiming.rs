@@ -87,8 +87,8 @@ impl Workers {
         tell(&self.signals, Signal::Limits(claimed.limits)).await;
         for park in claimed.parked {
             self.metrics.parked(park.gate);
-            if park.gate == Gate::Collect {
-                let after = Duration::from_millis(park.wake_ms.unsigned_abs());
+            if let (Gate::Collect, Some(wake_ms)) = (park.gate, park.wake_ms) {
+                let after = Duration::from_millis(wake_ms.unsigned_abs());
                 // The sweep finds a session whose alarm has no room.
                 let _ = self.alarms.try_send((park.session, after));
             }

@@ -100,6 +100,7 @@ pub(super) fn outcome_messages(
         session,
         settled,
         change,
+        ..
     } = decided;
     let work = &report.work;
     let turn = &work.turn;

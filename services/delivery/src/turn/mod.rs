@@ -5,7 +5,7 @@
 //! [`resume`] decides the due call of a turn in progress (both pure); [`call`] makes the provider call. [`settle`]
 //! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
 //! turns at once. A claim starts turns, and so does the record of a session's last turn: [`starter`]. Both transactions
-//! send [`messages`]; [`inject`] gives waiting items to a turn that goes on after its tools; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
+//! send [`messages`]; [`defer`] keeps turns in progress waiting for their provider; [`inject`] gives waiting items to a turn that goes on after its tools; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
 //! batches; [`workers`] run the turns, and [`stop`] drops the calls of those that are to end.
 
 use std::time::Duration;
@@ -17,6 +17,7 @@ pub mod call;
 pub mod change;
 pub mod claim;
 pub mod claiming;
+pub mod defer;
 pub mod inject;
 pub mod messages;
 pub mod recorder;

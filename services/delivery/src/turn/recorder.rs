@@ -4,16 +4,25 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, atomic::AtomicU64},
+    sync::{Arc, LazyLock, atomic::AtomicU64},
+    time::Duration,
 };
 
-use contracts::Root;
-use domain::{ImpossibleStep, SessionPhase, TurnId};
+use contracts::{
+    Root,
+    tools::{self, ToolDefinition, ToolEffect},
+};
+use domain::{
+    Actor, ImpossibleStep, RecoveryCause, RecoveryState, SessionPhase, TurnId,
+    progress::{Deeds, Streak},
+};
 use runtime::{Outbox, Shutdown};
 use storage::{
     Accounts, Database, StorageError, Tx,
     dead_letter::{Given, dead_letter_insert},
     outbox::{Owned, outbox_insert, outbox_rows, outbox_withdraw},
+    question::{Ending, Scope, questions_end_of},
+    recovery::{Stuck, recovery_note},
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -23,7 +32,7 @@ use super::{
     call::Report,
     change::change,
     messages::{message_posted, notification_failed, outcome_messages},
-    settle::{AttemptFacts, Settled, settle},
+    settle::{AttemptFacts, OUTCOME_UNKNOWN, Settled, settle},
     starter::{Starter, Starting, possible},
     work::Work,
 };
@@ -70,6 +79,7 @@ pub struct Decided<'a> {
     pub session: &'a LockedSession,
     pub settled: Settled,
     pub change: Change,
+    now: OffsetDateTime,
 }
 
 impl Recorder {
@@ -103,7 +113,7 @@ impl Recorder {
         let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
         let tx = self
             .database
-            .begin(&Accounts::many(names.iter().map(|(account, _)| account)))
+            .begin(&Accounts::many(names.iter().map(|(account, _)| account)).with_operator())
             .await?;
         let lock = match self.passes_locked {
             true => SESSIONS_LOCK_FREE,
@@ -115,6 +125,13 @@ impl Recorder {
             .map(|session| (session.name(), session))
             .collect();
         let now = OffsetDateTime::now_utc();
+        let counts = |report: &&Report| {
+            sessions
+                .get(&report.work.name())
+                .is_some_and(|session| is_current(session, report))
+        };
+        let said = reports.iter().filter(counts).filter_map(Report::said);
+        let mut breakers = self.starter.breakers.record(&tx, said).await?;
         let mut free = Vec::with_capacity(reports.len());
         let mut locked = Vec::new();
         let mut decided = Vec::with_capacity(reports.len());
@@ -131,7 +148,8 @@ impl Recorder {
                     free.push((report.work.name(), true));
                 }
                 Some(session) => {
-                    let decision = decide(report, session, now, &self.starter.config);
+                    let breaker = breakers.waits.get(&report.work.turn_name()).copied();
+                    let decision = decide(report, session, breaker, now, &self.starter.config);
                     match possible(decision, session, Some(report.work.turn.id)) {
                         Some(mut decision) => {
                             let may = |(sessions, _): (&HashSet<SessionName>, Uuid)| sessions.contains(&session.name());
@@ -159,7 +177,7 @@ impl Recorder {
         // The messages go with the record, as they are if nothing unusual is found.
         let expected = expected(&decided);
         let mut outbox = outbox_rows(self.messages(&decided, &expected, now));
-        let written = turns_record(&tx, &records, &outbox).await?;
+        let written = turns_record(&tx, &records, &outbox, progress_tools()).await?;
         if !written.says_the_same(&expected) {
             outbox_withdraw(&tx, outbox).await?;
             outbox = outbox_insert(&tx, self.messages(&decided, &written, now)).await?;
@@ -181,9 +199,17 @@ impl Recorder {
         for (decided, _) in &decided {
             if let Settled::GaveUp { error, class, .. } = &decided.settled {
                 dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
+                dead_letters.extend(self.note(&tx, decided, class, now).await?);
             }
         }
-        outbox.extend(outbox_insert(&tx, dead_letters).await?);
+        let mut ended = dead_letters;
+        ended.append(&mut breakers.events);
+        for (decided, _) in decided.iter().filter(|(decided, _)| decided.change.turn.over) {
+            if decided.report.work.is_asking {
+                ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
+            }
+        }
+        outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
             Some(_) if self.shutdown.is_stopping() => None,
@@ -197,6 +223,7 @@ impl Recorder {
         self.shutdown.crash_point("delivery.outcome_written").await;
         tx.commit().await?;
         let begun = self.starter.committed(starting);
+        self.starter.breakers.committed(breakers);
         self.shutdown.crash_point("delivery.outcome_committed").await;
         self.outbox.publish_soon(outbox);
         for (decided, changed) in &decided {
@@ -241,14 +268,13 @@ impl Recorder {
             let all = decided.iter().map(|(decided, _)| decided);
             all.filter(|decided| decided.change.session.goes_on)
         };
+        let rested = decided
+            .iter()
+            .filter(|(decided, _)| decided.change.session.goes_on)
+            .map(|(decided, changed)| decided.rested(*changed));
         let mut starting = self
             .starter
-            .start(
-                tx,
-                going().map(Decided::rested).collect(),
-                replica,
-                &mut Holds::default(),
-            )
+            .start(tx, rested.collect(), replica, &mut Holds::default())
             .await?;
         let placed: HashMap<SessionName, OffsetDateTime> = going()
             .map(|decided| (decided.session.name(), decided.report.work.placed_at))
@@ -257,6 +283,48 @@ impl Recorder {
             work.placed_at = placed[&work.name()];
         }
         Ok((starting.work.len() == placed.len()).then_some(starting))
+    }
+
+    /// Withdraws what somebody was asked about the calls of an ended turn: the calls do not run any more.
+    async fn withdraw(&self, tx: &Tx, work: &Work, now: OffsetDateTime) -> Result<Vec<Owned>, StorageError> {
+        let ending = Ending::Withdrawn {
+            by: &Actor::system(),
+            reason: Some("the turn has ended"),
+            is_asker: true,
+        };
+        let scope = Scope::Turn(work.turn.session, work.turn.id);
+        questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
+    }
+
+    /// A person has to see to the task of a failed turn.
+    async fn note(
+        &self,
+        tx: &Tx,
+        decided: &Decided<'_>,
+        class: &str,
+        now: OffsetDateTime,
+    ) -> Result<Vec<Owned>, StorageError> {
+        let work = &decided.report.work;
+        let Some(task) = &work.turn.task else {
+            return Ok(Vec::new());
+        };
+        let cause = match class {
+            OUTCOME_UNKNOWN => RecoveryCause::TurnLost,
+            _ => RecoveryCause::GivenUp,
+        };
+        let failed: Vec<String> = decided.change.ended().cloned().collect();
+        let stuck = Stuck {
+            account: &work.turn.account,
+            task,
+            agent: Some(work.agent_id),
+            cause,
+            detail: &format!("turn {} failed: {class}", work.number),
+            since: now,
+            items: &failed,
+        };
+        let setting = work.setting(&self.root, now);
+        let (_, messages) = recovery_note(tx, &stuck, RecoveryState::Person, &setting).await?;
+        Ok(messages)
     }
 
     /// Dead letters of a failed turn: the notifications themselves, so that they can be redriven.
@@ -308,6 +376,19 @@ fn expected(decided: &[Decided<'_>]) -> Written {
 }
 
 impl Decided<'_> {
+    /// The session's turns without progress after this one.
+    fn streak(&self, changed: Changed) -> Streak {
+        let before = &self.session.streak;
+        let deeds = Deeds {
+            progressed: changed.progressed,
+            no_reply: changed.no_reply,
+        };
+        match (&self.report.work.wake, self.change.session.streak) {
+            (Some(wake), Some(_)) => before.after(wake, deeds, self.now),
+            (_, None) | (None, Some(_)) => before.clone(),
+        }
+    }
+
     /// Whether the next turn may begin with this record: the session rests, has a queue, and keeps nothing of this turn
     /// that the beginning of the next does not write. An account's own limit counts the turns of all replicas, which
     /// claims do.
@@ -324,8 +405,9 @@ impl Decided<'_> {
     }
 
     /// The session after this record.
-    pub fn rested(&self) -> LockedSession {
+    pub fn rested(&self, changed: Changed) -> LockedSession {
         LockedSession {
+            streak: self.streak(changed),
             active_turn: None,
             lease_owner: None,
             facts: SessionFacts {
@@ -338,10 +420,17 @@ impl Decided<'_> {
     }
 }
 
-/// Decides a report for its session, which is locked and has the report's fence. Pure.
+/// Whether the session's lease is still that of the report's call, and its outcome is not recorded.
+fn is_current(session: &LockedSession, report: &Report) -> bool {
+    session.fence == report.work.turn.fence && session.facts.phase == SessionPhase::Running
+}
+
+/// Decides a report for its session, which is locked and has the report's fence. `breaker`: the turn has met its provider's
+/// breaker, and looks again after this time. Pure.
 pub fn decide<'a>(
     report: &'a Report,
     session: &'a LockedSession,
+    breaker: Option<Duration>,
     now: OffsetDateTime,
     config: &DeliverySettings,
 ) -> Result<Decided<'a>, ImpossibleStep> {
@@ -356,15 +445,33 @@ pub fn decide<'a>(
         attempts: work.attempts,
         lost_for: work.lost_for(now),
         stop: session.stop(),
+        breaker,
     };
     let settled = settle(&report.outcome, &facts, config);
-    let change = change(report, session, &settled, config)?;
+    let change = change(report, session, &settled, now, config)?;
     Ok(Decided {
         report,
         session,
         settled,
         change,
+        now,
     })
+}
+
+/// The tools whose calls are progress. A question that the agent asks is progress, too; a message alone is none, and no request
+/// or timer that only has somebody woken again.
+fn progress_tools() -> Vec<String> {
+    static TOOLS: LazyLock<Vec<String>> = LazyLock::new(|| {
+        const WAKE_ONLY: [&str; 3] = ["task_message", "response_request", "check_later"];
+        let changes = |tool: &ToolDefinition| match tool.effect {
+            ToolEffect::Write | ToolEffect::External => !WAKE_ONLY.contains(&tool.name),
+            ToolEffect::None | ToolEffect::Read => false,
+        };
+        let tools = tools::all().into_iter();
+        let progress = tools.filter(changes);
+        progress.map(|tool| tool.name.to_owned()).collect()
+    });
+    TOOLS.clone()
 }
 
 fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
@@ -388,7 +495,8 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
         Settled::Finished { late: true, .. } => "finished late",
         Settled::Finished { .. } => "finished",
         Settled::AwaitTools { .. } => "waits for tools",
-        Settled::Again { .. } => "will be retried",
+        Settled::Again { counts: true, .. } => "will be retried",
+        Settled::Again { counts: false, .. } => "waits for its provider",
         Settled::LookAgain { .. } => "is being looked up",
         Settled::Interrupted { .. } => "was interrupted",
         Settled::GaveUp { .. } => "failed",

@@ -13,6 +13,9 @@ use crate::{
 };
 use contracts::tool::ARGUMENTS_BYTES_MAX;
 
+/// The error class of a call whose outcome stays unknown.
+pub(super) const OUTCOME_UNKNOWN: &str = "outcome_unknown";
+
 /// The outcome of a provider call.
 #[derive(Debug)]
 pub enum CallOutcome {
@@ -59,6 +62,8 @@ pub struct AttemptFacts {
     pub lost_for: Duration,
     /// The turn is to end.
     pub stop: Option<Stop>,
+    /// Its provider's breaker is not closed, as this call or another one has found: when the turn looks again.
+    pub breaker: Option<Duration>,
 }
 
 /// The decision.
@@ -78,20 +83,22 @@ pub enum Settled {
     /// The agent asked for tools; its turn waits without a lease.
     AwaitTools { round: Round },
     /// A call is due again after a pause. `repeats`: it is the same call, under the same idempotency key, since the
-    /// last one's outcome is unknown.
+    /// last one's outcome is unknown. Not `counts`: the turn waits for its provider, which is no attempt.
     Again {
         after: Duration,
         repeats: bool,
+        counts: bool,
         error: String,
         class: &'static str,
     },
     /// The call's outcome is looked up after a pause; until then the call counts as in flight.
     LookAgain { after: Duration },
     /// The turn ended and its notifications are queued again, first in the queue; the next turn is told. `step`: lost
-    /// or failed.
+    /// or failed. `counts`: as above.
     Interrupted {
         step: TurnStep,
         after: Duration,
+        counts: bool,
         error: String,
         class: &'static str,
     },
@@ -162,6 +169,19 @@ impl Settled {
         }
     }
 
+    /// Whether a failure was an attempt.
+    pub fn counts(&self) -> bool {
+        match self {
+            Settled::Again { counts, .. } | Settled::Interrupted { counts, .. } => *counts,
+            Settled::Finished { .. }
+            | Settled::AwaitTools { .. }
+            | Settled::LookAgain { .. }
+            | Settled::GaveUp { .. }
+            | Settled::Aborted
+            | Settled::Stopped { .. } => true,
+        }
+    }
+
     /// None: the turn continues. `because`: why its session was closed, if it was.
     pub fn ended<'a>(&'a self, because: &'a str) -> Option<Ended<'a>> {
         let (reply, late, error) = match self {
@@ -190,14 +210,14 @@ pub fn settle(outcome: &CallOutcome, facts: &AttemptFacts, limits: &DeliverySett
         CallOutcome::NotKnownYet if facts.lost_for > limits.look_up_ms_max.duration() => {
             let why =
                 "the call was sent, no answer was received, and the provider's record could not be read".to_owned();
-            interrupted(TurnStep::Lose, why, "outcome_unknown", facts, limits)
+            interrupted(TurnStep::Lose, why, OUTCOME_UNKNOWN, facts, limits)
         }
         CallOutcome::NotKnownYet => Settled::LookAgain {
             after: limits.look_up_delay_ms.duration(),
         },
         CallOutcome::DidNotRun if facts.closed => Settled::Aborted,
         CallOutcome::DidNotRun => not_run(facts, limits),
-        CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), "outcome_unknown", facts, limits),
+        CallOutcome::Lost { why } => interrupted(TurnStep::Lose, why.clone(), OUTCOME_UNKNOWN, facts, limits),
         CallOutcome::EndedByTool { reply } => ended_by_tool(reply, facts),
         CallOutcome::Aborted => Settled::Aborted,
         // The request is gone, so the call is due again.
@@ -316,6 +336,13 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings
         },
         NextStep::TellTheAgent => interrupted(TurnStep::GiveUp, text, class, facts, limits),
         NextStep::SendAgain | NextStep::Pause if facts.closed => Settled::Aborted,
+        NextStep::SendAgain | NextStep::Pause if let Some(after) = facts.breaker => Settled::Again {
+            after,
+            repeats: error.sent == Sent::Maybe,
+            counts: false,
+            error: text,
+            class,
+        },
         NextStep::SendAgain | NextStep::Pause if facts.failures + 1 >= limits.attempts_max.i32() => Settled::GaveUp {
             error: format!(
                 "{text} (attempt {} of {})",
@@ -328,6 +355,7 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings
         NextStep::SendAgain => Settled::Again {
             after: delay(facts.failures, error.retry_after, limits),
             repeats: error.sent == Sent::Maybe,
+            counts: true,
             error: text,
             class,
         },
@@ -336,6 +364,7 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings
             Settled::Again {
                 after: limits.pause_delay_ms.duration(),
                 repeats: false,
+                counts: true,
                 error: text,
                 class,
             }
@@ -346,6 +375,15 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings
 /// The call is resent at once the first time. A provider that loses call after call is treated like one that fails.
 fn not_run(facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     let (error, class) = ("the provider never began the call".to_owned(), "not_run");
+    if let Some(after) = facts.breaker {
+        return Settled::Again {
+            after,
+            repeats: true,
+            counts: false,
+            error,
+            class,
+        };
+    }
     if facts.failures + 1 >= limits.attempts_max.i32() {
         return Settled::GaveUp {
             error,
@@ -360,6 +398,7 @@ fn not_run(facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     Settled::Again {
         after,
         repeats: true,
+        counts: true,
         error,
         class,
     }
@@ -376,6 +415,15 @@ fn interrupted(
     if facts.closed {
         return Settled::Aborted;
     }
+    if let Some(after) = facts.breaker {
+        return Settled::Interrupted {
+            step,
+            after,
+            counts: false,
+            error,
+            class,
+        };
+    }
     if facts.attempts + 1 >= limits.attempts_max.i32() {
         return Settled::GaveUp {
             error,
@@ -386,16 +434,20 @@ fn interrupted(
     Settled::Interrupted {
         step,
         after: delay(facts.attempts, None, limits),
+        counts: true,
         error,
         class,
     }
 }
 
+/// Longest wait accepted from a provider for a single call. Beyond it, a retry is cheaper than the wait.
+const WAIT_MAX: Duration = Duration::from_secs(15 * 60);
+
 /// Doubled with every failure; never shorter than the provider's requested wait.
 fn delay(failures: i32, retry_after: Option<Duration>, limits: &DeliverySettings) -> Duration {
     let own = Backoff::new(limits.retry_delay_ms.duration(), limits.retry_delay_ms_max.duration());
     own.after(failures.max(0).unsigned_abs())
-        .max(retry_after.unwrap_or_default())
+        .max(retry_after.unwrap_or_default().min(WAIT_MAX))
 }
 
 /// Replaces NUL, which Postgres cannot store in a text and a provider may send.

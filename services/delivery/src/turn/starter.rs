@@ -4,30 +4,37 @@
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::Arc,
+    time::Duration,
 };
 
 use contracts::{
     event::{Event, SessionGated},
     tools::OfferContext,
 };
-use domain::{AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, hold::Held};
+use domain::{
+    AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, breaker::Admits, hold::Held,
+    progress::Wake, tool_policy::ToolPolicy,
+};
 use storage::{
     Setting, StorageError, Tx,
+    breaker::breaker_ref,
     outbox::Owned,
     session::{
         sessions_lock::LockedSession,
         sessions_park::{Park, sessions_park},
         turns_begin::{KeptTexts, NewTurn, turns_begin},
     },
+    tool_policy::Policies,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
-    begin::{Beginning, begin, offered, prompt, turn_span},
+    begin::{Beginning, begin, hidden, prompt, shown, turn_span},
     work::Work,
 };
 use crate::{
+    breaker::{Breakers, Pass, standing},
     metrics,
     prompt::{MarkSecret, OverviewEntry, Profiles, Stopped, ThreadExtract},
     providers::{Driver, Effects, Slot},
@@ -44,11 +51,15 @@ use crate::{
     },
 };
 
+/// When to look again whether a provider is in the settings.
+pub(super) const CONFIG_LOOK_MS: i64 = 60_000;
+
 /// The dependencies of starting.
 #[derive(Clone)]
 pub struct Starter {
     pub config: Arc<DeliverySettings>,
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
+    pub breakers: Arc<Breakers>,
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
     pub threads: Arc<Threads>,
@@ -65,6 +76,8 @@ pub struct Starting {
     pub parked: Vec<Park>,
     /// What listeners are told of gates.
     pub told: Vec<Told>,
+    /// What listeners are told of breakers.
+    pub events: Vec<Owned>,
     /// The rows of `work`.
     turns: Vec<NewTurn>,
     /// The threads in the prompts of `work`. They may have messages that the transaction has written.
@@ -125,9 +138,6 @@ impl Told {
 /// Types of notifications that ask their agent. Whether it is asked is read from rows when it answers.
 const ASKING_KINDS: [&str; 2] = ["question", "review"];
 
-/// All slots of a provider are taken.
-pub(super) struct NoSlot;
-
 impl Starter {
     /// Starts a turn in each of these sessions, which the caller has locked and admitted. Only one with a queued item
     /// starts: a wrong counter must not hold a lease without work. Nothing is written for the others.
@@ -140,7 +150,7 @@ impl Starter {
         holds: &mut Holds,
     ) -> Result<Starting, StorageError> {
         let places: Vec<(SessionName, i64)> = sessions.iter().map(|session| (session.name(), i64::MIN)).collect();
-        let items = queue_next(tx, &places, &self.threads, self.messages_max()).await?;
+        let items = self.queue_next(tx, &places).await?;
         let mut items: HashMap<SessionName, QueuedItem> = items
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
@@ -155,29 +165,38 @@ impl Starter {
             .await?;
         let start = self.not_held(start, holds, &mut starting);
         let start = self.approved(tx, start, holds, &mut starting).await?;
+        let start = self.progressing(start, &mut starting);
+        let start = self.with_provider(start, &mut starting);
         let start = self.runs(tx, start, &mut starting).await?;
         let start = within_limits(tx, start).await?;
 
         // Before any write: a turn that has begun is about to be sent.
-        let (mut start, slots): (Vec<(LockedSession, QueuedItem)>, Vec<Option<Slot>>) = start
-            .into_iter()
-            .filter_map(|(session, item)| match self.slot(&item.provider) {
-                Ok(slot) => Some(((session, item), slot)),
-                Err(NoSlot) => {
-                    starting.without_slot.push((session.name(), item.provider));
-                    None
-                }
-            })
-            .unzip();
+        let mut ready = Vec::with_capacity(start.len());
+        for (session, item) in start {
+            match self.drivers.get(&item.provider).and_then(|driver| driver.slot()) {
+                Some(slot) => ready.push((session, item, slot)),
+                None => starting.without_slot.push((session.name(), item.provider)),
+            }
+        }
+        let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
         self.complete(tx, &mut start).await?;
-        for ((session, item), slot) in start.into_iter().zip(slots) {
+        let mut policies = Policies::default();
+        policies
+            .read(
+                tx,
+                start
+                    .iter()
+                    .map(|(session, item)| (&session.account, item.tool_policies)),
+            )
+            .await?;
+        for ((session, item), (turn_id, pass, slot)) in start.into_iter().zip(passes) {
             let thread = ThreadExtract::clone(&item.facts.thread);
             let released = Told::released(&session, &item);
-            let begun = self.begin(&session, item);
+            let begun = self.begin(&session, item, (turn_id, pass), policies.of(&session.account));
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
-            work.slot = slot.map(Arc::new);
+            work.slot = Some(Arc::new(slot));
             starting.told.extend(released);
             starting.turns.push(turn);
             starting.threads.push((session.name(), thread));
@@ -208,19 +227,15 @@ impl Starter {
                 continue;
             };
             let wake_ms = kept.left_ms.map_or(look_ms, |left| left.clamp(1, look_ms));
-            let Some(park) = park(&session, Gate::Pause, Some(kept.hold.id.into()), wake_ms) else {
-                continue;
-            };
-            starting.parked.push(park);
-            if session.gate != Some(Gate::Pause) {
-                starting.told.push(Told::of(&session, &item, Gate::Pause, true));
-            }
+            let hold = Some(kept.hold.id.into());
+            starting.park(&session, &item, (Gate::Pause, hold), Some(wake_ms));
         }
         free
     }
 
-    fn messages_max(&self) -> i64 {
-        self.config.thread_messages_max.get().into()
+    async fn queue_next(&self, tx: &Tx, places: &[(SessionName, i64)]) -> Result<Vec<QueuedItem>, StorageError> {
+        let messages_max = self.config.thread_messages_max.get().into();
+        queue_next(tx, places, &self.threads, messages_max, self.breakers.keys_json()).await
     }
 
     /// The gate of plans: while the plan of its task awaits approval, an item starts only if it is an answer or from a person; the
@@ -248,7 +263,8 @@ impl Starter {
             .iter()
             .filter_map(|(name, plan)| Some((name.clone(), plan.position?)))
             .collect();
-        let mut others: HashMap<SessionName, QueuedItem> = queue_next(tx, &places, &self.threads, self.messages_max())
+        let mut others: HashMap<SessionName, QueuedItem> = self
+            .queue_next(tx, &places)
             .await?
             .into_iter()
             .map(|item| (item.name(), item))
@@ -263,18 +279,93 @@ impl Starter {
                 passed.push((session, other));
                 continue;
             }
-            let look_ms = self.config.hold_look_ms.i64();
-            let Some(park) = park(&session, Gate::Approval, Some(plan.plan.into()), look_ms) else {
-                continue;
-            };
-            starting.parked.push(park);
-            if session.gate != Some(Gate::Approval) {
-                starting.told.push(Told::of(&session, &item, Gate::Approval, true));
-            }
+            let gate = (Gate::Approval, Some(plan.plan.into()));
+            starting.park(&session, &item, gate, Some(self.config.hold_look_ms.i64()));
         }
         // A hold may cover the task of the item that is next instead.
         free.extend(self.not_held(passed, holds, starting));
         Ok(free)
+    }
+
+    /// Sessions that went round without progress are to be parked, but for an item from a person.
+    fn progressing(
+        &self,
+        mut start: Vec<(LockedSession, QueuedItem)>,
+        starting: &mut Starting,
+    ) -> Vec<(LockedSession, QueuedItem)> {
+        let (limits, now) = (self.config.progress_limits(), OffsetDateTime::now_utc());
+        start.retain(|(session, item)| {
+            let wake = Wake::new(&item.facts.kind, &item.facts.sender);
+            let is_kept = session.streak.keeps(&wake, now, &limits);
+            if is_kept {
+                starting.park(session, item, (Gate::NoProgress, None), None);
+            }
+            !is_kept
+        });
+        start
+    }
+
+    /// Sessions whose provider is not in the settings, or whose breaker may not be tried, are to be parked.
+    fn with_provider(
+        &self,
+        mut start: Vec<(LockedSession, QueuedItem)>,
+        starting: &mut Starting,
+    ) -> Vec<(LockedSession, QueuedItem)> {
+        start.retain(|(session, item)| {
+            if self.breakers.key(&item.provider).is_none() {
+                if session.gate != Some(Gate::Config) {
+                    tracing::warn!(
+                        session_id = %session.id, account = %session.account, provider = item.provider,
+                        "parked session: its agent's provider is not in the settings"
+                    );
+                }
+                starting.park(session, item, (Gate::Config, None), Some(CONFIG_LOOK_MS));
+                return false;
+            }
+            match standing(item.breaker).admits(None) {
+                Admits::Call | Admits::Probe => true,
+                Admits::Wait(look) => {
+                    self.park_behind(session, item, look, starting);
+                    false
+                }
+            }
+        });
+        start
+    }
+
+    fn park_behind(&self, session: &LockedSession, item: &QueuedItem, look: Duration, starting: &mut Starting) {
+        let gate_ref = self.breakers.key(&item.provider).map(breaker_ref);
+        starting.park(session, item, (Gate::Provider, gate_ref), Some(millis(look)));
+    }
+
+    /// Draws the ids of the turns, and takes the probes of breakers that may be tried: one turn has it, the others are to be
+    /// parked. Last of all, so that the turn that has it begins.
+    async fn admitted(
+        &self,
+        tx: &Tx,
+        ready: Vec<(LockedSession, QueuedItem, Slot)>,
+        starting: &mut Starting,
+    ) -> Result<(Vec<(LockedSession, QueuedItem)>, Vec<(TurnId, Pass, Slot)>), StorageError> {
+        let ids: Vec<TurnId> = ready.iter().map(|_| TurnId(Uuid::now_v7())).collect();
+        let asks = |item: &QueuedItem| standing(item.breaker).admits(None) == Admits::Probe;
+        let asked = ready.iter().zip(&ids).filter(|((_, item, _), _)| asks(item));
+        let asked: Vec<(&str, TurnId)> = asked.map(|((_, item, _), turn)| (&*item.provider, *turn)).collect();
+        let mut taken = self.breakers.probe(tx, &asked, &mut starting.events).await?.into_iter();
+        let (mut start, mut passes) = (Vec::with_capacity(ready.len()), Vec::with_capacity(ready.len()));
+        for ((session, item, slot), turn) in ready.into_iter().zip(ids) {
+            let pass = match asks(&item) {
+                true => taken.next().expect("an answer for each that asked"),
+                false => Ok(Pass::closed(item.breaker)),
+            };
+            match pass {
+                Ok(pass) => {
+                    start.push((session, item));
+                    passes.push((turn, pass, slot));
+                }
+                Err(look) => self.park_behind(&session, &item, look, starting),
+            }
+        }
+        Ok((start, passes))
     }
 
     /// Adds the further items of runs to their heads; sessions whose run may still grow are to be parked.
@@ -313,7 +404,7 @@ impl Starter {
                     now.push((session, item));
                 }
                 Run::Wait { ms } => {
-                    starting.parked.extend(park(&session, Gate::Collect, None, ms));
+                    starting.parked.extend(park(&session, Gate::Collect, None, Some(ms)));
                     starting.told.extend(Told::released(&session, &item));
                 }
             }
@@ -331,14 +422,6 @@ impl Starter {
     /// To be called when the transaction has failed.
     pub fn failed(&self) {
         self.kept.forget();
-    }
-
-    /// A slot of this provider. None is needed where the settings do not have the provider, since no call is made.
-    pub(super) fn slot(&self, provider: &str) -> Result<Option<Slot>, NoSlot> {
-        let Some(driver) = self.drivers.get(provider) else {
-            return Ok(None);
-        };
-        driver.slot().map(Some).ok_or(NoSlot)
     }
 
     /// Completes the facts of the prompts: the coordinators' overviews, and how the last turn ended if its agent could not
@@ -378,19 +461,29 @@ impl Starter {
     }
 
     /// Builds a new turn: its prompt, its row, its work.
-    fn begin(&self, session: &LockedSession, item: QueuedItem) -> Result<(NewTurn, Work), ImpossibleStep> {
+    fn begin(
+        &self,
+        session: &LockedSession,
+        item: QueuedItem,
+        (turn_id, pass): (TurnId, Pass),
+        policies: &[ToolPolicy],
+    ) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
-        let turn_id = TurnId(Uuid::now_v7());
         let marks = self.marks.marks(&session.account, turn_id);
+        let hidden = hidden(session, &item, policies);
         let beginning = Beginning {
             turn_id,
-            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, marks),
+            pass,
+            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, &hidden, marks),
             effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
-            tools: offered(OfferContext {
-                has_task: item.facts.task.is_some(),
-                is_coordinator: item.is_coordinator,
-                is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
-            }),
+            tools: shown(
+                OfferContext {
+                    has_task: item.facts.task.is_some(),
+                    is_coordinator: item.is_coordinator,
+                    is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
+                },
+                &hidden,
+            ),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };
@@ -398,7 +491,26 @@ impl Starter {
     }
 }
 
-fn park(session: &LockedSession, gate: Gate, gate_ref: Option<Uuid>, wake_ms: i64) -> Option<Park> {
+impl Starting {
+    /// Parks a session behind a gate that is announced. `wake_ms`: when to look again.
+    fn park(
+        &mut self,
+        session: &LockedSession,
+        item: &QueuedItem,
+        (gate, gate_ref): (Gate, Option<Uuid>),
+        wake_ms: Option<i64>,
+    ) {
+        let Some(park) = park(session, gate, gate_ref, wake_ms) else {
+            return;
+        };
+        self.parked.push(park);
+        if session.gate != Some(gate) {
+            self.told.push(Told::of(session, item, gate, true));
+        }
+    }
+}
+
+fn park(session: &LockedSession, gate: Gate, gate_ref: Option<Uuid>, wake_ms: Option<i64>) -> Option<Park> {
     let state = possible(session.facts.state().on(SessionEvent::Parked), session, None)?;
     Some(Park {
         session: session.name(),
@@ -421,6 +533,10 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &LockedSessi
         );
     })
     .ok()
+}
+
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 /// Keeps the sessions that fit their accounts' own limits; the sweep finds the others later. Resumed turns are not

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::{Root, TraceContext, outgoing::Origin};
-use domain::{AgentId, NotificationId, SessionPhase, TurnId, TurnRef, TurnState};
+use domain::{AgentId, NotificationId, SessionPhase, TurnId, TurnRef, TurnState, progress::Wake};
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::{messages::origin, resume::Due, started::Heard};
 use crate::{
     SOURCE,
+    breaker::Pass,
     providers::{CallInput, Effects, Slot, ToolDefinition},
     store::{SessionName, TurnName, journal::Journal},
 };
@@ -25,9 +26,13 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
+    /// Somebody is asked about a tool call of the turn: the question ends with the turn.
+    pub is_asking: bool,
     /// As it was when the turn was claimed.
     pub agent_name: String,
     pub provider: String,
+    /// The state of its provider's breaker under which the due call is sent.
+    pub pass: Pass,
     /// The provider's slot, until the call has ended. None where no call is made.
     pub slot: Option<Arc<Slot>>,
     pub effects: Effects,
@@ -42,6 +47,8 @@ pub struct Work {
     pub failures: i32,
     /// Attempts at its notifications so far.
     pub attempts: i32,
+    /// What woke the agent. None: an older version began the turn.
+    pub wake: Option<Wake>,
     pub notification_ids: Vec<String>,
     /// Those that the agent gets with the due call: without an answer to that call, they go back to their places.
     pub injected: Vec<String>,

@@ -4,7 +4,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use contracts::Root;
 use delivery::{
+    breaker::Breakers,
     prompt::MarkSecret,
+    providers::{Driver, ProviderSettings},
     settings::DeliverySettings,
     turn::{
         claim::{Claimed, Claimer},
@@ -13,6 +15,7 @@ use delivery::{
 };
 use domain::{Fence, TurnState};
 use runtime::Shutdown;
+use serde_json::json;
 use storage::{Database, DatabaseOptions, Role, replica::replica_register};
 use testkit::Reply;
 use uuid::Uuid;
@@ -20,15 +23,23 @@ use uuid::Uuid;
 use crate::scene::Scene;
 
 pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
+    let settings = json!({"kind": "openresponses", "url": scene.provider.url(), "model": "stub"});
+    let settings: ProviderSettings = serde_json::from_value(settings).unwrap();
+    testkit::install_tls_provider();
+    let driver = Arc::new(Driver::new(&settings).unwrap());
+    let config = DeliverySettings::default();
+    let providers = HashMap::from([("default".to_owned(), settings)]);
+    let root = Root::parse("signalbox").unwrap();
     let database = Database::connect(&scene.world.database.url, Role::Delivery, &DatabaseOptions::default())
         .await
         .unwrap();
     let claimer = Claimer {
         database: database.clone(),
-        root: Root::parse("signalbox").unwrap(),
+        root: root.clone(),
         starter: Starter {
-            config: Arc::new(DeliverySettings::default()),
-            drivers: Arc::new(HashMap::new()),
+            breakers: Arc::new(Breakers::new(root, &providers, &config)),
+            config: Arc::new(config),
+            drivers: Arc::new(HashMap::from([("default".to_owned(), driver)])),
             profiles: Arc::default(),
             kept: Arc::default(),
             threads: Arc::default(),

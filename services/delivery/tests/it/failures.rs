@@ -1,13 +1,13 @@
 //! Failing providers, and outcomes that cannot be stored: retried, failed with a reason, and never blocking others.
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};
 
 use crate::scene::Scene;
 
-/// One failure first, then an answer.
-async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
+/// One failure first, then an answer, after so many attempts.
+async fn recovers_from(failure: Reply, settings: &[(&str, &str)], attempts: i64) {
     let label = format!("{failure:?}");
     let mut scene = Scene::with(move |seen| {
         if seen.nth_of_key == 0 {
@@ -30,7 +30,7 @@ async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
             .database
             .count("select attempts::bigint from notification")
             .await,
-        2,
+        attempts,
         "{label}"
     );
     assert_eq!(scene.turns("state").await, ["finished"], "{label}");
@@ -39,21 +39,54 @@ async fn recovers_from(failure: Reply, settings: &[(&str, &str)]) {
 
 #[tokio::test]
 async fn transient_failures_are_retried() {
-    recovers_from(Reply::Status(500, "{}".to_owned(), vec![]), &[]).await;
-    recovers_from(Reply::Status(503, "{}".to_owned(), vec![]), &[]).await;
+    recovers_from(Reply::Status(500, "{}".to_owned(), vec![]), &[], 2).await;
+    recovers_from(Reply::Status(503, "{}".to_owned(), vec![]), &[], 2).await;
     recovers_from(
         Reply::Status(429, "{}".to_owned(), vec![("retry-after", "1".to_owned())]),
         &[],
+        2,
     )
     .await;
 }
 
 #[tokio::test]
 async fn broken_answers_are_retried() {
-    recovers_from(Reply::Malformed, &[]).await;
-    recovers_from(Reply::CutStream, &[]).await;
-    recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")]).await;
-    recovers_from(Reply::Status(401, "{}".to_owned(), vec![]), &[]).await;
+    recovers_from(Reply::Malformed, &[], 2).await;
+    recovers_from(Reply::CutStream, &[], 2).await;
+    recovers_from(Reply::Silence, &[("providers.default.idle_timeout_ms", "200")], 2).await;
+    // The breaker waits, and the call that it kept is no attempt.
+    recovers_from(Reply::Status(401, "{}".to_owned(), vec![]), &[], 1).await;
+}
+
+/// A person is told of the task once, however much of it fails. A recovery's own item begins no other recovery.
+#[tokio::test]
+async fn a_person_is_told_once_of_what_failed_for_good() {
+    let mut scene = Scene::with(|_| Reply::Status(400, "{}".to_owned(), vec![])).await;
+    let client = scene.world.client().await;
+    let mut told = client
+        .subscribe("signalbox.event.acme.PROJ-7.task.needs_person")
+        .await
+        .unwrap();
+    client.flush().await.unwrap();
+    for id in ["n-1", "n-2"] {
+        scene.enqueue(id, "x").await;
+    }
+    let running = scene.run().await;
+    scene.until("n-2", "failed").await;
+    let event: Value = serde_json::from_slice(&told.next().await.unwrap().payload).unwrap();
+    assert_eq!(event["data"]["cause"], "given_up");
+    let rows = "select concat_ws(' ', cause, state, attempts) from recovery";
+    assert_eq!(scene.world.database.texts(rows).await, ["given_up person 2"]);
+    running.stop().await;
+    let item = testkit::enqueued("acme", scene.session)
+        .with("id", "n-3")
+        .with("kind", "recovery");
+    item.with("position", 3).insert(&scene.world.database.owner).await;
+    let running = scene.run().await;
+    scene.until("n-3", "failed").await;
+    assert_eq!(scene.world.database.texts(rows).await, ["given_up person 2"]);
+    assert!(told.next().now_or_never().is_none());
+    running.stop().await;
 }
 
 #[tokio::test]
@@ -61,6 +94,7 @@ async fn a_permanent_failure_has_its_reason_and_can_be_redriven() {
     let check = async |reply: Reply, calls: usize, class: &str| {
         let mut scene = Scene::with(move |_| reply.clone()).await;
         scene.world.set("delivery.attempts_max", 3);
+        scene.world.set("delivery.breaker_failures", 100);
         scene.world.set("providers.default.answer_bytes_max", 4096);
         let client = scene.world.client().await;
         let mut events = client
@@ -149,20 +183,6 @@ async fn an_agent_that_keeps_calling_tools_is_stopped() {
         ["true"],
         "every turn says so, however it ended"
     );
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn an_unknown_provider_fails_the_turn_with_the_setting_to_mend() {
-    let scene = Scene::with(|_| Reply::text("ok")).await;
-    sqlx::query("update agent set provider = 'gone'")
-        .execute(&scene.world.database.owner)
-        .await
-        .unwrap();
-    scene.enqueue("n-1", "x").await;
-    let running = scene.run().await;
-    scene.until("n-1", "failed").await;
-    assert!(scene.state("n-1").await.1.unwrap().contains("[providers.gone]"));
     running.stop().await;
 }
 

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue must fail")]
 
 mod brakes;
+mod breaker;
 mod claims;
 mod edits;
 mod failures;
@@ -12,8 +13,10 @@ mod holds;
 mod impossible;
 mod inject;
 mod interrupted;
+mod no_progress;
 mod overdue;
 mod plans;
+mod policies;
 mod prompt;
 mod provider_check;
 mod providers;

@@ -7,9 +7,10 @@ use delivery::{
 };
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
-    Role,
+    Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{items_expire, items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    tool_policy::POLICIES_OF,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -17,7 +18,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 25] = [
+const STATEMENTS: [Planned; 29] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -25,8 +26,9 @@ const STATEMENTS: [Planned; 25] = [
     (claim::IN_FLIGHT_COUNT, 1, &["turn_open of the account", "session_pkey"]),
     (
         claim::TURNS_LOAD,
-        3,
+        4,
         &[
+            "provider_breaker_pkey",
             "turn_pkey",
             "account_pkey",
             "instruction_text_pkey",
@@ -40,15 +42,18 @@ const STATEMENTS: [Planned; 25] = [
     (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
     (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
+    (turns_resume::TURNS_DEFER, 4, &["session_pkey"]),
+    (breaker::BREAKERS_LOCK, 1, &[]),
+    (breaker::BREAKER_WRITE, 13, &["provider_breaker_pkey"]),
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        27,
+        31,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
         turns_record::TURNS_RECORD,
-        8,
+        9,
         &[
             "turn_pkey",
             "tool_call_turn",
@@ -59,8 +64,9 @@ const STATEMENTS: [Planned; 25] = [
     ),
     (
         context::QUEUE_NEXT,
-        6,
+        7,
         &[
+            "provider_breaker_pkey",
             "notification_queue",
             "question_notification",
             "message_thread",
@@ -92,6 +98,7 @@ const STATEMENTS: [Planned; 25] = [
     (stop::STOPS_FIND, 2, &["session_pkey"]),
     (sessions_park::SESSIONS_PARK, 6, &["session_pkey"]),
     (HOLDS_ACTIVE, 1, &["hold_active of the account"]),
+    (POLICIES_OF, 1, &["tool_policy_scope of the account"]),
     (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
 ];

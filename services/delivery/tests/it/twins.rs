@@ -66,6 +66,7 @@ fn report(work: &Work, outcome: CallOutcome) -> Report {
         work: work.clone(),
         outcome,
         mismatch: None,
+        fault: None,
     }
 }
 

@@ -104,7 +104,7 @@ fn is_of_previous(headers: &Headers) -> bool {
 fn read(root: &Root, incoming: &Incoming) -> Result<TurnName, Verdict> {
     match addressed::read::<EventMessage>(root, &incoming.subject, &incoming.payload) {
         Ok(EventMessage {
-            account,
+            account: Some(account),
             event: Event::TurnFinished(finished),
             ..
         }) => Ok((account, finished.turn_id)),

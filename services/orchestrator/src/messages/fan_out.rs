@@ -61,7 +61,7 @@ fn notification(root: &Root, posted: &Posted<'_>, agent: &AgentName, origin: &Or
         root.subject::<NotificationMessage>(posted.account, Some(posted.task)),
         &id,
         SOURCE,
-        (posted.account, Some(posted.task)),
+        (Some(posted.account), Some(posted.task)),
         &origin,
         posted.at,
         &message,

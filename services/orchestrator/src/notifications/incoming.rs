@@ -101,7 +101,7 @@ impl Posted {
             root.subject::<NotificationMessage>(account, self.task.as_ref()),
             &notification::message_id(account, &self.id),
             SOURCE,
-            (account, self.task.as_ref()),
+            (Some(account), self.task.as_ref()),
             origin,
             at,
             &self.message,

@@ -1,4 +1,4 @@
-//! Questions: listed, answered and withdrawn by people. `storage::question` opens and ends them; an agent's tools call the same
+//! Questions: listed, answered and withdrawn by people. `storage::lifecycle::question` opens and ends them; an agent's tools call the same
 //! functions.
 
 pub mod http;
@@ -7,19 +7,23 @@ pub mod store;
 use api::questions::NewAnswer;
 use axum::http::StatusCode;
 use domain::{
-    AccountId, KeyRole, QuestionId,
+    AccountId, Actor, KeyRole, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, Verdict,
     question::{AnswerForm, Answerer, AskedOf, GivenAnswer, NotAnswerer},
+    tool_policy::task_agent,
 };
 use runtime::http::Problem;
 use storage::{
     Setting, Tx,
+    lifecycle::stage::review_is_stale,
     outbox::Owned,
     question::{Answer, Ending, NotEnded, QuestionRow, question_end, question_find},
+    tool_policy::{NewToolPolicy, PolicyTerms, policy_put},
 };
 
 use crate::{
     auth::{Access, Caller},
     error::ApiError,
+    policies,
 };
 
 /// The caller, as far as it may answer.
@@ -65,6 +69,7 @@ pub async fn answer(
         free_text: row.free_text,
     };
     let verdict = given.verdict;
+    let call = (given.arguments_hash.as_deref(), given.remember == Some(true));
     let said = GivenAnswer {
         verdict,
         options: &options,
@@ -72,13 +77,77 @@ pub async fn answer(
     };
     form.check(said)
         .map_err(|error| Problem::unprocessable("invalid_answer", error.to_string()))?;
+    if row.kind == QuestionKind::Review
+        && given.accept_stale != Some(true)
+        && review_is_stale(tx, account, &row).await?
+    {
+        let what = "the agent went on working after the review was opened: look at the work again, and answer with accept_stale";
+        return Err(Problem::conflict("work_changed", what).into());
+    }
     let by = access.caller.actor();
+    let mut messages = call_decided(tx, (account, &by), &row, (verdict, call), setting).await?;
     let ending = Ending::Answered {
         by: &by,
         verdict,
         answer: Answer { options, text },
     };
-    end(tx, account, question, &ending, setting).await
+    let (row, more) = end(tx, account, question, &ending, setting).await?;
+    messages.extend(more);
+    Ok((row, messages))
+}
+
+/// Checks that what is approved is the call that was shown, and remembers the approval, if that is asked for.
+async fn call_decided(
+    tx: &Tx,
+    (account, by): (&AccountId, &Actor),
+    row: &QuestionRow,
+    (verdict, (shown, remember)): (Option<Verdict>, (Option<&str>, bool)),
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, ApiError> {
+    let invalid = |what: &str| ApiError::from(Problem::unprocessable("invalid_answer", what));
+    let is_approval = row.kind == QuestionKind::Tool && verdict == Some(Verdict::Approved);
+    if !is_approval {
+        return match (shown, remember) {
+            (_, true) => Err(invalid("remember: only the approval of a tool call is remembered")),
+            (Some(_), false) if row.kind != QuestionKind::Tool => {
+                Err(invalid("arguments_hash: the question is not about a tool call"))
+            }
+            (_, false) => Ok(Vec::new()),
+        };
+    }
+    let hash = row.arguments_hash.as_deref().unwrap_or_default();
+    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+    match shown {
+        Some(shown) if shown.eq_ignore_ascii_case(&hash) => {}
+        Some(_) => {
+            let what = "arguments_hash is not that of the call: read the question again, and approve what it shows now";
+            return Err(Problem::conflict("arguments_changed", what).into());
+        }
+        None => {
+            return Err(invalid(
+                "arguments_hash: missing: send that of the question, as you read it",
+            ));
+        }
+    }
+    if !remember {
+        return Ok(Vec::new());
+    }
+    let (Some(task), Some(agent), Some(tool)) = (&row.task, row.agent_id, &row.tool) else {
+        return Err(invalid("remember: the call is on no task: make a tool policy instead"));
+    };
+    let new = NewToolPolicy {
+        account,
+        scope: PolicyScope::TaskAgent,
+        scope_id: &task_agent(task, agent),
+        tool,
+        terms: PolicyTerms {
+            verdict: Some(PolicyVerdict::Allow),
+            schema_hash: row.schema_hash.clone(),
+            ..PolicyTerms::default()
+        },
+        by,
+    };
+    Ok(policy_put(tx, &new, setting).await?.map_err(policies::problem)?)
 }
 
 /// Ends a question, or tells how it has ended.

@@ -1,4 +1,4 @@
-//! Every query on questions. `storage::question` changes them.
+//! Every query on questions. `storage::lifecycle::question` changes them.
 
 use api::questions::Question;
 use domain::{
@@ -16,7 +16,8 @@ macro_rules! columns {
                 (select k.display_id from task k where k.account_id = q.account_id and k.id = q.task_id) as task,
                 q.session_id, q.agent_id,
                 (select g.slug from agent g where g.account_id = q.account_id and g.id = q.agent_id) as agent,
-                q.turn_id, q.title, q.body, q.options, q.multiple, q.free_text, q.audience, q.plan_revision, q.created_at, q.lapse_at,
+                q.turn_id, q.title, q.body, q.options, q.multiple, q.free_text, q.audience, q.tool, q.arguments,
+                encode(q.arguments_hash, 'hex') as arguments_hash, q.stage, q.plan_revision, q.created_at, q.lapse_at,
                 q.verdict, q.answer, q.ended_by_kind, q.ended_by_id, q.ended_by_name, q.ended_by_via, q.ended_at, q.reason,
                 q.notification_id,
                 case when q.state = 'open' then (
@@ -38,7 +39,7 @@ pub const LIST: Listing = Listing {
         "($2::text is null or state = $2) and ($3::text is null or kind = $3) and ($4::text is null or task_id = $4)
          and ($5::text[] is null or audience && $5)",
     ),
-    bytes: "octet_length(title) + octet_length(body) + coalesce(octet_length(answer::text), 0) + octet_length(options::text)",
+    bytes: "octet_length(title) + octet_length(body) + coalesce(octet_length(arguments), 0) + coalesce(octet_length(answer::text), 0) + octet_length(options::text)",
     names: ("", ""),
 };
 

@@ -41,7 +41,7 @@ routes! {
     /// Stop the turn in progress. Accepted means that it will end, unless its reply has come already. Notifications that
     /// wait behind it are kept: with `then: hold` until the session is resumed or a person sends a new one.
     POST "/api/orgs/{account}/sessions/{session}/stop" Control => stop;
-    /// Resume a session whose turn was stopped: the notifications that waited behind it are processed in their order.
+    /// Resume a session whose turn was stopped, or that went round without progress: the notifications that waited behind it are processed in their order.
     POST "/api/orgs/{account}/sessions/{session}/resume" Control => resume;
     /// Take the lease of a turn in progress from the replica that holds it and gets no further. Another one carries the turn
     /// on at once; what the holder still writes has no effect.
@@ -142,10 +142,13 @@ async fn resume(
         if locked.stop().is_some_and(|stop| stop.then == StopThen::Hold) {
             stops_continue(&work.tx, &[locked.name()]).await?;
         }
-        if locked.gate == Some(Gate::Stopped) && !locked.facts.closed {
+        let opened = locked
+            .gate
+            .filter(|gate| matches!(gate, Gate::Stopped | Gate::NoProgress));
+        if let Some(gate) = opened.filter(|_| !locked.facts.closed) {
             sessions_unpark(&work.tx, &[locked.name()]).await?;
             let about = store::session_about(&work.tx, account, session).await?;
-            messages = resumed(&locked, about, &app.setting(None, work.now));
+            messages = resumed(&locked, gate, about, &app.setting(None, work.now));
             tracing::info!(%account, session_id = %session, queued = locked.facts.queued, "resumed session");
         }
         let session = session_read(&work.tx, account, session).await?;
@@ -203,15 +206,15 @@ fn turn_to_stop(active: Option<TurnId>, named: Option<TurnId>) -> Result<TurnId,
 
 /// The event of a resumed session, and the wake-up for delivery.
 ///
-/// A session is parked by a stop once after each turn, so the number of turns makes the ids unique. Without it, the broker would
+/// A session is parked by these gates once after each turn, so the number of turns makes the ids unique. Without it, the broker would
 /// take this wake-up for a duplicate of the one that announced the same item.
-fn resumed(parked: &LockedSession, about: AboutSession, setting: &Setting<'_>) -> Vec<Owned> {
+fn resumed(parked: &LockedSession, gate: Gate, about: AboutSession, setting: &Setting<'_>) -> Vec<Owned> {
     let released = SessionGated {
         session_id: parked.id,
         session_key: parked.key.clone(),
         generation: parked.generation,
         agent_id: parked.agent_id,
-        gate: Gate::Stopped,
+        gate,
         queued: parked.facts.queued.unsigned_abs(),
     };
     let id = format!("{}:turn:{}", parked.id, parked.turn_count);

@@ -3,12 +3,16 @@
 use std::{slice, time::Duration};
 
 use api::{
+    next::Next,
     questions::StoredPlanGate,
-    tasks::{Cancel, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
+    tasks::{Blocked, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
 };
 use axum::{Json, extract::State, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
-use domain::{AccountId, AgentId, AgentRef, TaskId, TaskStatus};
+use domain::{
+    AccountId, Actor, ActorKind, AgentId, AgentRef, Audience, TaskId, TaskStatus, UserId, next::task_next,
+    question::NotAudience,
+};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -17,14 +21,15 @@ use storage::{
     Accounts, StorageError, Tx,
     entity::task::Model,
     lifecycle::{
-        self, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create, task_status_set,
+        self, BlockedOn, NotBlocked, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create,
+        task_status_set,
     },
     outbox::Owned,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::store;
+use super::{next::tasks_now, store};
 use crate::{
     agents,
     app::{App, database_now},
@@ -44,6 +49,8 @@ routes! {
     GET "/api/orgs/{account}/tasks" Read => list;
     /// A task, in any spelling of its id.
     GET "/api/orgs/{account}/tasks/{task}" Read => read;
+    /// What moves a task next, from what is stored: words in replies and messages decide nothing.
+    GET "/api/orgs/{account}/tasks/{task}/next" Read => next;
     /// Change a task. A terminal status closes its sessions and gives every waiting item its verdict, in the same
     /// transaction, and `cancelled` ends its turns in progress; reopening changes nothing until the next notification.
     PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change;
@@ -115,16 +122,41 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
         .read(&tx, &store::LIST, [query.status.into()], "list tasks")
         .await?;
     let (rows, places) = rows.apart();
-    let items = with_assignees(&tx, &access.account, rows).await?;
+    let keys = rows.iter().map(|row: &Model| row.id.clone()).collect();
+    let facts = tasks_now(&tx, &access.account, keys).await?;
+    let mut items = with_assignees(&tx, &access.account, rows).await?;
+    for item in &mut items {
+        item.next = facts
+            .get(&item.id.to_ascii_lowercase())
+            .map(|facts| task_next(&facts.now).into());
+    }
     tx.commit().await?;
     Ok(places.show(items))
 }
 
 async fn read(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Task>, ApiError> {
     let tx = app.begin(&access.account).await?;
-    let task = task_find(&tx, &access.account, &task).await?;
+    let task = task_shown(&tx, &access.account, &task).await?;
     tx.commit().await?;
     Ok(Json(task))
+}
+
+async fn next(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Next>, ApiError> {
+    let tx = app.begin(&access.account).await?;
+    let task = task_shown(&tx, &access.account, &task).await?;
+    tx.commit().await?;
+    Ok(Json(task.next.ok_or_else(Problem::not_found)?))
+}
+
+/// The task with what moves it next.
+async fn task_shown(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, ApiError> {
+    let key = String::from(task.key());
+    let facts = tasks_now(tx, account, vec![key.clone()]).await?.remove(&key);
+    let next = facts.map(|facts| task_next(&facts.now).into());
+    Ok(Task {
+        next,
+        ..task_find(tx, account, task).await?
+    })
 }
 
 async fn change(
@@ -134,6 +166,9 @@ async fn change(
     JsonBody(change): JsonBody<TaskChange>,
 ) -> Result<Json<Task>, ApiError> {
     let (account, by) = (&access.account, access.caller.actor());
+    if change.overrides == Some(true) && !access.caller.is_admin() {
+        return Err(Problem::forbidden("only an admin passes over review stages").into());
+    }
     let tx = app.begin(account).await?;
     // Lock order: the task first, then sessions, then the rest. Of two concurrent changes, one waits here.
     let row = store::task_lock(&tx, account, &task)
@@ -146,21 +181,33 @@ async fn change(
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
     let note = async |kind, detail| activity_insert(&tx, (account, &task), kind, &by, detail, now).await;
-    let (mut messages, mut affected) = (Vec::new(), None);
+    let (mut messages, mut affected, mut caught) = (Vec::new(), None, None);
     if let Some(to) = change.status {
         let asked = TaskMove {
             account,
             task: &task,
             to,
             by: &by,
-            reason: None,
+            reason: (change.overrides == Some(true)).then_some("override: review stages were passed over"),
             turn: None,
+            passes_stages: change.overrides == Some(true),
         };
         let moved = task_status_set(&tx, &asked, &app.setting(None, now))
             .await?
             .map_err(not_moved)?;
         affected = Some(affected_by(&moved));
+        caught = moved.caught;
         messages = moved.messages;
+        if to == TaskStatus::Blocked {
+            let on = change
+                .blocked_on
+                .as_ref()
+                .map(|on| (on.owner.to_string(), on.action.to_string()));
+            messages.extend(blocked_by(&app, (&tx, now), (account, &task), on, &by).await?);
+        }
+    } else if change.blocked_on.is_some() {
+        let what = "blocked_on says who moves a blocked task on: send it with status blocked";
+        return Err(Problem::unprocessable("invalid", what).into());
     }
     if let Some(assignees) = change.assignees {
         let agents = resolve(&tx, account, &assignees.0).await?;
@@ -195,6 +242,10 @@ async fn change(
         );
     }
     let mut task = task_find(&tx, account, &task).await?;
+    task.caught = caught.map(|caught| CaughtBy {
+        stage: caught.stage,
+        question_id: caught.question,
+    });
     if change.dry_run == Some(true) {
         task.affected = affected;
         tx.rollback().await?;
@@ -202,6 +253,49 @@ async fn change(
         app.commit(tx, messages).await?;
     }
     Ok(Json(task))
+}
+
+/// Names who moves a blocked task on: who was asked for, or else the caller, unless something moves the task on by itself.
+async fn blocked_by(
+    app: &App,
+    (tx, now): (&Tx, OffsetDateTime),
+    (account, task): (&AccountId, &TaskId),
+    named: Option<(String, String)>,
+    by: &Actor,
+) -> Result<Vec<Owned>, ApiError> {
+    let (owner, action) = match named {
+        Some((owner, action)) => (owner_find(tx, account, &owner).await?, action),
+        None if lifecycle::block_covered(tx, account, task).await? => return Ok(Vec::new()),
+        None => {
+            let user = UserId::parse(&by.id).ok().filter(|_| by.kind == ActorKind::User);
+            let owner = user.map_or(Audience::Members, Audience::User);
+            (owner, "move the task on".to_owned())
+        }
+    };
+    let on = BlockedOn {
+        owner: &owner,
+        action: &action,
+    };
+    let setting = app.setting(None, now);
+    match lifecycle::task_block(tx, (account, task), on, by, &setting).await? {
+        Ok(messages) => Ok(messages),
+        Err(NotBlocked::NoAgent) => Err(Problem::not_found().into()),
+    }
+}
+
+/// Who is named: as an audience is, and an agent by its slug too.
+async fn owner_find(tx: &Tx, account: &AccountId, owner: &str) -> Result<Audience, ApiError> {
+    if let Some(agent) = owner
+        .strip_prefix("agent:")
+        .and_then(|agent| AgentRef::parse(agent).ok())
+    {
+        let agents = resolve(tx, account, slice::from_ref(&agent)).await?;
+        let agent = agents.first().ok_or_else(Problem::not_found)?;
+        return Ok(Audience::Agent(*agent));
+    }
+    owner
+        .parse()
+        .map_err(|why: NotAudience| invalid_field("blocked_on.owner", why).into())
 }
 
 /// Refuses a second dry run of the account at the same time: it holds as many locks as the change itself.
@@ -352,6 +446,7 @@ async fn cancelled(
         by: &access.caller.actor(),
         reason: body.reason.as_deref(),
         turn: None,
+        passes_stages: false,
     };
     let moved = task_status_set(tx, &asked, &app.setting(None, now)).await?;
     let moved = moved.map_err(not_moved)?;
@@ -399,6 +494,11 @@ async fn resolve(tx: &Tx, account: &AccountId, named: &[AgentRef]) -> Result<Vec
     Ok(agents)
 }
 
+fn blocked((owner, action): (String, String)) -> Option<Blocked> {
+    let (owner, action) = (owner.try_into().ok()?, action.try_into().ok()?);
+    Some(Blocked { owner, action })
+}
+
 async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, ApiError> {
     let row = store::task_find(tx, account, task)
         .await?
@@ -424,7 +524,10 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             }),
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
+            next: None,
+            blocked: row.blocked_owner.zip(row.blocked_action).and_then(blocked),
             affected: None,
+            caught: None,
         }
     };
     Ok(rows.into_iter().map(task).collect())

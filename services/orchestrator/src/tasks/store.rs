@@ -46,13 +46,13 @@ pub async fn dry_run_alone(tx: &Tx, account: &AccountId) -> Result<bool, Storage
 
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
-    rows:
-        "select account_id, id, display_id, title, description, status, created_at, updated_at, plan_gate, plan_audience
+    rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
+            plan_gate, plan_audience
         from task where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
     wanted: Some("$2::text is null or status = $2"),
-    bytes: "octet_length(title) + octet_length(description)",
+    bytes: "octet_length(title) + octet_length(description) + coalesce(octet_length(blocked_action), 0)",
     names: ("", ""),
 };
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, questions, queue, sessions, tasks, timers, turns,
+    paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
+    tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -14,7 +15,7 @@ use storage::{
     Accounts, Database, Role, hold,
     lifecycle::{self, timers_fire},
     outbox::OUTBOX_SHARES,
-    question,
+    question, recovery,
     session::{
         queue_edit, session_handover,
         session_release::SESSION_RELEASE,
@@ -23,7 +24,7 @@ use storage::{
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
-    timer,
+    timer, tool_policy,
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -31,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 58] = [
+const STATEMENTS: [Planned; 72] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -42,6 +43,29 @@ const STATEMENTS: [Planned; 58] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
+    (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
+    (lifecycle::stage::REVIEW_OPEN, 2, &["question_review"]),
+    (
+        lifecycle::stage::TURNS_OF_EXECUTORS,
+        3,
+        &["task_assignee_pkey", "session_active_task"],
+    ),
+    (
+        tool_policy::POLICIES_COUNT,
+        1,
+        &["tool_policy_scope of the account", "account_pkey"],
+    ),
+    (
+        tool_policy::POLICIES_VOID,
+        1,
+        &[
+            "tool_policy_scope of the account",
+            "session_pkey",
+            "agent_pkey",
+            "task_pkey",
+        ],
+    ),
     (forget::TIMERS, 3, &["timer_ended of the account"]),
     (
         timers_fire::TIMERS_DUE,
@@ -89,6 +113,67 @@ const STATEMENTS: [Planned; 58] = [
         &["question_of_session", "task_pkey"],
     ),
     (lifecycle::PLANS_OF_AGENT, 2, &["question_of_agent"]),
+    (forget::RECOVERIES, 3, &["recovery_ended of the account"]),
+    (
+        recovery::RECOVERY_NOTE,
+        10,
+        &[
+            "task_pkey",
+            "task_assignee_pkey",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+            "notification_pkey",
+            "question_of_task",
+        ],
+    ),
+    (recovery::RECOVERY_CLOSE, 3, &["recovery_pkey", "task_pkey"]),
+    (
+        recovery::RECOVERIES_OF_TASK,
+        3,
+        &["recovery_facts", "recovery_pkey", "task_pkey"],
+    ),
+    (
+        recovery::RECOVERIES_SUPERSEDED,
+        3,
+        &[
+            "recovery_pkey",
+            "task_pkey",
+            "task_assignee_pkey",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+            "question_of_task",
+        ],
+    ),
+    (
+        tasks::next::TASKS_NOW,
+        3,
+        &[
+            "task_pkey",
+            "account_pkey",
+            "task_assignee_pkey",
+            "agent_pkey",
+            "session_generation",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+            "recovery_facts",
+            "question_of_task",
+            "timer_of_task",
+        ],
+    ),
+    (
+        tasks::next::SESSIONS_NOW,
+        3,
+        &[
+            "session_active_task",
+            "task_assignee_pkey",
+            "session_active_system",
+            "turn_pkey",
+            "notification_queue",
+        ],
+    ),
     (hold::HOLDS_EXPIRE, 1, &["hold_active of the account"]),
     (hold::HOLDS_COUNT, 1, &["hold_active of the account", "account_pkey"]),
     (
@@ -113,6 +198,7 @@ const STATEMENTS: [Planned; 58] = [
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
+    (PROVIDERS_OF, 3, &["agent_provider of the account"]),
     (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
     (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),
     (queue_edit::ITEMS_MOVE, 3, &["notification_pkey"]),
@@ -232,7 +318,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 13] = [
+const LISTS: [(Listing, usize, &str); 15] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -241,7 +327,9 @@ const LISTS: [(Listing, usize, &str); 13] = [
     (notifications::store::LIST, 5, "notification_newest"),
     (sessions::store::LIST, 5, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
+    (policies::store::LIST, 4, "tool_policy_pkey"),
     (questions::store::LIST, 5, "question_pkey"),
+    (recoveries::store::LIST, 3, "recovery_newest"),
     (timers::store::LIST, 3, "timer_pkey"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),

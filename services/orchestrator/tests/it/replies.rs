@@ -38,7 +38,7 @@ pub(crate) fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
         error: None,
     };
     let message = EventMessage {
-        account: AccountId::parse(&tenant.id).unwrap(),
+        account: AccountId::parse(&tenant.id).ok(),
         task: None,
         at: OffsetDateTime::UNIX_EPOCH.into(),
         event: Event::TurnFinished(finished),

@@ -143,6 +143,8 @@ async fn what_is_theirs_is_not_found_in_ours() {
             ("PUT", pattern) if pattern.ends_with("/queue/order") => {
                 Some(json!({"revision": "0.0.0", "items": ["n-1"]}))
             }
+            ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
+            ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
             ("PATCH", _) => Some(json!({})),
             _ => None,
         };

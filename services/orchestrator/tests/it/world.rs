@@ -184,8 +184,11 @@ impl World {
             .collect()
     }
 
-    pub(crate) async fn execute(&self, sql: &'static str) {
-        sqlx::query(sql).execute(&self.test.owner).await.unwrap();
+    pub(crate) async fn execute(&self, sql: impl Into<String>) {
+        sqlx::query(sqlx::AssertSqlSafe(sql.into()))
+            .execute(&self.test.owner)
+            .await
+            .unwrap();
     }
 }
 

@@ -243,6 +243,7 @@ impl Scene {
             by: &domain::Actor::system(),
             reason: None,
             turn: None,
+            passes_stages: false,
         };
         task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
         tx.commit().await.unwrap();

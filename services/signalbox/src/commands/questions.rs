@@ -57,10 +57,16 @@ async fn read(args: &QuestionArgs, json: bool) -> anyhow::Result<ExitCode> {
 
 async fn answer(args: &QuestionAnswerArgs, json: bool) -> anyhow::Result<ExitCode> {
     let text = args.text.as_deref().map(AnswerText::parse).transpose();
+    let hash = args.arguments_hash.as_deref().map(Text::parse);
     let answer = NewAnswer {
         verdict: args.verdict,
         options: (!args.options.is_empty()).then(|| Chosen(args.options.clone())),
         text: text.map_err(|why| anyhow::anyhow!("text: {why}"))?,
+        arguments_hash: hash
+            .transpose()
+            .map_err(|why| anyhow::anyhow!("arguments-hash: {why}"))?,
+        accept_stale: args.accept_stale.then_some(true),
+        remember: args.remember.then_some(true),
     };
     let client = args.question.access.client()?;
     let question: Value = client.post(&path(&args.question, &["answer"]), &answer).await?;
@@ -130,6 +136,10 @@ fn in_full(question: &Question) -> String {
         one_line(&question.title, 200),
         lines(&question.body),
     );
+    if let (Some(tool), Some(arguments), Some(hash)) = (&question.tool, &question.arguments, &question.arguments_hash) {
+        text.push_str(&format!("call of {}:\n{}", one_line(tool, 128), lines(arguments)));
+        text.push_str(&format!("arguments hash: {}\n", one_line(hash, 64)));
+    }
     for choice in &question.options.0 {
         text.push_str(&format!(
             "option {}: {}\n",

@@ -18,6 +18,7 @@ pub(super) enum Check {
     Running,
     Outbox,
     Queue,
+    Breakers,
     Questions,
     Consumers,
     Telemetry,
@@ -45,6 +46,7 @@ impl Check {
             Check::Running => ("running", SERVICE_DOWN),
             Check::Outbox => ("outbox", "docs/runbooks/outbox-waits.md"),
             Check::Queue => ("queue", "docs/runbooks/work-waits.md"),
+            Check::Breakers => ("provider breakers", "docs/runbooks/provider-quota.md"),
             Check::Questions => ("questions", "docs/runbooks/stuck-approval.md"),
             Check::Consumers => ("consumers", "docs/runbooks/consumer-lags.md"),
             Check::Telemetry => ("telemetry", "docs/runbooks/telemetry-missing.md"),
@@ -72,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Check; 17] = [
+    const ALL: [Check; 18] = [
         Check::Settings,
         Check::Up,
         Check::Postgres,
@@ -87,6 +89,7 @@ mod tests {
         Check::Running,
         Check::Outbox,
         Check::Queue,
+        Check::Breakers,
         Check::Questions,
         Check::Consumers,
         Check::Telemetry,

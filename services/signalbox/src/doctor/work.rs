@@ -3,11 +3,13 @@
 
 use std::time::Duration;
 
+use domain::BreakerState;
 use messaging::{Bus, ConsumerBacklog, User, consumer_backlogs};
 use runtime::Settings;
 use secrecy::ExposeSecret;
 use storage::{
     Database, Role,
+    breaker::{BreakerRow, breakers_read},
     directory::{OpenQuestions, Waiting, WaitingRound, question_waiting},
     outbox::outbox_age,
 };
@@ -18,6 +20,7 @@ use super::{
     nats::{self, whose},
     postgres::{self, SERVICES},
 };
+use crate::text::one_line;
 
 /// Sessions with a queue that are read at most.
 const SESSIONS_MAX: i32 = 10_000;
@@ -37,6 +40,7 @@ const QUESTIONS_MAX: i32 = 10_000;
 struct Seen {
     outboxes: Vec<(&'static str, Duration)>,
     queue: Option<Waiting>,
+    breakers: Option<Vec<BreakerRow>>,
     /// Age of the oldest notification that no resolver has read.
     unread: Option<Option<OffsetDateTime>>,
     consumers: Vec<ConsumerBacklog>,
@@ -64,7 +68,10 @@ async fn look(settings: &Settings) -> Seen {
             seen.outboxes.push((role.service(), age.unwrap_or_default()));
         }
         match role {
-            Role::Delivery => seen.queue = WaitingRound::default().look(&database, SESSIONS_MAX).await.ok(),
+            Role::Delivery => {
+                seen.queue = WaitingRound::default().look(&database, SESSIONS_MAX).await.ok();
+                seen.breakers = breakers_read(&database).await.ok();
+            }
             Role::Resolver => {
                 if let Some(bus) = bus.as_ref().filter(|bus| may_see_notifications(bus)) {
                     seen.unread = resolver::sweeps::unread_since(&database, bus).await.ok();
@@ -88,6 +95,12 @@ fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
         findings.extend(outboxes(&seen.outboxes));
     }
     findings.extend(seen.queue.map(|waiting| queue(waiting, now)));
+    findings.extend(
+        seen.breakers
+            .as_ref()
+            .map(|breakers| open_breakers(breakers))
+            .unwrap_or_default(),
+    );
     findings.extend(seen.questions.map(|open| questions(open, now)));
     let consumers = consumers(seen, now);
     if consumers.is_empty() && !seen.consumers.is_empty() {
@@ -124,6 +137,23 @@ fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
         return Finding::hint(Check::Queue, message, "see what its session does: `signalbox sessions`");
     }
     Finding::ok(Check::Queue, message)
+}
+
+fn open_breakers(breakers: &[BreakerRow]) -> Vec<Finding> {
+    let open: Vec<Finding> = breakers
+        .iter()
+        .filter(|breaker| breaker.state != BreakerState::Closed)
+        .map(|breaker| {
+            let key = one_line(&breaker.key, 64);
+            let message = format!("provider account {key} takes no calls (its breaker is {}): its work waits", breaker.state);
+            let fix = "see why and until when: `signalbox providers`; once the cause is removed: `signalbox providers probe KEY`";
+            Finding::problem(Check::Breakers, message, fix)
+        })
+        .collect();
+    match open.is_empty() {
+        true => vec![Finding::ok(Check::Breakers, "every provider account takes calls")],
+        false => open,
+    }
 }
 
 /// A hint: agents wait for people, who may be away.
@@ -203,6 +233,16 @@ mod tests {
         Some(OffsetDateTime::UNIX_EPOCH + Duration::from_secs(10_000 - seconds))
     }
 
+    fn breaker(key: &str, state: BreakerState) -> BreakerRow {
+        BreakerRow {
+            key: key.to_owned(),
+            state,
+            failures: 0,
+            unsettled: false,
+            due: false,
+        }
+    }
+
     fn before(pending: u64) -> Vec<ConsumerBacklog> {
         vec![ConsumerBacklog {
             durable: Durable::of(User::Delivery, "session.resolved"),
@@ -218,6 +258,7 @@ mod tests {
             Seen {
                 outboxes: vec![("delivery", Duration::ZERO), ("resolver", Duration::from_secs(60))],
                 queue: Some(Waiting::default()),
+                breakers: Some(vec![breaker("default", BreakerState::Closed)]),
                 unread: Some(None),
                 consumers: before(10_000),
                 questions: Some(OpenQuestions {
@@ -228,6 +269,7 @@ mod tests {
             &[
                 ("ok", "every committed message is published"),
                 ("ok", "no item waits"),
+                ("ok", "every provider account takes calls"),
                 ("ok", "2 questions are open, the oldest for 2 h"),
                 ("ok", "no consumer lags"),
             ],
@@ -239,6 +281,10 @@ mod tests {
                     sessions: 3,
                     oldest: ago(901),
                 }),
+                breakers: Some(vec![
+                    breaker("default", BreakerState::Closed),
+                    breaker("team", BreakerState::Open),
+                ]),
                 unread: Some(ago(7_200)),
                 consumers: before(10_001),
                 ..Seen::default()
@@ -246,6 +292,10 @@ mod tests {
             &[
                 ("problem", "a message of delivery has waited 61 s for the broker"),
                 ("hint", "3 sessions have waiting items, the oldest for 15 min"),
+                (
+                    "problem",
+                    "provider account team takes no calls (its breaker is open): its work waits",
+                ),
                 ("hint", "10001 messages wait before delivery_session_resolved"),
                 ("problem", "a notification has waited 2 h for a resolver to read it"),
             ],

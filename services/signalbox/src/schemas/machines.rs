@@ -1,12 +1,16 @@
 //! `schemas/machines/*.md`: state tables, printed from the functions that decide.
 
 use delivery::queue::{Admission, TurnFacts, admit};
-use domain::{SessionEvent, SessionPhase, SessionState, TurnState, TurnStep};
+use domain::{BreakerEvent, BreakerState, SessionEvent, SessionPhase, SessionState, TurnState, TurnStep};
 use storage::session::sessions_lock::SessionFacts;
 
 /// Name and text of each file.
 pub(super) fn all() -> Vec<(&'static str, String)> {
-    vec![("session", session() + &events()), ("turn", turn())]
+    vec![
+        ("breaker", breaker()),
+        ("session", session() + &events()),
+        ("turn", turn()),
+    ]
 }
 
 /// The states of a woken session, and the decision for each.
@@ -139,6 +143,23 @@ fn events() -> String {
     text
 }
 
+fn breaker() -> String {
+    let mut text = String::from(
+        "# The breaker of a provider account\n\nGenerated from `domain::BreakerState::on`. A row is the state, a column what happens, the \
+         cell the next state.\n`—`: not possible. Outcomes of calls that were sent before it last opened or closed change nothing.\n\n\
+         `failed`: at once for `quota`, `unauthorized`, `agent_unauthorized`, and `rate_limited` with a stated wait of 10 s; else with the \
+         last of `delivery.breaker_failures`.\n`probed`: its time has come, and a turn tries. `given_back`: the probe ended in a way \
+         that says nothing of the provider.\n\n| state |",
+    );
+    columns(&mut text, BreakerEvent::ALL.iter().map(|event| event.as_str()));
+    for &state in BreakerState::ALL {
+        let cell = |event: &BreakerEvent| state.on(*event).map_or("—".to_owned(), |next| next.to_string());
+        row(&mut text, state.as_str(), BreakerEvent::ALL.iter().map(cell));
+    }
+    text.push('\n');
+    text
+}
+
 fn turn() -> String {
     let mut text = String::from(
         "# A turn\n\nGenerated from `domain::TurnState::after`. A row is the state, a column what happens to the turn, the cell \
@@ -184,11 +205,21 @@ mod tests {
     }
 
     #[test]
+    fn a_breaker_s_table_has_a_row_a_state() {
+        let text = super::breaker();
+        assert!(text.contains("\n| closed | open | — | closed | — |\n"), "{text}");
+        assert!(
+            text.contains("\n| probing | open | probing | closed | open |\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
     fn a_turn_s_table_has_a_row_a_state() {
         let text = super::turn();
         assert!(text.contains(
-            "\n| calling | calling | calling | awaiting_tools | finished | started | failed | aborted | unknown |\n"
+            "\n| calling | calling | calling | awaiting_tools | finished | — | started | failed | aborted | unknown |\n"
         ));
-        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — | — |\n"));
+        assert!(text.contains("\n| **finished** | — | — | — | — | — | — | — | — | — |\n"));
     }
 }

@@ -36,6 +36,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         ToolEffect::None => "none",
         ToolEffect::Read => "read",
         ToolEffect::Write => "write",
+        ToolEffect::External => "external",
     };
     let reach = match tool.reach {
         Reach::OwnTask => "own task",

@@ -51,6 +51,7 @@ impl Hints {
 /// `None`: not about notifications, or unreadable.
 fn read(message: &Message) -> Option<Hint> {
     if let Ok(EventMessage { account, event, .. }) = serde_json::from_slice(&message.payload) {
+        let account = account?;
         return match event {
             Event::TurnStarted(turn) => Some(Hint::Started(account, turn.notifications)),
             Event::TurnFinished(turn) => Some(Hint::Ended(account, turn.notifications)),

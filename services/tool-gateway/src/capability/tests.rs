@@ -1,7 +1,12 @@
 //! Every way to present an invalid call, and the one check that refuses it: without that check, the call is admitted.
 
+use std::sync::Arc;
+
 use contracts::TraceContext;
-use domain::{AccountId, AgentId, CallId, CloseReason, Fence, Generation, TurnId, TurnState};
+use domain::{
+    AccountId, AgentId, CallId, CloseReason, Fence, Generation, PolicyScope, SessionKind, ToolPolicyId, TurnId,
+    TurnState,
+};
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
@@ -72,6 +77,7 @@ impl Case {
         };
         let facts = CallFacts {
             session_key: "key".to_owned(),
+            session_kind: SessionKind::Task,
             generation: Generation(2),
             fence: Fence(5),
             is_closed: false,
@@ -87,6 +93,8 @@ impl Case {
             turn: Some(turn),
             newest_hops: None,
             now: UNTIL - Duration::SECOND,
+            tool_policies: 0,
+            policies: Arc::default(),
         };
         Case {
             asked,
@@ -364,6 +372,68 @@ fn a_task_is_the_callers_own() {
     check(&taskless, own_task, &refusal);
 }
 
+fn policy(scope_kind: PolicyScope, scope_id: impl ToString, tool: &str) -> ToolPolicy {
+    ToolPolicy {
+        id: ToolPolicyId(Uuid::nil()),
+        scope_kind,
+        scope_id: scope_id.to_string(),
+        tool: tool.to_owned(),
+        visible: None,
+        verdict: None,
+        audience: None,
+        schema_hash: None,
+    }
+}
+
+#[test]
+fn a_policy_denies_a_call_when_it_comes() {
+    let with = |case: Case, verdict: PolicyVerdict, (scope, id): (PolicyScope, &str)| {
+        self::case(case, |case| {
+            let policy = ToolPolicy {
+                verdict: Some(verdict),
+                ..policy(scope, id, "task_m*")
+            };
+            case.facts.policies = [policy].into();
+        })
+    };
+    let refusal = Refusal::Denied { tool: "task_message" };
+    for case in [Case::genuine(), Case::over_http()] {
+        for scope in [
+            (PolicyScope::Account, "acme"),
+            (PolicyScope::Agent, &*AGENT.to_string()),
+            (PolicyScope::Task, "proj-7"),
+            (PolicyScope::Session, &*SESSION.to_string()),
+        ] {
+            check(&with(case.clone(), PolicyVerdict::Deny, scope), not_denied, &refusal);
+            for verdict in [PolicyVerdict::Allow, PolicyVerdict::Ask] {
+                let admitted = with(case.clone(), verdict, scope).check_all(&CHECKS);
+                assert_eq!(admitted, Ok(()), "{verdict} {scope:?}");
+            }
+        }
+        let elsewhere = with(case, PolicyVerdict::Deny, (PolicyScope::Task, "proj-8"));
+        assert_eq!(elsewhere.check_all(&CHECKS), Ok(()));
+    }
+}
+
+/// In a turn, the offer of its beginning counts.
+#[test]
+fn without_a_turn_a_policy_hides_a_tool() {
+    let hidden = |case: Case| {
+        self::case(case, |case| {
+            let policy = ToolPolicy {
+                visible: Some(false),
+                ..policy(PolicyScope::Account, "acme", "task_message")
+            };
+            case.facts.policies = [policy].into();
+        })
+    };
+    let idle = hidden(case(Case::over_http(), |case| case.facts.turn = None));
+    check(&idle, offered, &Refusal::NotOffered { tool: "task_message" });
+    for case in [Case::genuine(), Case::over_http()] {
+        assert_eq!(hidden(case).check_all(&CHECKS), Ok(()));
+    }
+}
+
 #[test]
 fn nothing_is_changed_before_the_plan_is_approved() {
     for case in [Case::genuine(), Case::over_http()] {
@@ -449,6 +519,18 @@ fn the_listed_tools_are_the_callable_ones() {
     let idle = case(Case::over_http(), |case| case.facts.turn = None);
     // But the one of turns that a question has woken.
     assert_eq!(names(&idle).unwrap().len(), tools::all().len() - 1);
+    let denied = case(idle.clone(), |case| {
+        let policy = ToolPolicy {
+            verdict: Some(PolicyVerdict::Deny),
+            ..policy(PolicyScope::Account, "acme", "task_*")
+        };
+        case.facts.policies = [policy].into();
+    });
+    let left = names(&denied).unwrap();
+    assert!(
+        left.contains(&"no_reply") && !left.iter().any(|name| name.starts_with("task_")),
+        "{left:?}"
+    );
     let stopped = case(idle, |case| case.facts.turn_stopped = true);
     assert_eq!(names(&stopped).unwrap(), ["task_history", "no_reply"]);
     let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);

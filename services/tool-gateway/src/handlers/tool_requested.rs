@@ -172,8 +172,11 @@ impl ToolRequestedHandler {
         let deliveries = u32::try_from(incoming.deliveries).unwrap_or(u32::MAX);
         match executed {
             Ok(Executed::Over { record, .. }) => {
-                Verdict::Done(vec![finished(&self.executor.root, call, incoming, record)])
+                let finished = finished(&self.executor.root, &call.asked, incoming, record);
+                Verdict::Done(finished.into_iter().collect())
             }
+            // Its result is published when it is decided.
+            Ok(Executed::Asked { .. }) => Verdict::Done(Vec::new()),
             Ok(Executed::OutOfTurn) => Verdict::Postpone {
                 after: order_delay(deliveries),
                 why: "earlier calls of the same answer are not finished".to_owned(),
@@ -193,16 +196,23 @@ impl ToolRequestedHandler {
                     request.session_id, request.account
                 ),
             },
-            // An error of a single call's size may repeat: it counts as an attempt.
-            Err(error) if error.is_retryable() && !error.is_too_much() => Verdict::Postpone {
-                after: self.config.postpone_delay_ms.duration(),
-                why: error_chain(error),
-            },
-            Err(error) => Verdict::Retry {
-                after: self.config.retry_delay_ms.duration(),
-                why: error_chain(error),
-            },
+            Err(error) => failed(&self.config, error),
         }
+    }
+}
+
+/// An error of a single call's size may repeat: it counts as an attempt.
+pub(super) fn failed(config: &ToolGatewaySettings, error: &StorageError) -> Verdict {
+    let why = error_chain(error);
+    match error.is_retryable() && !error.is_too_much() {
+        true => Verdict::Postpone {
+            after: config.postpone_delay_ms.duration(),
+            why,
+        },
+        false => Verdict::Retry {
+            after: config.retry_delay_ms.duration(),
+            why,
+        },
     }
 }
 
@@ -244,29 +254,31 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
     }
 }
 
-/// The result message. The same record gives the same message, its id included.
-fn finished(root: &Root, call: &Call, incoming: &Incoming, record: &Record) -> Outgoing {
-    let request = &call.request;
+/// The result message of a turn's call; none: the call came over HTTP. The same record gives the same message, its id included.
+pub(super) fn finished(root: &Root, asked: &CallRequest, incoming: &Incoming, record: &Record) -> Option<Outgoing> {
+    let Origin::Turn(claims) = &asked.origin else {
+        return None;
+    };
     let finished = ToolFinished {
-        account: request.account.clone(),
-        task: request.task.clone(),
-        session_id: request.session_id,
-        generation: request.generation,
-        fence: request.fence,
-        turn_id: request.turn_id,
-        call_id: request.call_id.clone(),
-        ordinal: request.ordinal,
-        name: request.name.clone(),
+        account: asked.account.clone(),
+        task: claims.task.clone(),
+        session_id: asked.session,
+        generation: claims.generation,
+        fence: claims.fence,
+        turn_id: claims.turn,
+        call_id: asked.call_id.clone(),
+        ordinal: asked.ordinal,
+        name: asked.name.clone(),
         state: record.state,
         result: Some(record.result.clone()).filter(|result| result.len() <= RESULT_BYTES_MAX),
     };
     let cause = Cause {
-        cause: Some(request.message_id()),
+        cause: incoming.id().map(str::to_owned),
         hops: incoming.headers.hops(),
-        trace: call.asked.trace.clone(),
+        trace: asked.trace.clone(),
     };
     let (id, at) = (finished.message_id(), Timestamp::from(record.finished_at));
-    Outgoing::of(root, &id, SOURCE, &cause, at, &finished)
+    Some(Outgoing::of(root, &id, SOURCE, &cause, at, &finished))
 }
 
 /// The delay before an out-of-order call is redelivered.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     caller::SESSION_KEY_HEADER,
-    routes::{Agents, ToolOffers, call, tools_list},
+    routes::{Agents, AskedCall, ToolOffers, call, tools_list},
 };
 
 /// Statuses of refusals on any route.
@@ -64,6 +64,7 @@ fn describe_call(operation: &mut Operation<'_>, arguments: Value) {
     operation.header("Idempotency-Key", "1-255 printable characters", &key);
     operation.body_of(arguments, true);
     operation.answers::<Value>(StatusCode::OK, "The tool's result");
+    operation.answers::<AskedCall>(StatusCode::ACCEPTED, "Somebody is asked about the call");
     operation.refuses(OF_A_CALL);
 }
 

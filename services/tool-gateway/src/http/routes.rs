@@ -11,7 +11,7 @@ use axum::{
     routing::get,
 };
 use contracts::tool::tool_call_id;
-use domain::{CallId, ToolCallState};
+use domain::{CallId, QuestionId, ToolCallState};
 use messaging::trace::current_trace;
 use runtime::http::{Problem, Route, only};
 use schemars::JsonSchema;
@@ -53,6 +53,15 @@ struct ToolOffer {
     description: &'static str,
     /// JSON Schema of the body to post.
     parameters: serde_json::Value,
+}
+
+/// Somebody is asked about the call. The same request with its `Idempotency-Key` has the result, once it is decided.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct AskedCall {
+    state: &'static str,
+    /// Id of the call's record.
+    call: Uuid,
+    question_id: QuestionId,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -121,6 +130,14 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     };
     let (record, is_replay) = match executor.execute(&asked).await {
         Ok(Executed::Over { record, is_replay }) => (record, is_replay),
+        Ok(Executed::Asked { question }) => {
+            let asked = AskedCall {
+                state: "asked",
+                call: asked.id,
+                question_id: question,
+            };
+            return Ok(under_way.hold((StatusCode::ACCEPTED, Json(asked)).into_response()));
+        }
         Ok(Executed::UnknownSession) => return Err(no_session()),
         Ok(Executed::OutOfTurn | Executed::Unowned(_) | Executed::Left) => {
             unreachable!("a call over HTTP claims nothing, waits for no earlier one and runs alone")
@@ -167,13 +184,13 @@ fn answer(record: Record) -> Result<Response, Problem> {
     match record.state {
         ToolCallState::Finished => Ok(([(header::CONTENT_TYPE, "application/json")], record.result).into_response()),
         ToolCallState::Failed | ToolCallState::Refused => Err(problem(&record.result)),
-        // For tools with external effects, once there are any.
+        // Another request is recorded under the key; for tools with external effects, once there are any.
         ToolCallState::Requested | ToolCallState::Running | ToolCallState::Unknown => Err(Problem::internal()),
     }
 }
 
 /// The agents' error codes and their HTTP statuses.
-const STATUSES: [(&str, StatusCode); 14] = [
+const STATUSES: [(&str, StatusCode); 16] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -182,9 +199,11 @@ const STATUSES: [(&str, StatusCode); 14] = [
     ("unknown_tool", StatusCode::NOT_FOUND),
     ("task_not_found", StatusCode::NOT_FOUND),
     ("not_offered", StatusCode::FORBIDDEN),
+    ("denied", StatusCode::FORBIDDEN),
     ("awaiting_approval", StatusCode::CONFLICT),
     ("session_closed", StatusCode::GONE),
     ("turn_stopped", StatusCode::CONFLICT),
+    ("too_many_questions", StatusCode::CONFLICT),
     ("too_much_unread", StatusCode::TOO_MANY_REQUESTS),
     ("too_slow", StatusCode::SERVICE_UNAVAILABLE),
     ("internal", StatusCode::INTERNAL_SERVER_ERROR),

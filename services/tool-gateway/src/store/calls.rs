@@ -1,9 +1,9 @@
-//! The record of a call: one row, written once, with its result. Also the savepoint in which a tool runs alone.
+//! The record of a call: one row, written once, with its result; or first without one, if somebody is asked. Also the savepoint in which a tool runs alone.
 
 use contracts::tool::ARGUMENTS_BYTES_MAX;
-use domain::{AccountId, TurnId};
-use sea_orm::{ConnectionTrait, FromQueryResult};
-use storage::{StorageError, Tx, error::Attempt, statement::column};
+use domain::{AccountId, AgentId, CallId, Fence, Generation, QuestionId, QuestionState, SessionId, TurnId, Verdict};
+use sea_orm::{ConnectionTrait, FromQueryResult, Value};
+use storage::{StorageError, Tx, error::Attempt, question::Answer, statement::column};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -27,14 +27,15 @@ pub const CALLS_INSERT: &str = "
     insert into tool_call (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name,
                            arguments, state, late, result, started_at, finished_at)
     select r.account_id, r.id, r.session_id, nullif(r.turn_id, '00000000-0000-0000-0000-000000000000'), r.generation, r.fence, r.call_id, r.ordinal, r.agent_id, r.name,
-           r.arguments, r.state, r.late, r.result, r.started_at, clock_timestamp()
+           r.arguments, r.state, r.late, case when r.state <> 'requested' then r.result end, r.started_at,
+           case when r.state <> 'requested' then clock_timestamp() end
     from unnest($1::text[], $2::uuid[], $3::uuid[], $4::uuid[], $5::integer[], $6::bigint[], $7::text[], $8::integer[], $9::uuid[],
                 $10::text[], $11::text[], $12::text[], $13::boolean[], $14::text[], $15::timestamptz[])
         as r (account_id, id, session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state, late,
               result, started_at)
     order by r.account_id, r.id
     on conflict do nothing
-    returning account_id, id, finished_at";
+    returning account_id, id, coalesce(finished_at, started_at) as finished_at";
 
 #[derive(FromQueryResult)]
 struct InsertedRow {
@@ -94,9 +95,91 @@ pub(crate) async fn calls_insert(
     Ok(calls.iter().map(ended).collect())
 }
 
+/// A call on record, locked. Relies on the primary key.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct CallRow {
+    pub session_id: SessionId,
+    pub turn_id: Option<TurnId>,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub call_id: CallId,
+    pub ordinal: i32,
+    pub agent_id: AgentId,
+    #[sea_orm(nested)]
+    pub record: Record,
+}
+
+const CALL_LOCK: &str = "
+    select session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state, late, coalesce(result, '') as result,
+           coalesce(finished_at, started_at) as finished_at
+    from tool_call where account_id = $1 and id = $2 for update";
+
+/// Locks a recorded call: of two that run it, the second waits and finds the result.
+pub(crate) async fn call_lock(tx: &Tx, account: &AccountId, call: Uuid) -> Result<Option<CallRow>, StorageError> {
+    tx.one("lock tool call", CALL_LOCK, [account.into(), call.into()]).await
+}
+
+const CALL_END: &str = "
+    update tool_call set state = $3, late = $4, result = $5, finished_at = clock_timestamp()
+    where account_id = $1 and id = $2 and finished_at is null returning finished_at";
+
+#[derive(FromQueryResult)]
+struct EndedRow {
+    finished_at: OffsetDateTime,
+}
+
+/// Records the result of a call that was asked about; returns when it ended. The caller holds its lock.
+pub(crate) async fn call_end(
+    tx: &Tx,
+    account: &AccountId,
+    call: Uuid,
+    record: &Record,
+) -> Result<OffsetDateTime, StorageError> {
+    const ATTEMPT: &str = "end tool call";
+    let (late, result) = (record.late, record.result.clone());
+    let values: [Value; 5] = [
+        account.into(),
+        call.into(),
+        record.state.into(),
+        late.into(),
+        result.into(),
+    ];
+    let row: Option<EndedRow> = tx.one(ATTEMPT, CALL_END, values).await?;
+    row.map(|row| row.finished_at)
+        .ok_or_else(|| StorageError::unreadable(ATTEMPT, "it has ended"))
+}
+
+/// The question about a call.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct CallQuestion {
+    pub id: QuestionId,
+    pub state: QuestionState,
+    pub verdict: Option<Verdict>,
+    pub answer: Option<Answer>,
+    pub ended_by_name: Option<String>,
+}
+
+/// Locked, so that an answer that is being written counts. Relies on question_call.
+const CALL_QUESTION: &str = "
+    select id, state, verdict, answer, ended_by_name from question where account_id = $1 and tool_call = $2 for share";
+
+pub(crate) async fn call_question(
+    tx: &Tx,
+    account: &AccountId,
+    call: Uuid,
+) -> Result<Option<CallQuestion>, StorageError> {
+    tx.one("read question of call", CALL_QUESTION, [account.into(), call.into()])
+        .await
+}
+
 /// Removes NUL, which Postgres cannot store in a text.
 fn storable(text: &str, bytes_max: usize) -> String {
     cut(text, bytes_max).replace('\0', "\u{fffd}")
+}
+
+/// The arguments as they are recorded.
+pub(crate) fn recorded(arguments: &str) -> String {
+    storable(arguments, ARGUMENTS_BYTES_MAX)
 }
 
 /// Whether the request equals the one recorded under the same id.

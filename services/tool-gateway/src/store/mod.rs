@@ -19,7 +19,10 @@ pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
-pub(crate) use calls::{EndedCall, call_find, calls_insert, is_same_request, savepoint, savepoint_rollback};
+pub(crate) use calls::{
+    CallQuestion, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request, recorded,
+    savepoint, savepoint_rollback,
+};
 pub use later::LATER;
 pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};

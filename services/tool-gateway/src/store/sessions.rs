@@ -9,6 +9,7 @@ use storage::{
     question::question_find,
     session::{SessionName, sessions_close::task_sessions_lock},
     statement::column,
+    tool_policy::Policies,
 };
 use uuid::Uuid;
 
@@ -89,21 +90,26 @@ pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: Questi
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
 /// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
 /// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
-/// earlier finished calls, and the call itself, since a record becomes visible with its result. A call over HTTP is found
+/// earlier finished calls, and the call itself: with its result, or while somebody is asked about it. Time in which somebody was asked
+/// does not count as waiting. A call over HTTP is found
 /// by its key when it is recorded.
 pub const FACTS: &str = concat!(
     "
-    select w.place, s.key, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
+    select w.place, s.key, s.kind as session_kind, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
            coalesce(s.stop_turn_id = s.active_turn_id, s.stopped_turn_id is not null and s.active_turn_id is null) as turn_stopped,
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),
-    " as coordinates,
+    " as coordinates, acc.tool_policies,
            coalesce(case when tt.id is not null then coalesce(tt.plan_gate, acc.plan_gate) = 'required' and not tt.plan_approved
                          else coalesce(st.plan_gate, acc.plan_gate) = 'required' and not st.plan_approved end, false) as needs_plan,
            t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
-           t.tools as turn_tools, t.waiting_since + t.tools_wait_ms * interval '1 millisecond' as turn_until,
+           t.tools as turn_tools,
+           t.waiting_since + t.tools_wait_ms * interval '1 millisecond'
+               + (select coalesce(sum(coalesce(c.finished_at, now()) - c.started_at), interval '0') from (
+                      select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
+                  where c.ordinal > 0 and c.started_at >= t.waiting_since) as turn_until,
            jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',
                                   jsonb_build_object('place', w.ordinal)) as turn_call,
            array(select place::integer
@@ -111,7 +117,7 @@ pub const FACTS: &str = concat!(
                                        jsonb_build_object('place', w.ordinal)) as earlier (place)) as turn_earlier,
            array(select c.ordinal from (
                      select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
-                 where c.ordinal < w.ordinal) as turn_over,
+                 where c.ordinal < w.ordinal and c.finished_at is not null) as turn_over,
            (select l.hops from turn l where l.account_id = s.account_id and l.session_id = s.id
             order by l.number desc limit 1) as newest_hops, clock_timestamp() as now,
            r.name as record_name, r.arguments as record_arguments, r.state as record_state, r.late as record_late,
@@ -156,7 +162,19 @@ pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<F
         column(calls, |call| call.ordinal),
         column(calls, |call| call.id),
     ];
-    let rows = each::<FactsRow>(tx, "read sessions of calls", FACTS, calls.len(), values).await?;
+    let mut rows = each::<FactsRow>(tx, "read sessions of calls", FACTS, calls.len(), values).await?;
+    let found = calls
+        .iter()
+        .zip(&rows)
+        .filter_map(|(call, rows)| Some((&call.account, rows.first()?)));
+    let policies = policies_read(tx, found).await?;
+    for (call, row) in calls
+        .iter()
+        .zip(&mut rows)
+        .filter_map(|(call, rows)| Some((call, rows.first_mut()?)))
+    {
+        row.facts.policies = policies.of(&call.account).into();
+    }
     let of = |(call, rows): (&CallRequest, Vec<FactsRow>)| {
         let row = rows.into_iter().next()?;
         Some(match claimed(call) {
@@ -181,7 +199,20 @@ pub(crate) async fn session_facts(
         vec![Uuid::nil()].into(),
     ];
     let row: Option<FactsRow> = tx.one("read session", FACTS, values).await?;
-    Ok(row.map(|row| row.outside().facts))
+    let Some(mut row) = row else { return Ok(None) };
+    row.facts.policies = policies_read(tx, [(account, &row)].into_iter())
+        .await?
+        .of(account)
+        .into();
+    Ok(Some(row.outside().facts))
+}
+
+/// The policies of the accounts that have any.
+async fn policies_read(tx: &Tx, rows: impl Iterator<Item = (&AccountId, &FactsRow)>) -> Result<Policies, StorageError> {
+    let mut policies = Policies::default();
+    let counted = rows.map(|(account, row)| (account, row.facts.tool_policies));
+    policies.read(tx, counted).await?;
+    Ok(policies)
 }
 
 impl FactsRow {

@@ -1,12 +1,13 @@
 //! `answer_question`: the agent answers a question that it was asked, by the same function as everybody else.
 
 use domain::{
-    QuestionId, Verdict,
+    QuestionId, QuestionKind, Verdict,
     question::{AnswerForm, Answerer, AskedOf, GivenAnswer, NotAnswerer},
 };
 use serde_json::{Map, Value, json};
 use storage::{
     Setting,
+    lifecycle::stage::review_is_stale,
     question::{Answer, Ending, NotEnded, QuestionRow, question_end, question_find},
 };
 
@@ -53,6 +54,14 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     };
     form.check(given)
         .map_err(|error| invalid_field(error.field, &error.what))?;
+    if row.kind == QuestionKind::Review && review_is_stale(running.questions.tx, running.account, &row).await? {
+        return Err(ToolAnswer::failed(
+            "work_changed",
+            "The work has gone on since this review was opened.",
+            "Nothing was changed. Finish your turn; a person decides, or the work is called done again.",
+        )
+        .into());
+    }
     let by = running.facts.actor();
     let ending = Ending::Answered {
         by: &by,

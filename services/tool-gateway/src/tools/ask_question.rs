@@ -3,7 +3,7 @@
 
 use domain::{Audience, SessionKind};
 use serde_json::{Map, Value, json};
-use storage::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
+use storage::lifecycle::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
 use time::Duration;
 
 use super::{Running, ToolError, ToolOutcome, body, response_request::agents_named};
@@ -131,6 +131,15 @@ async fn audience(running: Running<'_>, arguments: &Map<String, Value>) -> Resul
     if named.is_empty() {
         return Ok(vec![Audience::DEFAULT]);
     }
+    audience_named(running, "ask", named).await
+}
+
+/// Who is named in the field: agents by slug or id, and others as an audience is.
+pub(super) async fn audience_named(
+    running: Running<'_>,
+    field: &str,
+    named: Vec<&str>,
+) -> Result<Vec<Audience>, ToolError> {
     let (mut audience, mut agents): (Vec<Audience>, Vec<&str>) = (Vec::new(), Vec::new());
     for name in named {
         let name = name.trim();
@@ -141,7 +150,7 @@ async fn audience(running: Running<'_>, arguments: &Map<String, Value>) -> Resul
                 Ok(one) => audience.push(one),
                 Err(_) => {
                     return Err(
-                        invalid_field("ask", "expected agents, role:member, role:admin, or user: and an id").into(),
+                        invalid_field(field, "expected agents, role:member, role:admin, or user: and an id").into(),
                     );
                 }
             },

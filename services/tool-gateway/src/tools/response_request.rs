@@ -14,8 +14,8 @@ use crate::{
     store::{AgentRow, NamedAgents},
 };
 
-/// Maximum length of an unknown name in an error.
-const NAME_BYTES_MAX: usize = 64;
+/// Maximum length of an unknown name in an error: the longest that a schema takes.
+const NAME_BYTES_MAX: usize = domain::question::AUDIENCE_BYTES_MAX;
 /// The type of the notification.
 const KIND: &str = "response_request";
 
@@ -161,7 +161,7 @@ fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &s
         setting.root.subject::<NotificationMessage>(running.account, task),
         id.as_str(),
         SOURCE,
-        (running.account, task),
+        (Some(running.account), task),
         &origin,
         Timestamp::from(setting.now),
         &message,

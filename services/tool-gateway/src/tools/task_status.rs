@@ -3,10 +3,14 @@
 
 use domain::TaskStatus;
 use serde_json::{Map, Value, json};
-use storage::lifecycle::{TaskMove, TaskNotMoved, task_status_set};
+use storage::lifecycle::{BlockedOn, NotBlocked, TaskMove, TaskNotMoved, block_covered, task_block, task_status_set};
 
-use super::{Running, ToolOutcome, body, task_existing, task_message, task_named};
-use crate::{call::Effect, refusal::Refusal};
+use super::{Running, ToolOutcome, ask_question::audience_named, body, task_existing, task_message, task_named};
+use crate::{
+    arguments::invalid_field,
+    call::{Effect, ToolAnswer},
+    refusal::Refusal,
+};
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let to = arguments["status"].as_str().and_then(TaskStatus::parse);
@@ -19,6 +23,22 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let (from, task) = (row.status, row.id);
     if from == TaskStatus::AwaitingApproval {
         return Err(Refusal::AwaitsApproval { task }.told().into());
+    }
+    let on = arguments.get("blocked_on").filter(|_| to == TaskStatus::Blocked);
+    let owner = match on.and_then(|on| on["owner"].as_str()) {
+        Some(owner) => audience_named(running, "blocked_on", vec![owner]).await?.pop(),
+        None => None,
+    };
+    if to == TaskStatus::Blocked
+        && owner.is_none()
+        && !block_covered(running.questions.tx, running.account, &task).await?
+    {
+        let answer = ToolAnswer::refused(
+            "blocked_needs_owner",
+            format!("Nothing would move task {task} on: no question is open, no timer is set, and nobody is named."),
+            "Nothing was changed. Call again with blocked_on and say who has to do what.",
+        );
+        return Err(answer.into());
     }
     let mut messages = Vec::new();
     let mut result = json!({"task_id": task, "from": from, "status": to, "changed": from != to});
@@ -36,6 +56,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         by: &by,
         reason: None,
         turn: running.facts.turn.as_ref().map(|turn| turn.id),
+        passes_stages: false,
     };
     let moved = task_status_set(running.questions.tx, &asked, running.setting)
         .await?
@@ -44,6 +65,21 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             TaskNotMoved::AwaitsAnswer(_) => Refusal::AwaitsApproval { task: task.clone() }.told(),
         })?;
     messages.extend(moved.messages);
+    if let Some(owner) = &owner {
+        let action = on.and_then(|on| on["action"].as_str()).unwrap_or_default();
+        let on = BlockedOn { owner, action };
+        let (tx, setting) = (running.questions.tx, running.setting);
+        let named = task_block(tx, (running.account, &task), on, &by, setting).await?;
+        messages.extend(named.map_err(|NotBlocked::NoAgent| invalid_field("blocked_on", "there is no such agent"))?);
+    }
+    if let Some(caught) = moved.caught {
+        result["status"] = json!(moved.to);
+        result["changed"] = json!(from != moved.to);
+        result["caught"] = json!({"stage": caught.stage, "question_id": caught.question});
+        result["note"] = json!(
+            "The work is reviewed before the task is done. Finish your turn; you are told if changes are wanted."
+        );
+    }
     let own = moved
         .closed
         .iter()

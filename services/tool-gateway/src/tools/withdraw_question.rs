@@ -1,7 +1,7 @@
 //! `withdraw_question`: the agent takes back a question of its own.
 
 use serde_json::{Map, Value};
-use storage::question::Ending;
+use storage::lifecycle::question::Ending;
 
 use super::{
     Running, ToolOutcome,

@@ -63,7 +63,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         world.told().await;
         let writes = match tool.effect {
             ToolEffect::None | ToolEffect::Read => false,
-            ToolEffect::Write => true,
+            ToolEffect::Write | ToolEffect::External => true,
         };
         assert_eq!(rows().await != before, writes, "{}", tool.name);
     }
@@ -170,9 +170,31 @@ async fn an_agent_moves_only_its_own_task_and_not_through_a_gate() {
         let answer = world.call(&next(status("PROJ-7", word))).await;
         assert_eq!(answer.code(Failed), "invalid_arguments", "{word}");
     }
-    for word in ["assigned", "pending", "blocked", "review", "failed", "in_progress"] {
+    for word in ["assigned", "pending", "review", "failed", "in_progress"] {
         world.call(&next(status("PROJ-7", word))).await.ok();
     }
+    // A block has an owner, or something that ends it.
+    let answer = world.call(&next(status("PROJ-7", "blocked"))).await;
+    assert_eq!(answer.code(Refused), "blocked_needs_owner");
+    for (owner, expected) in [
+        ("nobody-at-all", "unknown_agent"),
+        ("somebody:else", "invalid_arguments"),
+    ] {
+        let on = json!({"owner": owner, "action": "Start the database."});
+        let answer = world
+            .call(&next(
+                json!({"task_id": "PROJ-7", "status": "blocked", "blocked_on": on}),
+            ))
+            .await;
+        assert_eq!(answer.code(Failed), expected);
+    }
+    let on = json!({"owner": "role:member", "action": "Start the database."});
+    let blocked = json!({"task_id": "PROJ-7", "status": "blocked", "blocked_on": on});
+    world.call(&next(blocked)).await.ok();
+    let owners = "select concat_ws(' ', blocked_owner, blocked_action) from task where id = 'proj-7'";
+    assert_eq!(world.database.texts(owners).await, ["role:member Start the database."]);
+    world.call(&next(status("PROJ-7", "in_progress"))).await.ok();
+    assert_eq!(world.database.texts(owners).await, [""]);
     let result = world.call(&next(status("PROJ-7", "in_progress"))).await.ok();
     assert_eq!(result["changed"], false);
     world

@@ -1,6 +1,7 @@
 //! The tool-gateway with a real Postgres and a real broker. Requests come over the bus and over HTTP, as delivery and
 //! agents send them. Effects are read from the database and from the bus.
 
+mod asking;
 mod capability;
 mod effects;
 mod history;
@@ -9,5 +10,6 @@ mod late;
 mod later;
 mod once;
 mod plans;
+mod policies;
 mod questions;
 mod world;

@@ -437,6 +437,7 @@ async fn concurrent_ends_of_one_task_end_it_once_without_deadlock() {
             by: &person,
             reason: None,
             turn: None,
+            passes_stages: false,
         };
         let setting = storage::Setting {
             root: &root,

@@ -16,7 +16,10 @@ pub mod task_message;
 pub mod task_status;
 pub mod withdraw_question;
 
+use std::{collections::HashMap, sync::LazyLock};
+
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 /// The table: a line a tool, in the order in which models see them. Passes the lines to a macro of the caller's.
 #[macro_export]
@@ -108,7 +111,10 @@ pub enum ToolEffect {
     /// It neither changes nor reads anything.
     None,
     Read,
+    /// It writes to Signalbox.
     Write,
+    /// It has effects outside of Signalbox.
+    External,
 }
 
 /// The tasks that a call may name.
@@ -163,6 +169,15 @@ impl Audience {
             Self::Asked => context.is_asked,
         }
     }
+}
+
+/// SHA-256 of a tool's schema: what is approved for one schema is not approved for another.
+pub fn schema_hash(tool: &str) -> &'static [u8] {
+    static HASHES: LazyLock<HashMap<&'static str, Vec<u8>>> = LazyLock::new(|| {
+        let hash = |tool: ToolDefinition| (tool.name, Sha256::digest(tool.parameters.to_string()).to_vec());
+        all().into_iter().map(hash).collect()
+    });
+    HASHES.get(tool).map_or(&[], Vec::as_slice)
 }
 
 /// The tools to offer; the same context gives the same list, byte for byte.
@@ -279,11 +294,9 @@ mod tests {
                     "{of} is {kind}"
                 );
                 let is_short = value["maxLength"].as_u64().is_none_or(|max| max <= NAME_CHARS_MAX);
-                let is_name = kind == "string"
-                    && value["enum"].is_null()
-                    && value["format"].is_null()
-                    && is_short
-                    && !WORDS.contains(&argument.as_str());
+                let is_word =
+                    WORDS.contains(&argument.as_str()) || !value["enum"].is_null() || !value["format"].is_null();
+                let is_name = kind == "string" && is_short && !is_word;
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
             assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));

@@ -21,7 +21,7 @@ pub const AGENT_STATUSES: &[TaskStatus] = &[
 const DESCRIPTION: &str = "\
 Set the status of the task you are working on. Do this when the work changes state, not to repeat the status it already \
 has: `in_progress` when you start, `review` when the result is ready for somebody to look at, `blocked` when you cannot \
-go on (say in `note` what is missing and who can provide it), `failed` when it cannot be done (say why), `done` only \
+go on (name in `blocked_on` who has to do what, unless you have asked a question or set a timer), `failed` when it cannot be done (say why), `done` only \
 when everything that was asked is finished. `done` and `cancelled` end the task: this session closes at once, and tool \
 calls after it are refused, so make it your last call and do everything else first. Only the coordinator can set the \
 status of another task. A task that waits for approval can only be moved by whoever approves.";
@@ -51,6 +51,27 @@ pub(super) fn definition() -> ToolDefinition {
                     "maxLength": BODY_BYTES_MAX,
                     "description": "Optional. One or two sentences for the people on the task: what is done, what is \
                                     missing, what you need from whom. Posted to the task's thread. At most 16 KiB.",
+                },
+                "blocked_on": {
+                    "type": "object",
+                    "properties": {
+                        "owner": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": 160,
+                            "description": "An agent's slug or id, role:member, role:admin, or user: and an id.",
+                        },
+                        "action": {
+                            "type": "string",
+                            "minLength": 1,
+                            "maxLength": 1024,
+                            "description": "What the owner has to do, in a sentence.",
+                        },
+                    },
+                    "required": ["owner", "action"],
+                    "additionalProperties": false,
+                    "description": "With `blocked`: who has to do what before you can go on. Needed unless a question of \
+                                    the task is open or a timer is set. An agent is told at once.",
                 },
             },
             "required": ["task_id", "status"],

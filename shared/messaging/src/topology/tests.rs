@@ -45,11 +45,11 @@ fn subjects(root: &Root) -> Vec<(String, Stream, Option<&'static Durable>)> {
                 Some(Durable::of(User::Delivery, "tool.finished")),
             ),
             (
-                root.event(&account, task, "turn.finished"),
+                root.event(Some(&account), task, "turn.finished"),
                 Stream::Event,
                 Some(Durable::of(User::Orchestrator, "turn.finished")),
             ),
-            (root.event(&account, task, "turn.started"), Stream::Event, None),
+            (root.event(Some(&account), task, "turn.started"), Stream::Event, None),
             (root.dead(Some(&account), task), Stream::Dead, None),
             (root.dead(None, None), Stream::Dead, None),
         ]);

@@ -14,6 +14,8 @@ pub struct Model {
     pub title: String,
     pub description: String,
     pub status: String,
+    pub blocked_owner: Option<String>,
+    pub blocked_action: Option<String>,
     pub created_at: OffsetDateTime,
     pub updated_at: OffsetDateTime,
     pub plan_gate: Option<String>,

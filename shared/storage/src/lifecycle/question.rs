@@ -19,6 +19,7 @@ use contracts::{
     event::{Event, QuestionChanged},
     notification::{NotificationMessage, Refusal, message_id},
     outgoing::Origin,
+    tool::ToolApproved,
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, Audience, Conversation, Gate, Generation, NotificationId, QuestionId,
@@ -29,7 +30,10 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::plan::{plan_end, task_lock};
+use super::{
+    plan::{plan_end, task_lock},
+    stage::stage_end,
+};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -44,13 +48,6 @@ use crate::{
 
 /// The type of the item that tells the asker.
 pub const ANSWER: &str = "answer";
-
-/// A person's answer must reach its agent, whatever else waits. What agents ask each other in a circle ends with the next
-/// question, which is a notification under the usual limit.
-const LIMITS: QueueLimits = QueueLimits {
-    hops_max: u16::MAX,
-    items_max: u32::MAX,
-};
 
 /// An option of a question.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -232,7 +229,9 @@ pub struct QuestionRow {
     pub free_text: bool,
     pub audience: Vec<String>,
     pub lapse_at: Option<OffsetDateTime>,
+    pub tool: Option<String>,
     pub arguments_hash: Option<Vec<u8>>,
+    pub schema_hash: Option<Vec<u8>>,
     pub plan_revision: Option<i32>,
     pub stage: Option<String>,
     pub executor_turn: Option<i64>,
@@ -302,7 +301,7 @@ impl QuestionRow {
 macro_rules! columns {
     () => {
         "q.id, q.kind, q.state, k.display_id, q.session_id, q.session_kind, q.agent_id, q.turn_id, q.tool_call, q.title, q.options,
-         q.multiple, q.free_text, q.audience, q.lapse_at, q.arguments_hash, q.plan_revision, q.stage, q.executor_turn, q.verdict,
+         q.multiple, q.free_text, q.audience, q.lapse_at, q.tool, q.arguments_hash, q.schema_hash, q.plan_revision, q.stage, q.executor_turn, q.verdict,
          q.ended_by_kind, q.ended_by_id, q.ended_by_name, q.ended_by_via, q.ended_at, q.reason"
     };
 }
@@ -425,9 +424,6 @@ pub async fn question_open(
         lapse_at: new.lapse_at.map(Timestamp::from),
     };
     let event = setting.event(new.account, new.task, &id.to_string(), Event::QuestionOpened(opened));
-    if let Some(due_at) = new.lapse_at {
-        lapse_set(tx, (new, id), due_at, setting).await?;
-    }
     let agents = new.audience.iter().filter_map(|asked| match asked {
         Audience::Agent(agent) => Some(*agent),
         Audience::User(_) | Audience::Orchestrator(_) | Audience::Rule(_) | Audience::Members | Audience::Admins => {
@@ -435,6 +431,9 @@ pub async fn question_open(
         }
     });
     let asked = agents.map(|agent| asked_item(new, id, agent, setting));
+    if let Some(due_at) = new.lapse_at {
+        lapse_set(tx, (new, id), due_at, setting).await?;
+    }
     Ok((id, std::iter::once(event).chain(asked).collect()))
 }
 
@@ -467,7 +466,7 @@ fn asked_item(new: &NewQuestion<'_>, id: QuestionId, agent: AgentId, setting: &S
         setting.root.subject::<NotificationMessage>(new.account, new.task),
         &message_id(new.account, &notification),
         setting.source,
-        (new.account, new.task),
+        (Some(new.account), new.task),
         &origin,
         Timestamp::from(setting.now),
         &message,
@@ -656,7 +655,13 @@ pub(crate) async fn rows_end_of(
         .chain(within);
     let ended: Vec<QuestionRow> = tx.rows("end questions", sql, values).await?;
     lapses_clear(tx, account, &ended, ending, setting).await?;
-    let messages = ended.iter().map(|row| changed(account, row, ending, setting)).collect();
+    let told = ended.iter().flat_map(|row| {
+        [
+            Some(changed(account, row, ending, setting)),
+            call_decided(account, row, setting),
+        ]
+    });
+    let messages = told.flatten().collect();
     Ok((ended, messages))
 }
 
@@ -684,7 +689,7 @@ pub async fn question_end(
     if !row.state.is_open() {
         return Ok(Err(NotEnded::Already(Box::new(row))));
     }
-    if row.kind == QuestionKind::Plan
+    if matches!(row.kind, QuestionKind::Plan | QuestionKind::Review)
         && let Some(task) = &row.task
     {
         task_lock(tx, account, task).await?;
@@ -709,10 +714,12 @@ pub async fn question_end(
     }
     lapses_clear(tx, account, slice::from_ref(&row), ending, setting).await?;
     let mut messages = vec![changed(account, &row, ending, setting)];
+    messages.extend(call_decided(account, &row, setting));
     match row.kind {
         QuestionKind::Plan => messages.extend(plan_end(tx, account, &row, ending, setting).await?),
-        // The caller's effect: the stage, the call.
-        QuestionKind::Question | QuestionKind::Review | QuestionKind::Tool => {}
+        QuestionKind::Review => messages.extend(stage_end(tx, account, &row, ending, setting).await?),
+        // The tool-gateway runs or refuses the call.
+        QuestionKind::Question | QuestionKind::Tool => {}
     }
     if let (Some(conversation), Some(id)) = (told, item) {
         let entry = NewEntry {
@@ -720,7 +727,7 @@ pub async fn question_end(
             task: row.task.as_ref(),
             message: answer_item(&row, ending),
         };
-        let (entered, more) = item_enter(tx, &conversation, entry, &LIMITS, setting).await?;
+        let (entered, more) = item_enter(tx, &conversation, entry, &QueueLimits::OWN, setting).await?;
         match entered {
             Entered::Placed { .. } | Entered::Known(_) | Entered::Sent => messages.extend(more),
             Entered::Refused(refusal) => return Ok(Err(NotEnded::Refused(refusal))),
@@ -736,6 +743,17 @@ pub async fn question_end(
 /// Drawn where it is written, so that no publisher can know it before.
 fn item_id() -> NotificationId {
     NotificationId::parse(&fresh_id().to_string()).expect("a UUID is printable and short")
+}
+
+/// Wakes the call that waits for the answer. It has the record and the question from the database.
+fn call_decided(account: &AccountId, row: &QuestionRow, setting: &Setting<'_>) -> Option<Owned> {
+    let decided = ToolApproved {
+        account: account.clone(),
+        task: row.task.clone(),
+        session_id: row.session_id?,
+        call: row.tool_call.filter(|_| row.kind == QuestionKind::Tool)?,
+    };
+    Some(setting.message(&decided.message_id(), &decided))
 }
 
 /// The event of an ended question.

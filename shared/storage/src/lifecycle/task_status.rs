@@ -10,11 +10,13 @@ use time::OffsetDateTime;
 use super::{
     plan::plan_find,
     question::{self, Ending, questions_end_of},
+    stage::{Caught, stage_open},
 };
 use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
     outbox::Owned,
+    recovery::recoveries_close,
     session::{
         Closing,
         sessions_close::{ClosedSession, Cut, Scope, close},
@@ -33,6 +35,8 @@ pub struct TaskMove<'a> {
     pub reason: Option<&'a str>,
     /// The turn in which an agent moved the task.
     pub turn: Option<TurnId>,
+    /// An admin: to `done` whatever stages are not passed.
+    pub passes_stages: bool,
 }
 
 /// The result of a move.
@@ -45,6 +49,8 @@ pub struct TaskMoved {
     pub carried: Vec<NotificationId>,
     /// The number of turns in progress that were asked to stop.
     pub stopping: usize,
+    /// A review stage asks before the task is done: the task is in review instead.
+    pub caught: Option<Caught>,
     /// For the outbox of the same transaction.
     pub messages: Vec<Owned>,
 }
@@ -53,6 +59,8 @@ pub struct TaskMoved {
 pub(super) struct TaskRow {
     pub status: TaskStatus,
     pub display_id: TaskId,
+    /// Review stages that are not passed, counted.
+    pub stages: i32,
 }
 
 /// Why a task was not moved.
@@ -64,10 +72,13 @@ pub enum TaskNotMoved {
 }
 
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
-const TASK_LOCK: &str = "select status, display_id from task where account_id = $1 and id = $2 for no key update";
-/// A task that has ended begins without a plan when it is opened again.
+const TASK_LOCK: &str =
+    "select status, display_id, stages from task where account_id = $1 and id = $2 for no key update";
+/// A task that has ended begins without a plan when it is opened again. Who moves a task on is of the time that it is blocked.
 const TASK_SET: &str = "
-    update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived')
+    update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived'),
+        blocked_owner = case when $3 = 'blocked' then blocked_owner end,
+        blocked_action = case when $3 = 'blocked' then blocked_action end
     where account_id = $1 and id = $2";
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
 
@@ -139,8 +150,29 @@ pub async fn task_status_set(
         cancelled: Vec::new(),
         carried: Vec::new(),
         stopping: 0,
+        caught: None,
         messages: Vec::new(),
     };
+    if asked.to == TaskStatus::Done
+        && from != asked.to
+        && row.stages > 0
+        && !asked.passes_stages
+        && let Some((caught, messages)) = stage_open(tx, (account, &task), asked.by, setting).await?
+    {
+        moved.to = TaskStatus::Review;
+        moved.caught = Some(caught);
+        moved.messages = messages;
+        let written = status_write(
+            tx,
+            (account, &task),
+            (from, moved.to),
+            (asked.by, asked.reason),
+            setting,
+        )
+        .await?;
+        moved.messages.extend(written);
+        return Ok(Ok(moved));
+    }
     let written = status_write(
         tx,
         (account, &task),
@@ -168,6 +200,8 @@ pub async fn task_status_set(
         moved.carried = closed.carried;
         moved.stopping = closed.stopping;
         moved.messages.extend(closed.messages);
+        let closed = recoveries_close(tx, asked.account, &task, TASK_CLOSED, setting).await?;
+        moved.messages.extend(closed);
         let ending = Ending::Cancelled { reason: TASK_CLOSED };
         let asked = question::Scope::Task(&task);
         moved

@@ -333,7 +333,7 @@ impl Entering<'_> {
             self.setting.root.subject::<NotificationMessage>(account, self.task),
             &message_id(account, self.id),
             self.setting.source,
-            (account, self.task),
+            (Some(account), self.task),
             &self.setting.origin,
             Timestamp::from(self.setting.now),
             message,

@@ -14,7 +14,7 @@
 //! | [`items_expire`](mod@items_expire) | fails items that have waited too long | delivery |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
-//! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait | delivery |
+//! | [`turns_resume`] | takes the lease of a turn that waits; prolongs the wait, for tools or for its provider | delivery |
 //! | [`turns_record`] | outcome, items, lease | delivery |
 //! | [`sessions_park`] | parks sessions behind a gate, and unparks them | delivery, [`arrivals`], orchestrator |
 //! | [`turn_stop`] | asks the turn in progress to stop | [`arrivals`], orchestrator |

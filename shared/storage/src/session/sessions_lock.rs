@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use domain::{
     AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
@@ -88,6 +88,8 @@ pub struct LockedSession {
     pub queue_tail: i64,
     /// How often its waiting items were edited.
     pub queue_edits: i64,
+    #[sea_orm(nested(prefix = "streak_"))]
+    pub streak: Streak,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
@@ -148,7 +150,7 @@ macro_rules! sessions_lock {
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
-           s.stop_then, s.stopped_turn_id, s.gate, s.queue_tail, s.queue_edits,
+           s.stop_then, s.stopped_turn_id, s.gate, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id

@@ -25,14 +25,14 @@ pub struct Park {
     pub gate: Gate,
     /// What keeps it, as the gate says: a hold, a question, a provider.
     pub gate_ref: Option<Uuid>,
-    /// When to look again.
-    pub wake_ms: i64,
+    /// When to look again; none: somebody opens the gate.
+    pub wake_ms: Option<i64>,
 }
 
 /// The same gate again counts a look. Relies on the primary key.
 pub const SESSIONS_PARK: &str = "
     update session s set phase = p.phase, lease_owner = null, gate = p.gate,
-        gate_ref = nullif(p.gate_ref, '00000000-0000-0000-0000-000000000000'), wake_at = now() + p.wake_ms * interval '1 millisecond',
+        gate_ref = nullif(p.gate_ref, '00000000-0000-0000-0000-000000000000'), wake_at = now() + nullif(p.wake_ms, 0) * interval '1 millisecond',
         gated_since = case when s.gate = p.gate then s.gated_since else now() end,
         gate_looks = case when s.gate = p.gate then s.gate_looks + 1 else 0 end
     from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::uuid[])
@@ -48,15 +48,18 @@ pub async fn sessions_park(tx: &Tx, parks: &[Park]) -> Result<(), StorageError> 
         column(parks, |park| park.session.1),
         column(parks, |park| park.phase),
         column(parks, |park| park.gate),
-        column(parks, |park| park.wake_ms),
+        column(parks, |park| park.wake_ms.unwrap_or(0)),
         column(parks, |park| park.gate_ref.unwrap_or_default()),
     ];
     tx.execute("park sessions", SESSIONS_PARK, values).await.map(|_| ())
 }
 
-/// A version without gates may have begun a turn. Relies on the primary key.
+/// A version without gates may have begun a turn. Turns without progress are counted anew. Relies on the primary key.
 pub const SESSIONS_UNPARK: &str = "
     update session s set gate = null, gate_ref = null, gated_since = null, gate_looks = 0,
+        streak = case s.gate when 'no_progress' then 0 else s.streak end,
+        streak_key = case s.gate when 'no_progress' then null else s.streak_key end,
+        streak_since = case s.gate when 'no_progress' then null else s.streak_since end,
         wake_at = case when s.active_turn_id is null then now() else s.wake_at end
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate is not null";

@@ -5,8 +5,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnId, TurnRef, TurnState};
+use domain::{
+    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnId, TurnRef, TurnState,
+    progress::{Streak, Wake},
+};
 use sea_orm::{DbErr, Value};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{StorageError, Tx, error::Attempt, statement::column};
@@ -32,6 +36,10 @@ pub struct NewTurn {
     /// How long its tool calls are valid.
     pub tools_wait_ms: i64,
     pub hops: i32,
+    /// What wakes the agent.
+    pub wake: Wake,
+    /// The session's turns without progress before it.
+    pub streak: Streak,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
     /// The session's phase after the claim.
@@ -56,10 +64,10 @@ pub const TURNS_BEGIN: &str = "
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                              $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
-                             $22::bytea[], $24::text[])
+                             $22::bytea[], $24::text[], $28::text[], $29::integer[], $30::text[], $31::timestamptz[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
                   profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
-                  manifest, more)
+                  manifest, more, wake_key, streak, streak_key, streak_since)
     ), taken as (
         update notification n set state = 'running', turn_id = i.turn_id, reason = null
         from (select account_id, notification_id as id, id as turn_id from given
@@ -68,18 +76,19 @@ pub const TURNS_BEGIN: &str = "
     ), occupied as (
         update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
             queued = s.queued - 1 - cardinality(g.more::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
-            gate = null, gate_ref = null, gated_since = null, gate_looks = 0
+            gate = null, gate_ref = null, gated_since = null, gate_looks = 0, streak = g.streak,
+            streak_key = nullif(g.streak_key, ''), streak_since = nullif(g.streak_since, 'epoch')
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
-                      traceparent, tracestate, sent_at)
+                      traceparent, tracestate, sent_at, wake_key)
     select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
            g.notification_id || g.more::text[], g.provider, g.profile_version, g.profile_hash, g.input,
            jsonb_build_object('layout', g.layout), g.manifest,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
-           nullif(g.tracestate, ''), now()
+           nullif(g.tracestate, ''), now(), g.wake_key
     from given g
     cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i";
 
@@ -94,7 +103,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
     let further: Vec<(AccountId, String, TurnId)> = turns.iter().flat_map(further_items).collect();
-    let values: [Value; 27] = [
+    let values: [Value; 31] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -122,6 +131,10 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(&further, |(account, _, _)| account.clone()),
         column(&further, |(_, id, _)| id.clone()),
         column(&further, |(_, _, turn)| *turn),
+        column(turns, |new| new.wake.to_string()),
+        column(turns, |new| new.streak.turns),
+        column(turns, |new| text(&new.streak.key)),
+        column(turns, |new| new.streak.since.unwrap_or(OffsetDateTime::UNIX_EPOCH)),
     ];
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();

@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use domain::{AccountId, Fence, Gate, MessageId, SessionId, SessionPhase, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde::Serialize;
+use time::OffsetDateTime;
 
 use super::TurnName;
 use crate::{
@@ -114,10 +115,15 @@ pub const TURNS_RECORD: &str = concat!(
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
-            interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text)
+            interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text, streak integer, streak_key text,
+            streak_since timestamptz, beats boolean)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate
+                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats,
+                  r.streak is not null and coalesce((
+                      select bool_or(c.name = any ($9::text[])) from (
+                          select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
+                      where c.state = 'finished'), false) as progressed
     ), freed as (
         update session s set
             phase = c.phase, lease_owner = null,
@@ -127,7 +133,13 @@ pub const TURNS_RECORD: &str = concat!(
             mismatch = coalesce(c.mismatch, s.mismatch),
             stop_turn_id = case when c.keeps_turn then s.stop_turn_id end,
             stopped_turn_id = coalesce(c.stopped, s.stopped_turn_id),
-            gate = c.gate, gate_ref = null, gated_since = case when c.gate is not null then now() end
+            gate = c.gate, gate_ref = null, gated_since = case when c.gate is not null then now() end,
+            streak = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak
+                          when c.progressed then 0 else c.streak end,
+            streak_key = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak_key
+                              when not c.progressed then c.streak_key end,
+            streak_since = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak_since
+                                when not c.progressed then c.streak_since end
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
@@ -148,11 +160,11 @@ pub const TURNS_RECORD: &str = concat!(
     messages_insert!("$3", "$4", "$5", "$6", "$7", "$8"),
     "
     )
-    select account_id, id as turn_id, null as notification_id, task_history_called, no_reply, null as author_name from changed
+    select account_id, id as turn_id, null as notification_id, task_history_called, no_reply, progressed, null as author_name from changed
     union all
-    select account_id, turn_id, id, false, false, null from ended
+    select account_id, turn_id, id, false, false, false, null from ended
     union all
-    select account_id, turn_id, null, false, false, author_name from posted"
+    select account_id, turn_id, null, false, false, false, author_name from posted"
 );
 
 #[derive(FromQueryResult)]
@@ -165,6 +177,7 @@ struct RecordedRow {
     author_name: Option<String>,
     task_history_called: bool,
     no_reply: bool,
+    progressed: bool,
 }
 
 /// The tool calls of a turn, as recorded.
@@ -172,6 +185,8 @@ struct RecordedRow {
 pub struct Changed {
     pub task_history_called: bool,
     pub no_reply: bool,
+    /// One of the tools that count as progress; known of a turn that changes its session's streak.
+    pub progressed: bool,
 }
 
 /// The rows that were written.
@@ -202,11 +217,12 @@ impl Written {
     }
 }
 
-/// `messages` are rows of the outbox, written whatever the statement finds.
+/// `messages` are rows of the outbox, written whatever the statement finds. `progress`: the tools whose calls are progress.
 pub async fn turns_record(
     tx: &Tx,
     records: &[TurnRecord<'_>],
     messages: &[OutboxRow],
+    progress: Vec<String>,
 ) -> Result<Written, StorageError> {
     let mut written = Written::default();
     if records.is_empty() {
@@ -227,7 +243,10 @@ pub async fn turns_record(
     let turns = serde_json::to_string(&turns).expect("rows are texts, numbers and JSON");
     let items = serde_json::to_string(&items).expect("rows are texts and numbers");
     let values = [turns.into(), items.into()];
-    let values = values.into_iter().chain(outbox_values(tx, messages));
+    let values = values
+        .into_iter()
+        .chain(outbox_values(tx, messages))
+        .chain([progress.into()]);
     let rows: Vec<RecordedRow> = tx.rows("record turns", TURNS_RECORD, values).await?;
     for row in rows {
         let turn = (row.account_id, row.turn_id);
@@ -238,6 +257,7 @@ pub async fn turns_record(
                 let changed = Changed {
                     task_history_called: row.task_history_called,
                     no_reply: row.no_reply,
+                    progressed: row.progressed,
                 };
                 written.turns.insert(turn, changed);
             }
@@ -268,6 +288,13 @@ pub struct SessionChange {
     pub stopped: Option<TurnId>,
     /// The items that wait are parked behind it.
     pub gate: Option<Gate>,
+    /// Its turns without progress from now on, if this turn made none. None: the turn has not finished, and changes nothing of it.
+    pub streak: Option<i32>,
+    pub streak_key: Option<String>,
+    #[serde(with = "time::serde::rfc3339::option")]
+    pub streak_since: Option<OffsetDateTime>,
+    /// A heartbeat: if there was nothing to do, the streak stays as it is.
+    pub beats: bool,
     /// The session's next turn begins in this transaction, and writes the session's row: this record leaves it.
     pub goes_on: bool,
 }

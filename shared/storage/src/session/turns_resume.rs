@@ -48,6 +48,36 @@ pub async fn turns_resume(tx: &Tx, turns: &[Resumed], replica: Uuid) -> Result<(
     tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
 }
 
+/// A turn that waits for its provider as it is.
+#[derive(Clone, Debug)]
+pub struct Deferred {
+    pub session: SessionName,
+    /// As the state table says.
+    pub phase: SessionPhase,
+    /// When to look again.
+    pub wake_ms: i64,
+}
+
+/// The caller holds the sessions' locks; a holder that may have had the lease is dead, and its fence ends with the next claim.
+/// Relies on the primary key.
+pub const TURNS_DEFER: &str = "
+    update session s set phase = w.phase, lease_owner = null, wake_at = now() + w.wake_ms * interval '1 millisecond'
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::bigint[]) as w (account_id, id, phase, wake_ms)
+    where s.account_id = any (array[w.account_id]) and s.id = w.id";
+
+pub async fn turns_defer(tx: &Tx, turns: &[Deferred]) -> Result<(), StorageError> {
+    if turns.is_empty() {
+        return Ok(());
+    }
+    let values = [
+        column(turns, |deferred| deferred.session.0.clone()),
+        column(turns, |deferred| deferred.session.1),
+        column(turns, |deferred| deferred.phase),
+        column(turns, |deferred| deferred.wake_ms),
+    ];
+    tx.execute("defer turns", TURNS_DEFER, values).await.map(|_| ())
+}
+
 /// Requests the next tool result, or the same one again. Relies on the primary key. The caller holds the rows' locks
 /// and has checked that the sessions wait. The statement does not compare the phase: the planner would take index
 /// session_due and read all waiting sessions.

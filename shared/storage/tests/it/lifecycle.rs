@@ -94,6 +94,7 @@ impl Scene {
             by: &by,
             reason: None,
             turn: None,
+            passes_stages: false,
         };
         let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
         outbox_insert(&tx, moved.messages.clone()).await.unwrap();
@@ -329,6 +330,7 @@ async fn a_cancel_cuts_off_the_turns_of_its_task() {
             by: &by,
             reason: Some("no longer wanted"),
             turn: own.then(|| turns[0]),
+            passes_stages: false,
         };
         let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
         outbox_insert(&tx, moved.messages).await.unwrap();
@@ -467,6 +469,7 @@ async fn removing_an_agent_closes_what_was_opened_while_it_waited() {
         by: &by,
         reason: None,
         turn: None,
+        passes_stages: false,
     };
     let moved = task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
     assert_eq!(moved.carried.len(), 1);

@@ -10,7 +10,7 @@ use storage::{
 use testkit::{Fixture, TestDatabase};
 
 /// Tables without tenants' data.
-const WITHOUT_ACCOUNT: &[&str] = &["replica", "resolver_partition", "seaql_migrations"];
+const WITHOUT_ACCOUNT: &[&str] = &["provider_breaker", "replica", "resolver_partition", "seaql_migrations"];
 
 #[tokio::test]
 async fn every_table_has_its_walls() {

@@ -28,6 +28,7 @@ const FACTS: AttemptFacts = AttemptFacts {
     attempts: 0,
     lost_for: Duration::ZERO,
     stop: None,
+    breaker: None,
 };
 
 fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> CallOutcome {
@@ -161,6 +162,7 @@ fn a_call_that_never_began_is_sent_again_with_an_end() {
     let again = |seconds: u64| Settled::Again {
         after: Duration::from_secs(seconds),
         repeats: true,
+        counts: true,
         error: "the provider never began the call".to_owned(),
         class: "not_run",
     };
@@ -295,4 +297,66 @@ fn a_stop_ends_the_turn_unless_its_reply_came_first() {
         Settled::Again { repeats: true, .. }
     ));
     assert_eq!(settled(dropped(), false, true), Settled::Aborted);
+}
+
+#[test]
+fn a_turn_that_meets_the_breaker_waits_and_uses_no_attempt() {
+    let facts = AttemptFacts {
+        breaker: Some(Duration::from_secs(33)),
+        failures: 2,
+        attempts: 2,
+        ..FACTS
+    };
+    let check = |outcome: CallOutcome, effects, same_call: bool| {
+        let facts = AttemptFacts {
+            effects,
+            ..facts.clone()
+        };
+        let settled = settle(&outcome, &facts, &LIMITS);
+        let Settled::Again {
+            after, repeats, counts, ..
+        } = &settled
+        else {
+            panic!("{outcome:?} {settled:?}")
+        };
+        assert_eq!(
+            (after.as_secs(), *repeats, *counts),
+            (33, same_call, false),
+            "{outcome:?}"
+        );
+    };
+    use Effects::{GatewayOnly, Own};
+    check(error(FailureClass::Quota, Sent::Yes, None), Own, false);
+    check(error(FailureClass::Unauthorized, Sent::No, None), GatewayOnly, false);
+    check(
+        error(FailureClass::RateLimited, Sent::No, Some(3_600)),
+        GatewayOnly,
+        false,
+    );
+    check(error(FailureClass::ServerError, Sent::Maybe, None), GatewayOnly, true);
+    check(CallOutcome::DidNotRun, Own, true);
+    let spoke = settle(
+        &error(FailureClass::RateLimited, Sent::Yes, None),
+        &AttemptFacts {
+            effects: Own,
+            ..facts.clone()
+        },
+        &LIMITS,
+    );
+    assert!(matches!(spoke, Settled::Interrupted { counts: false, .. }), "{spoke:?}");
+    let closed = settle(
+        &error(FailureClass::Quota, Sent::No, None),
+        &AttemptFacts { closed: true, ..facts },
+        &LIMITS,
+    );
+    assert_eq!(closed, Settled::Aborted);
+}
+
+#[test]
+fn a_long_wait_for_a_single_call_is_cut() {
+    let settled = settle(&error(FailureClass::Truncated, Sent::No, Some(80_000)), &FACTS, &LIMITS);
+    assert!(
+        matches!(settled, Settled::Again { after, .. } if after == WAIT_MAX),
+        "{settled:?}"
+    );
 }

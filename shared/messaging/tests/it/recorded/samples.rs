@@ -14,7 +14,7 @@ use contracts::{
     notification::NotificationMessage,
     outgoing::Origin,
     session::{SessionClosed, SessionResolved, SessionStopRequested},
-    tool::{ToolFinished, ToolRequested},
+    tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
@@ -105,7 +105,7 @@ fn sample<M: Message + DeserializeOwned>(
     task: Option<&TaskId>,
     payload: &M,
 ) -> Sample {
-    let message = Outgoing::new(subject, id, SOURCE, (&account(), task), &origin(), at(), payload);
+    let message = Outgoing::new(subject, id, SOURCE, (Some(&account()), task), &origin(), at(), payload);
     (name, message, read_plain::<M>)
 }
 
@@ -129,12 +129,23 @@ fn origin() -> Origin {
 
 fn event(task: Option<TaskId>, detail: &str, event: Event) -> Sample {
     let message = EventMessage {
-        account: account(),
+        account: Some(account()),
         task,
         at: at(),
         event,
     };
     let name = format!("event {} {detail}", message.event.kind());
+    addressed(name, "event-1", &message)
+}
+
+fn event_of_all(event: Event) -> Sample {
+    let message = EventMessage {
+        account: None,
+        task: None,
+        at: at(),
+        event,
+    };
+    let name = format!("event {} of no account", message.event.kind());
     addressed(name, "event-1", &message)
 }
 
@@ -144,6 +155,7 @@ pub(crate) fn all() -> Vec<Sample> {
     all.extend(CloseReason::ALL.iter().map(|&reason| closed(reason)));
     all.extend(StopKind::ALL.iter().map(|&kind| stop_requested(kind)));
     all.push(requested());
+    all.push(approved());
     all.extend(ToolCallState::ALL.iter().map(|&state| finished(state)));
     all.push(notification("with its body alone", bare()));
     all.extend(
@@ -216,6 +228,16 @@ fn requested() -> Sample {
         arguments: r#"{"limit":5}"#.to_owned(),
     };
     addressed("tool.requested".to_owned(), &message.message_id(), &message)
+}
+
+fn approved() -> Sample {
+    let message = ToolApproved {
+        account: account(),
+        task: Some(task()),
+        session_id: session(),
+        call: Uuid::from_u128(5),
+    };
+    addressed("tool.approved".to_owned(), &message.message_id(), &message)
 }
 
 fn finished(state: ToolCallState) -> Sample {
@@ -473,9 +495,9 @@ fn control() -> Vec<Sample> {
         until: (state != BreakerState::Closed).then(at),
     };
     all.extend([
-        event(None, "", Event::ProviderOpened(provider(BreakerState::Open))),
-        event(None, "", Event::ProviderProbing(provider(BreakerState::Probing))),
-        event(None, "", Event::ProviderClosed(provider(BreakerState::Closed))),
+        event_of_all(Event::ProviderOpened(provider(BreakerState::Open))),
+        event_of_all(Event::ProviderProbing(provider(BreakerState::Probing))),
+        event_of_all(Event::ProviderClosed(provider(BreakerState::Closed))),
     ]);
     all
 }

@@ -1,0 +1,100 @@
+//! Looks at the breakers each second: unparks what waited for one that has closed, wakes a few sessions for one that may be
+//! tried, and remembers which are in trouble. What it misses looks again by itself.
+
+use std::{sync::Arc, time::Duration};
+
+use domain::{AccountId, BreakerState};
+use runtime::{
+    Outbox,
+    sweep::{Parts, Sweep, Ticks},
+};
+use storage::{
+    Accounts, Database, StorageError,
+    breaker::{BreakerRow, SESSIONS_MAX, breaker_open, breaker_parked, breaker_settled, breaker_try, breakers_read},
+    outbox::outbox_insert,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::Breakers;
+use crate::{
+    metrics::Metrics,
+    queue::signal::{Signal, tell},
+};
+
+/// Sessions of one breaker that are unparked at one look: 1,000 a second.
+const LOOK_MAX: i32 = 1_000;
+
+/// The dependencies of the sweep.
+#[derive(Clone, Debug)]
+pub struct BreakerSweep {
+    pub database: Database,
+    pub breakers: Arc<Breakers>,
+    pub outbox: Outbox,
+    pub metrics: Metrics,
+    pub signals: mpsc::Sender<Signal>,
+}
+
+impl BreakerSweep {
+    pub async fn run(self, interval: Duration, stop: CancellationToken) {
+        let sweep = Sweep::new(self.database.role().service(), "provider_breakers");
+        let mut ticks = Ticks::every(interval, stop);
+        while ticks.next().await {
+            sweep.once(self.once()).await;
+        }
+    }
+
+    /// Gives the number of sessions. A breaker that fails does not stop the others.
+    async fn once(&self) -> Result<u64, StorageError> {
+        let mut parts = Parts::default();
+        let breakers = breakers_read(&self.database).await?;
+        self.breakers.remember(&breakers);
+        for breaker in &breakers {
+            self.metrics.breaker(&breaker.key, breaker.state);
+            parts.note(&breaker.key, self.settle(breaker).await);
+        }
+        parts.end()
+    }
+
+    async fn settle(&self, breaker: &BreakerRow) -> Result<u64, StorageError> {
+        if breaker.due {
+            let names = breaker_try(&self.database, &breaker.key).await?;
+            let woken = names.len();
+            if !names.is_empty() {
+                tell(&self.signals, Signal::Wake(names)).await;
+            }
+            return Ok(woken as u64);
+        }
+        if !breaker.unsettled {
+            return Ok(0);
+        }
+        let parked = breaker_parked(&self.database, &breaker.key, LOOK_MAX).await?;
+        if parked.is_empty() {
+            breaker_settled(&self.database, &breaker.key).await?;
+        }
+        let mut parts = Parts::default();
+        for of_account in parked.chunk_by(|one, other| one.0 == other.0) {
+            let account = &of_account[0].0;
+            for _ in 0..of_account.len().div_ceil(SESSIONS_MAX) {
+                parts.note(account, self.open(account, &breaker.key).await);
+            }
+        }
+        parts.end()
+    }
+
+    async fn open(&self, account: &AccountId, key: &str) -> Result<u64, StorageError> {
+        let tx = self.database.begin(&Accounts::one(account)).await?;
+        let (sessions, messages) = breaker_open(&tx, account, key, &self.breakers.setting()).await?;
+        let rows = outbox_insert(&tx, messages).await?;
+        tx.commit().await?;
+        self.outbox.publish_soon(rows);
+        Ok(sessions as u64)
+    }
+}
+
+impl Breakers {
+    fn remember(&self, rows: &[BreakerRow]) {
+        let is_troubled = |row: &&BreakerRow| row.failures > 0 || row.state != BreakerState::Closed;
+        *self.troubled() = rows.iter().filter(is_troubled).map(|row| row.key.clone()).collect();
+    }
+}

@@ -1,0 +1,343 @@
+//! What moves tasks next, and what is done about those that nothing moves on.
+
+use orchestrator::{forget::forget_once, recovery::sweep::look_once};
+use serde_json::{Value, json};
+use storage::directory::TasksRound;
+use testkit::rows;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    seed,
+    world::{Tenant, World},
+};
+
+const ROWS: &str = "select concat_ws(' ', cause, state, attempts, reason) from recovery order by created_at, id";
+
+/// A task that its agent has left alone for an hour.
+async fn stranded(liveness: &str) -> (World, Tenant, String) {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "PROJ-7", &[&coder]).await;
+    let changed = world
+        .patch(&tenant.admin, &tenant.path(""), json!({"liveness": liveness}))
+        .await;
+    assert_eq!(changed.body["liveness"], liveness, "{changed:?}");
+    world.an_hour_later().await;
+    world.told().await;
+    (world, tenant, coder)
+}
+
+impl World {
+    async fn an_hour_later(&self) {
+        self.execute("update task set updated_at = updated_at - interval '1 hour'")
+            .await;
+    }
+
+    async fn look(&self) -> u64 {
+        let mut round = TasksRound::default();
+        look_once(&self.app, &mut round, &CancellationToken::new())
+            .await
+            .unwrap()
+    }
+
+    /// The kinds of what was sent since, sorted.
+    async fn told(&self) -> Vec<String> {
+        let mut told: Vec<String> = self
+            .sent()
+            .await
+            .into_iter()
+            .map(|sent| {
+                sent.subject
+                    .split('.')
+                    .skip(1)
+                    .filter(|word| *word != "acme" && *word != "PROJ-7")
+                    .collect::<Vec<_>>()
+                    .join(".")
+            })
+            .collect();
+        told.sort();
+        self.execute("delete from outbox").await;
+        told
+    }
+
+    async fn next(&self, tenant: &Tenant, task: &str) -> Value {
+        let answer = self
+            .get(&tenant.member, &tenant.path(&format!("/tasks/{task}/next")))
+            .await;
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let read = self.get(&tenant.member, &tenant.path(&format!("/tasks/{task}"))).await;
+        assert_eq!(read.body["next"], answer.body);
+        answer.body
+    }
+
+    async fn item_ended(&self) {
+        self.execute(
+            "insert into notification (account_id, id, task_id, agent_id, kind, body, sender_kind, sender_id, sender_name, content_hash, state)
+             select r.account_id, r.notification_id, r.task_id, r.agent_id, 'recovery', 'b', 'service', 'signalbox', 'Signalbox', '', 'delivered'
+             from recovery r",
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_stranded_task_gets_one_item_then_a_person() {
+    let (world, tenant, _) = stranded("recover").await;
+    assert_eq!(world.next(&tenant, "PROJ-7").await["code"], "stalled");
+    world.look().await;
+    assert_eq!(world.test.texts(ROWS).await, ["stranded open 1"]);
+    assert_eq!(
+        world.told().await,
+        ["event.recovery.changed", "event.task.stalled", "notification"]
+    );
+    let next = world.next(&tenant, "PROJ-7").await;
+    assert_eq!(next["code"], "recovery");
+    // An item that waits is not repeated.
+    assert_eq!(world.look().await, 0);
+    // The agent's reply is no stored change.
+    world.item_ended().await;
+    assert_eq!(world.look().await, 2);
+    assert_eq!(world.test.texts(ROWS).await, ["stranded person 2"]);
+    assert_eq!(
+        world.told().await,
+        ["event.recovery.changed", "event.task.needs_person"]
+    );
+    let next = world.next(&tenant, "PROJ-7").await;
+    assert_eq!((&next["code"], &next["on"]), (&json!("waiting"), &json!("person")));
+    // A person is told once a row.
+    world.look().await;
+    assert!(world.told().await.is_empty());
+}
+
+#[tokio::test]
+async fn words_reset_no_recovery_and_a_stored_change_closes_it() {
+    let (world, tenant, _) = stranded("watch").await;
+    world.look().await;
+    assert_eq!(world.test.texts(ROWS).await, ["stranded person 1"]);
+    assert_eq!(
+        world.told().await,
+        [
+            "event.recovery.changed",
+            "event.task.needs_person",
+            "event.task.stalled"
+        ]
+    );
+    let said = world
+        .post(
+            &tenant.service,
+            &tenant.path("/tasks/PROJ-7/messages"),
+            json!({"body": "I go on with it now."}),
+        )
+        .await;
+    assert_eq!(said.status, 201, "{said:?}");
+    world.told().await;
+    assert_eq!(world.look().await, 0);
+    let moved = world
+        .patch(
+            &tenant.member,
+            &tenant.path("/tasks/PROJ-7"),
+            json!({"status": "in_progress"}),
+        )
+        .await;
+    assert_eq!(moved.status, 200);
+    world.told().await;
+    assert_eq!(world.look().await, 1);
+    assert_eq!(world.test.texts(ROWS).await, ["stranded closed 1 superseded"]);
+    assert_eq!(world.told().await, ["event.recovery.changed"]);
+    // And is stranded again, with other facts.
+    world.an_hour_later().await;
+    world.look().await;
+    assert_eq!(
+        world.test.texts(ROWS).await,
+        ["stranded closed 1 superseded", "stranded person 1"]
+    );
+}
+
+#[tokio::test]
+async fn an_ended_task_and_a_person_close_a_recovery() {
+    let (world, tenant, _) = stranded("watch").await;
+    world.look().await;
+    let list = |state: &str| tenant.path(&format!("/recoveries?task=proj-7&state={state}"));
+    let listed = world.get(&tenant.member, &list("person")).await;
+    let id = listed.body["items"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(listed.body["items"][0]["task"], "PROJ-7");
+    let path = tenant.path(&format!("/recoveries/{id}/dismiss"));
+    for token in [&tenant.service, &tenant.gateway] {
+        world
+            .post(token, &path, json!({}))
+            .await
+            .is_problem(403, "forbidden", "");
+    }
+    let dismissed = world.post(&tenant.member, &path, json!({})).await;
+    assert_eq!(dismissed.body["state"], "closed", "{dismissed:?}");
+    let reason = dismissed.body["reason"].as_str().unwrap();
+    assert!(reason.starts_with("dismissed: by "), "{reason}");
+    // The same facts were seen to.
+    assert_eq!(world.look().await, 0);
+    assert!(world.get(&tenant.member, &list("person")).await.column("id").is_empty());
+    assert_eq!(world.get(&tenant.member, &list("closed")).await.column("id"), [id]);
+    let unknown = tenant.path("/recoveries/00000000-0000-0000-0000-000000000001/dismiss");
+    world
+        .post(&tenant.admin, &unknown, json!({}))
+        .await
+        .is_problem(404, "not_found", "");
+
+    world.execute("update task set status = 'pending'").await;
+    world.look().await;
+    assert_eq!(world.test.texts(ROWS).await.len(), 2);
+    let done = world
+        .patch(&tenant.member, &tenant.path("/tasks/PROJ-7"), json!({"status": "done"}))
+        .await;
+    assert_eq!(done.status, 200);
+    assert_eq!(done.body["next"], Value::Null);
+    assert_eq!(world.next(&tenant, "PROJ-7").await["code"], "nothing");
+    assert_eq!(world.test.texts(ROWS).await[1], "stranded closed 1 task closed");
+
+    let kept = "select count(*)::text from recovery";
+    world
+        .execute("update recovery set ended_at = now() - interval '91 days'")
+        .await;
+    forget_once(&world.app, &CancellationToken::new()).await.unwrap();
+    assert_eq!(world.test.texts(kept).await, ["0"]);
+}
+
+#[tokio::test]
+async fn what_moves_by_itself_is_not_stranded() {
+    let (world, tenant, coder) = stranded("watch").await;
+    let (session, _) = seed::busy(&world, &tenant, "PROJ-7", &coder).await;
+    let next = world.next(&tenant, "PROJ-7").await;
+    assert_eq!((&next["code"], &next["on"]), (&json!("waiting"), &json!("tools")));
+    assert_eq!(world.look().await, 0);
+    world
+        .execute("update session set phase = 'idle', active_turn_id = null, queued = 1, queue_tail = 1")
+        .await;
+    seed::queued(&world, &tenant, session, "n-1").await;
+    assert_eq!(world.next(&tenant, "PROJ-7").await["code"], "queued");
+    assert_eq!(world.look().await, 0);
+    world
+        .execute("update session set phase = 'backoff', gate = 'stopped', gated_since = now()")
+        .await;
+    let next = world.next(&tenant, "PROJ-7").await;
+    assert_eq!((&next["code"], &next["on"]), (&json!("waiting"), &json!("person")));
+    assert_eq!(world.look().await, 0);
+    // A person is to do something by the status.
+    world
+        .execute("update session set phase = 'idle', gate = null, gated_since = null, queued = 0")
+        .await;
+    world
+        .execute("update turn set finished_at = now(), state = 'finished'")
+        .await;
+    world.execute("update task set status = 'review'").await;
+    assert_eq!(world.look().await, 0);
+    // The turn ended just now.
+    world.execute("update task set status = 'in_progress'").await;
+    assert_eq!(world.look().await, 0);
+    world
+        .execute("update turn set finished_at = now() - interval '1 hour'")
+        .await;
+    assert_ne!(world.look().await, 0);
+}
+
+#[tokio::test]
+async fn an_agent_s_one_session_for_all_its_tasks_counts_for_each() {
+    let (world, tenant, coder) = stranded("watch").await;
+    world.execute("update account set session_scope = 'agent'").await;
+    let id = uuid::Uuid::now_v7();
+    let session = rows("session").with("account_id", &tenant.id).with("id", id);
+    session.with("agent_id", &coder).insert(&world.test.owner).await;
+    let item = testkit::enqueued(&tenant.id, id)
+        .with("id", "n-1")
+        .with("task_id", "proj-7");
+    item.insert(&world.test.owner).await;
+    assert_eq!(world.next(&tenant, "PROJ-7").await["code"], "queued");
+    assert_eq!(world.look().await, 0);
+    world.execute("update notification set task_id = null").await;
+    assert_ne!(world.look().await, 0);
+}
+
+#[tokio::test]
+async fn two_sweeps_note_a_task_once() {
+    let (world, _, _) = stranded("recover").await;
+    let (one, two) = tokio::join!(world.look(), world.look());
+    assert_eq!(one + two, 3);
+    assert_eq!(world.test.texts(ROWS).await, ["stranded open 1"]);
+}
+
+#[tokio::test]
+async fn an_account_with_very_many_tasks_delays_no_other() {
+    let (world, _, coder) = stranded("watch").await;
+    let many = rows("task")
+        .set("display_id", "'MANY-' || n")
+        .set("updated_at", "now() - interval '1 hour'");
+    many.from("generate_series(1, 450) as n (n)")
+        .insert(&world.test.owner)
+        .await;
+    let assigned =
+        "insert into task_assignee select 'acme', id, (select id from agent limit 1) from task on conflict do nothing";
+    world.execute(assigned).await;
+    let _ = coder;
+    let other = world.tenant("beta").await;
+    let tester = world.agent(&other, "tester").await;
+    world.task(&other, "B-1", &[&tester]).await;
+    world.an_hour_later().await;
+    let mut round = TasksRound::default();
+    let stop = CancellationToken::new();
+    let count = "select concat_ws(' ', account_id, count(*)) from recovery group by account_id order by account_id";
+    look_once(&world.app, &mut round, &stop).await.unwrap();
+    assert_eq!(world.test.texts(count).await, ["acme 200", "beta 1"]);
+    look_once(&world.app, &mut round, &stop).await.unwrap();
+    look_once(&world.app, &mut round, &stop).await.unwrap();
+    assert_eq!(world.test.texts(count).await, ["acme 451", "beta 1"]);
+    look_once(&world.app, &mut round, &stop).await.unwrap();
+    assert_eq!(world.test.texts(count).await, ["acme 451", "beta 1"]);
+}
+
+#[tokio::test]
+async fn a_blocked_task_says_who_moves_it_on() {
+    let (world, tenant, _) = stranded("watch").await;
+    let patch = async |body: Value| world.patch(&tenant.member, &tenant.path("/tasks/PROJ-7"), body).await;
+    // A person who names nobody is the owner.
+    let blocked = patch(json!({"status": "blocked"})).await;
+    assert_eq!(blocked.status, 200, "{blocked:?}");
+    let owner = blocked.body["blocked"]["owner"].as_str().unwrap().to_owned();
+    assert!(owner.starts_with("user:"), "{owner}");
+    let next = world.next(&tenant, "PROJ-7").await;
+    assert_eq!(next["on"], "person");
+    assert_eq!(next["text"], format!("{owner} has to: move the task on"));
+    // An agent that is named is told at once, and no other.
+    let tester = world.agent(&tenant, "tester").await;
+    world.told().await;
+    let on = json!({"owner": "agent:tester", "action": "Start the database."});
+    let blocked = patch(json!({"status": "blocked", "blocked_on": on})).await;
+    assert_eq!(blocked.body["blocked"]["owner"], format!("agent:{tester}"));
+    assert_eq!(world.told().await, ["event.task.changed", "notification"]);
+    // An open question moves it on.
+    let question = rows("question").with("task_id", "proj-7");
+    question.insert(&world.test.owner).await;
+    patch(json!({"status": "in_progress"})).await;
+    assert_eq!(patch(json!({"status": "blocked"})).await.body["blocked"], Value::Null);
+    assert_eq!(world.next(&tenant, "PROJ-7").await["on"], "question");
+    for (body, words) in [
+        (
+            json!({"status": "blocked", "blocked_on": {"owner": "agent:nobody", "action": "a"}}),
+            "nobody",
+        ),
+        (
+            json!({"status": "blocked", "blocked_on": {"owner": "somebody", "action": "a"}}),
+            "names nobody",
+        ),
+        (
+            json!({"status": "blocked", "blocked_on": {"owner": "role:member", "action": ""}}),
+            "action",
+        ),
+        (
+            json!({"blocked_on": {"owner": "role:member", "action": "a"}}),
+            "status blocked",
+        ),
+    ] {
+        let refused = patch(body).await;
+        let said = refused.body["detail"].to_string();
+        assert!(refused.status.is_client_error() && said.contains(words), "{refused:?}");
+    }
+}

@@ -1,0 +1,223 @@
+//! Review stages: a move to done is caught, each stage asks once, changes send the work back, an admin passes over them.
+
+use axum::http::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::{
+    seed,
+    world::{Answer, Tenant, World},
+};
+
+const STATUS: &str = "select status from task where id = 'proj-7'";
+const QUESTIONS: &str = "select concat_ws(' ', stage, state, verdict) from question order by id";
+const OPEN: &str = "select count(*) from session where closed_at is null";
+
+struct Work {
+    world: World,
+    tenant: Tenant,
+}
+
+impl Work {
+    /// `coder` works on PROJ-7, which passes these stages.
+    async fn with(stages: Value) -> Work {
+        let world = World::new().await;
+        let tenant = world.tenant("acme").await;
+        let coder = world.agent(&tenant, "coder").await;
+        world.task(&tenant, "PROJ-7", &["coder"]).await;
+        seed::session(&world, &tenant, "PROJ-7", &coder, 1, true).await;
+        let work = Work { world, tenant };
+        let set = work.stages(stages).await;
+        assert_eq!(set.status, StatusCode::OK, "{set:?}");
+        work
+    }
+
+    async fn stages(&self, stages: Value) -> Answer {
+        let path = self.tenant.path("/tasks/PROJ-7/stages");
+        let call = self.world.call(Method::PUT, &path).token(&self.tenant.member);
+        call.json(&json!({"stages": stages})).send().await
+    }
+
+    async fn done(&self, key: &str, more: Value) -> Answer {
+        let mut body = json!({"status": "done"});
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        self.world.patch(key, &self.tenant.path("/tasks/Proj-7"), body).await
+    }
+
+    async fn caught(&self) -> String {
+        let answer = self.done(&self.tenant.member, json!({})).await;
+        assert_eq!(
+            (answer.status, &answer.body["status"]),
+            (StatusCode::OK, &json!("review"))
+        );
+        answer.body["caught"]["question_id"].as_str().unwrap().to_owned()
+    }
+
+    async fn answer(&self, question: &str, body: Value) -> Answer {
+        let path = self.tenant.path(&format!("/questions/{question}/answer"));
+        self.world.post(&self.tenant.member, &path, body).await
+    }
+
+    async fn texts(&self, sql: &'static str) -> Vec<String> {
+        self.world.test.texts(sql).await
+    }
+}
+
+fn is(answer: &Answer, status: u16, code: &str) {
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body["code"]),
+        (status, &json!(code)),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_caught_done_and_its_stage_are_one() {
+    let work = Work::with(json!([{"name": "tests"}, {"name": "security", "audience": ["role:admin"]}])).await;
+    let first = work.caught().await;
+    assert_eq!(work.texts(STATUS).await, ["review"]);
+    assert_eq!(work.texts(QUESTIONS).await, ["tests open"]);
+    assert_eq!(work.world.test.count(OPEN).await, 1, "its session stays open");
+    // Called done twice.
+    assert_eq!(work.caught().await, first);
+    assert_eq!(work.texts(QUESTIONS).await, ["tests open"]);
+    is(&work.stages(json!([])).await, 409, "stage_open");
+
+    let approved = work.answer(&first, json!({"verdict": "approved"})).await;
+    assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
+    assert_eq!(
+        work.texts(QUESTIONS).await,
+        ["tests answered approved", "security open"]
+    );
+    assert_eq!(work.texts(STATUS).await, ["review"]);
+    let second = work.caught().await;
+    is(
+        &work.answer(&second, json!({"verdict": "approved"})).await,
+        403,
+        "not_asked",
+    );
+    let path = work.tenant.path(&format!("/questions/{second}/answer"));
+    let approved = work
+        .world
+        .post(&work.tenant.admin, &path, json!({"verdict": "approved"}))
+        .await;
+    assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+    assert_eq!(
+        work.world.test.count(OPEN).await,
+        0,
+        "the last stage closes its sessions"
+    );
+    let shown = work
+        .world
+        .get(&work.tenant.member, &work.tenant.path("/tasks/PROJ-7/stages"))
+        .await;
+    let stages = shown.body["stages"].as_array().unwrap();
+    assert!(stages.iter().all(|stage| stage["passed_at"].is_string()), "{shown:?}");
+    let told = work.world.sent_on("signalbox.event.acme.PROJ-7.task.changed").await;
+    let details: Vec<&Value> = told.iter().map(|event| &event.payload["data"]["detail"]).collect();
+    assert_eq!(details, ["tests, security", "tests: approved", "security: approved"]);
+}
+
+#[tokio::test]
+async fn changes_go_back_and_the_next_done_opens_the_same_stage() {
+    let work = Work::with(json!([{"name": "tests"}, {"name": "security"}])).await;
+    let first = work.caught().await;
+    work.answer(&first, json!({"verdict": "approved"})).await;
+    let second = work.caught().await;
+    is(
+        &work.answer(&second, json!({"verdict": "changes"})).await,
+        422,
+        "invalid_answer",
+    );
+    let back = work
+        .answer(&second, json!({"verdict": "changes", "text": "Name the keys."}))
+        .await;
+    assert_eq!(back.status, StatusCode::OK, "{back:?}");
+    assert_eq!(work.texts(STATUS).await, ["in_progress"]);
+    let items = "select concat_ws(' ', kind, sender_kind, body like '%Name the keys.%', state) from notification";
+    assert_eq!(work.texts(items).await, ["answer user t queued"]);
+    let again = work.caught().await;
+    assert_ne!(again, second);
+    assert_eq!(
+        work.texts(QUESTIONS).await,
+        ["tests answered approved", "security answered changes", "security open"]
+    );
+    work.answer(&again, json!({"verdict": "approved"})).await;
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+}
+
+#[tokio::test]
+async fn two_done_at_once_open_one_review() {
+    let work = Work::with(json!([{"name": "tests"}])).await;
+    let (one, other) = tokio::join!(work.caught(), work.caught());
+    assert_eq!(one, other);
+    assert_eq!(work.texts(QUESTIONS).await, ["tests open"]);
+    let approve = || work.answer(&one, json!({"verdict": "approved"}));
+    let (a, b) = tokio::join!(approve(), approve());
+    let mut codes = [a.status.as_u16(), b.status.as_u16()];
+    codes.sort_unstable();
+    assert_eq!(codes, [200, 409]);
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+}
+
+/// The executor's turn that called the work done may end; a newer one makes the review stale.
+#[tokio::test]
+async fn work_that_went_on_is_reviewed_again() {
+    let work = Work::with(json!([{"name": "tests"}])).await;
+    work.world
+        .execute("update session set turn_count = 3, active_turn_id = gen_random_uuid()")
+        .await;
+    let review = work.caught().await;
+    work.world.execute("update session set active_turn_id = null").await;
+    let approve = json!({"verdict": "approved"});
+    work.world.execute("update session set turn_count = 4").await;
+    is(&work.answer(&review, approve.clone()).await, 409, "work_changed");
+    // Called done again: what is there now is reviewed.
+    assert_eq!(work.caught().await, review);
+    work.world.execute("update session set turn_count = 5").await;
+    is(&work.answer(&review, approve).await, 409, "work_changed");
+    let answer = work
+        .answer(&review, json!({"verdict": "approved", "accept_stale": true}))
+        .await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+}
+
+#[tokio::test]
+async fn an_admin_passes_over_stages_on_record() {
+    let work = Work::with(json!([{"name": "tests"}])).await;
+    let passes = json!({"override": true});
+    is(&work.done(&work.tenant.member, passes.clone()).await, 403, "forbidden");
+    work.caught().await;
+    let done = work.done(&work.tenant.admin, passes).await;
+    assert_eq!((done.status, &done.body["status"]), (StatusCode::OK, &json!("done")));
+    assert_eq!(work.texts(QUESTIONS).await, ["tests cancelled"]);
+    let record =
+        "select detail ->> 'reason' from activity where kind = 'task.status_changed' and detail ->> 'to' = 'done'";
+    assert_eq!(work.texts(record).await, ["override: review stages were passed over"]);
+}
+
+#[tokio::test]
+async fn a_passed_stage_stays_passed_by_its_name() {
+    let work = Work::with(json!([{"name": "tests"}])).await;
+    let review = work.caught().await;
+    work.answer(&review, json!({"verdict": "approved"})).await;
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+    work.world
+        .patch(
+            &work.tenant.member,
+            &work.tenant.path("/tasks/PROJ-7"),
+            json!({"status": "in_progress"}),
+        )
+        .await;
+    work.stages(json!([{"name": "docs"}, {"name": "tests"}])).await;
+    work.caught().await;
+    assert_eq!(work.texts(QUESTIONS).await, ["tests answered approved", "docs open"]);
+    let left = "select stages::text from task where id = 'proj-7'";
+    assert_eq!(work.texts(left).await, ["1"]);
+    let missing = work
+        .world
+        .get(&work.tenant.member, &work.tenant.path("/tasks/PROJ-8/stages"))
+        .await;
+    assert_eq!(missing.status, StatusCode::NOT_FOUND);
+}

@@ -1,0 +1,265 @@
+//! Calls that a policy asks about. The call's record has no result while its question is open, and that call, with the arguments on
+//! record, runs once when it is approved: its record is locked, and the session and the question are read under their locks.
+//!
+//! | found | then |
+//! |---|---|
+//! | a result | that result |
+//! | the session or the turn is over | refused late |
+//! | the question is open | nothing |
+//! | approved | the checks of any call, `deny` included; then it runs |
+//! | denied, lapsed, withdrawn | refused |
+//!
+//! Woken by `tool.approved`. If that is lost, by the next request of the same call.
+
+use contracts::{TraceContext, tools};
+use domain::{AccountId, Audience, PolicyVerdict, QuestionId, ToolCallState, Verdict};
+use storage::{
+    Accounts, StorageError, Tx,
+    outbox::{Owned, outbox_insert},
+    question::{About, Asker, Choices, NewQuestion, question_open, questions_count},
+};
+use time::Duration;
+use uuid::Uuid;
+
+use super::{Case, Executed, Executor, ended};
+use crate::{
+    call::{CallRequest, Claims, Origin, Record, ToolAnswer},
+    capability::{Capability, Presented},
+    refusal::{Consequence, Refusal, not_approved},
+    store::{self, EndedCall},
+};
+
+/// A question about a call that nobody answers lapses after this time.
+const LAPSE: Duration = Duration::hours(24);
+/// Open questions of a session, and of a task.
+const OF_SESSION_MAX: i64 = 10;
+const OF_TASK_MAX: i64 = 20;
+
+/// A question that was opened in the call's transaction.
+pub(super) struct Asking {
+    question: QuestionId,
+    messages: Vec<Owned>,
+}
+
+impl Case<'_> {
+    /// Who is asked about the call, if a policy says so.
+    pub(super) fn asks(&self) -> Option<Vec<Audience>> {
+        let (tool, _) = self.run.as_ref().ok()?;
+        let capability = Capability {
+            session: self.asked.session,
+            facts: &self.facts,
+        };
+        let (PolicyVerdict::Ask, policy) = capability.ruled(&tool.definition) else {
+            return None;
+        };
+        let named = policy.and_then(|policy| policy.audience.as_deref()).unwrap_or_default();
+        let mut audience: Vec<Audience> = named.iter().filter_map(|text| text.parse().ok()).collect();
+        if audience.is_empty() {
+            audience.push(Audience::DEFAULT);
+        }
+        Some(audience)
+    }
+}
+
+impl Executor {
+    /// Opens the question about a call; or the answer to the agent, if it has too many.
+    pub(super) async fn ask(
+        &self,
+        tx: &Tx,
+        case: &Case<'_>,
+        audience: Vec<Audience>,
+    ) -> Result<Result<Asking, ToolAnswer>, StorageError> {
+        let (asked, facts) = (case.asked, &case.facts);
+        let task = facts.task();
+        let open = questions_count(tx, &asked.account, asked.session, task).await?;
+        if open.of_session >= OF_SESSION_MAX || open.of_task >= OF_TASK_MAX {
+            return Ok(Err(ToolAnswer::refused(
+                "too_many_questions",
+                "This call needs an approval, and too many questions of yours or of this task are open.",
+                "Nothing was changed. Go on without it, and say in your reply what you needed it for.",
+            )));
+        }
+        let (tool, _) = case.run.as_ref().expect("a call is asked about that could run");
+        let (name, arguments) = (tool.definition.name, store::recorded(&asked.arguments));
+        let by = facts.actor();
+        let title = format!("{} asks to call {name}", facts.agent_name);
+        let question = NewQuestion {
+            account: &asked.account,
+            about: About::Tool {
+                name,
+                arguments: &arguments,
+                arguments_hash: domain::tool_policy::arguments_hash(name, &arguments),
+                schema_hash: tools::schema_hash(name).try_into().ok(),
+            },
+            task,
+            asker: Some(Asker {
+                session: asked.session,
+                kind: facts.session_kind,
+                generation: facts.generation,
+                agent: facts.agent,
+                turn: case.turn,
+                tool_call: Some(asked.id),
+            }),
+            from: &by,
+            title: &title,
+            body: "The call waits until somebody has decided. If it is approved, it runs once, with these arguments.",
+            options: Choices::default(),
+            multiple: false,
+            free_text: true,
+            audience,
+            lapse_at: Some(facts.now + LAPSE),
+        };
+        let (question, messages) = question_open(tx, &question, &self.setting(case)).await?;
+        Ok(Ok(Asking { question, messages }))
+    }
+
+    /// Records the call without a result, beside its question. None: another delivery has recorded it.
+    pub(super) async fn asked(
+        &self,
+        tx: Tx,
+        case: &Case<'_>,
+        asking: Asking,
+    ) -> Result<Option<Vec<Executed>>, StorageError> {
+        let record = Record {
+            name: case.asked.name.clone(),
+            arguments: case.asked.arguments.clone(),
+            state: ToolCallState::Requested,
+            late: false,
+            result: String::new(),
+            finished_at: case.facts.now,
+        };
+        let call = EndedCall {
+            asked: case.asked,
+            facts: &case.facts,
+            turn: case.turn,
+            record: &record,
+        };
+        if store::calls_insert(&tx, &[call]).await?.is_none() {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        let outbox = outbox_insert(&tx, asking.messages).await?;
+        self.shutdown.crash_point("tool_gateway.question_written").await;
+        tx.commit().await?;
+        self.outbox.publish_soon(outbox);
+        let (account, session_id) = (&case.asked.account, case.asked.session);
+        tracing::info!(%account, %session_id, tool_call_id = %case.asked.id, question_id = %asking.question, "asked about a tool call");
+        let question = asking.question;
+        Ok(Some(vec![Executed::Asked { question }]))
+    }
+
+    /// Runs or refuses a call that was asked about, if that is decided; also gives the call as it was requested.
+    pub(crate) async fn decided(
+        &self,
+        account: &AccountId,
+        id: Uuid,
+        trace: &TraceContext,
+    ) -> Result<(Option<CallRequest>, Executed), StorageError> {
+        let tx = self.database.begin(&Accounts::one(account)).await?;
+        let Some(row) = store::call_lock(&tx, account, id).await? else {
+            tx.rollback().await?;
+            return Ok((None, Executed::UnknownSession));
+        };
+        let mut asked = CallRequest {
+            account: account.clone(),
+            session: row.session_id,
+            id,
+            call_id: row.call_id,
+            ordinal: row.ordinal,
+            name: row.record.name.clone(),
+            arguments: row.record.arguments.clone(),
+            origin: match row.turn_id.filter(|_| row.ordinal > 0) {
+                Some(turn) => Origin::Turn(Claims {
+                    turn,
+                    task: None,
+                    session_key: String::new(),
+                    generation: row.generation,
+                    fence: row.fence,
+                    agent: row.agent_id,
+                }),
+                None => Origin::Http,
+            },
+            trace: trace.clone(),
+        };
+        let wanted = self.wanted(&asked);
+        match wanted.task().filter(|_| !self.may_share(&asked.name)).cloned() {
+            Some(task) => store::task_and_sessions_lock(&tx, &asked, &task).await?,
+            None => store::session_lock(&tx, &asked).await?,
+        }
+        let found = store::facts(&tx, std::slice::from_ref(&asked)).await?.pop().flatten();
+        let Some(facts) = found.map(|found| found.facts) else {
+            tx.rollback().await?;
+            return Ok((None, Executed::UnknownSession));
+        };
+        // The record is of this session and this turn: what a message would claim of them is so.
+        if let Origin::Turn(claims) = &mut asked.origin {
+            claims.session_key.clone_from(&facts.session_key);
+            claims.task = facts.task().cloned();
+        }
+        if row.record.state.is_over() {
+            tx.rollback().await?;
+            let executed = Executed::Over {
+                record: row.record,
+                is_replay: true,
+            };
+            return Ok((Some(asked), executed));
+        }
+        let question = store::call_question(&tx, account, id).await?;
+        let wanted = self.wanted(&asked);
+        let capability = Capability {
+            session: asked.session,
+            facts: &facts,
+        };
+        let admitted = capability.admit(&Presented {
+            asked: &asked,
+            tool: wanted.tool.map(|tool| &tool.definition),
+            task: wanted.task(),
+        });
+        let admitted = admitted.map_err(|refusal| match refusal.consequence() {
+            Consequence::Late | Consequence::Answered => refusal,
+            // It was the turn's call when it was recorded.
+            Consequence::Buried => Refusal::Superseded,
+        });
+        let is_late = admitted
+            .as_ref()
+            .is_err_and(|refusal| refusal.consequence() == Consequence::Late);
+        let is_approved = question
+            .as_ref()
+            .is_some_and(|question| question.verdict == Some(Verdict::Approved));
+        if let Some(open) = question
+            .as_ref()
+            .filter(|question| question.state.is_open() && !is_late)
+        {
+            let question = open.id;
+            tx.rollback().await?;
+            return Ok((Some(asked), Executed::Asked { question }));
+        }
+        let run = match admitted {
+            Err(refusal) if is_late || is_approved => Err(refusal.told()),
+            Ok(()) if is_approved => wanted
+                .arguments
+                .map(|parsed| (wanted.tool.expect("an unknown tool is not admitted"), parsed)),
+            Ok(()) | Err(_) => Err(not_approved(&asked.name, question.as_ref())),
+        };
+        let case = Case {
+            asked: &asked,
+            facts,
+            turn: row.turn_id,
+            run,
+        };
+        let outcome = self.run_alone(&tx, std::slice::from_ref(&case)).await?.pop();
+        let (record, messages) = ended(&case, outcome.expect("a call has one outcome"));
+        let finished_at = store::call_end(&tx, account, id, &record).await?;
+        let outbox = outbox_insert(&tx, messages).await?;
+        self.shutdown.crash_point("tool_gateway.effect_written").await;
+        tx.commit().await?;
+        self.shutdown.crash_point("tool_gateway.effect_committed").await;
+        self.outbox.publish_soon(outbox);
+        let record = Record { finished_at, ..record };
+        let executed = Executed::Over {
+            record,
+            is_replay: false,
+        };
+        Ok((Some(asked), executed))
+    }
+}

@@ -1,0 +1,265 @@
+//! Recovery: what is done about a task that does not move on. A row a cause and set of facts: the same facts again are the same
+//! row, so its attempts go on counting over restarts, and a person is told once. Assignee and status are never changed.
+
+use contracts::{
+    Timestamp,
+    event::{Event, RecoveryChanged, TaskRecovery},
+};
+use domain::{AccountId, AgentId, NotificationId, RecoveryCause, RecoveryId, RecoveryState, TaskId};
+use sea_orm::{FromQueryResult, Value};
+use time::OffsetDateTime;
+
+use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id};
+
+/// A task that does not move on.
+#[derive(Clone, Copy, Debug)]
+pub struct Stuck<'a> {
+    pub account: &'a AccountId,
+    pub task: &'a TaskId,
+    pub agent: Option<AgentId>,
+    pub cause: RecoveryCause,
+    /// In a few words, for a person.
+    pub detail: &'a str,
+    pub since: OffsetDateTime,
+    /// The items that failed. One of a recovery is an attempt of its row and begins no other.
+    pub items: &'a [String],
+}
+
+/// SQL of the open sessions in which a task `k` is worked on: its own, and with one session an agent for all tasks those of its
+/// assignees. Relies on session_active_task and session_active_system.
+#[macro_export]
+macro_rules! sessions_on {
+    () => {
+        "(select o.account_id, o.id, o.agent_id from (
+              select s.account_id, s.id, s.agent_id from session s
+              where s.account_id = k.account_id and s.task_id = k.id and s.kind = 'task' and s.closed_at is null
+              order by s.agent_id limit 64) o
+          union all
+          select s.account_id, s.id, s.agent_id
+          from task_assignee a cross join lateral (
+              select s.account_id, s.id, s.agent_id from session s
+              where s.account_id = a.account_id and s.agent_id = a.agent_id and s.kind = 'system' and s.closed_at is null
+              offset 0) s
+          where a.account_id = k.account_id and a.task_id = k.id)"
+    };
+}
+
+/// SQL of the facts that would have to change for a task `k` to have moved on, as a hash. Texts are not among them. A turn that a
+/// recovery began is none, and neither is one that failed. Relies on turn_number and question_of_task.
+macro_rules! fingerprint {
+    () => {
+        concat!(
+            "sha256(convert_to(concat_ws('|', k.status,
+                (select string_agg(a.agent_id::text, ',' order by a.agent_id) from task_assignee a
+                 where a.account_id = k.account_id and a.task_id = k.id),
+                (select string_agg(t.id::text, ',' order by o.agent_id) from ",
+            $crate::sessions_on!(),
+            " o cross join lateral (
+                    select t.id from (
+                        select * from turn t where t.account_id = o.account_id and t.session_id = o.id
+                        order by t.account_id, t.session_id, t.number desc limit 20) t
+                    where t.state = 'finished' and t.task_id = k.id and coalesce(t.wake_key, '') not like 'recovery %'
+                    order by t.number desc limit 1) t),
+                (select string_agg(q.id::text, ',' order by q.id) from (
+                    select q.id from question q where q.account_id = k.account_id and q.task_id = k.id and q.state = 'open'
+                    order by q.account_id, q.task_id limit 200) q)), 'UTF8'))"
+        )
+    };
+}
+
+/// `$9`: a repetition counts although a person is told already. A row whose agent was told goes to a person when the same facts
+/// are met again after the agent's item has ended. Relies on recovery_facts, and on the primary keys.
+pub const RECOVERY_NOTE: &str = concat!(
+    "insert into recovery as r (account_id, id, task_id, agent_id, cause, fingerprint, state, detail, notification_id, since)
+     select k.account_id, $3::uuid, k.id, $4, $5, ",
+    fingerprint!(),
+    ", $6, $7, case when $6 = 'open' then $3::uuid::text end, $8
+     from (select $1::text as account_id, $2::text as id offset 0) w
+     join task k on k.account_id = any (array[w.account_id]) and k.id = w.id and k.status not in ('done', 'cancelled', 'archived')
+     where (select count(*) from unnest($10::text[]) as i (id)
+            cross join lateral (select n.kind from notification n where n.account_id = k.account_id and n.id = i.id offset 0) n
+            where n.kind = 'recovery') = 0
+     on conflict (account_id, task_id, agent_id, cause, fingerprint) do update set
+         attempts = r.attempts + 1, state = case r.state when 'open' then 'person' else r.state end
+     where r.state = 'person' and $9 or r.state = 'open' and (
+         select count(*) from (select n.state from notification n
+                               where n.account_id = r.account_id and n.id = r.notification_id offset 0) n
+         where n.state not in ('queued', 'running')) > 0
+     returning id, task_id, agent_id, cause, state, attempts, detail, reason, since, notification_id, r.xmax::text = '0' as is_new"
+);
+
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct RecoveryRow {
+    pub id: RecoveryId,
+    pub task_id: TaskId,
+    pub agent_id: Option<AgentId>,
+    pub cause: RecoveryCause,
+    pub state: RecoveryState,
+    pub attempts: i32,
+    pub detail: String,
+    pub reason: Option<String>,
+    pub since: OffsetDateTime,
+    /// The id of the item that its agent gets, for a new row in state `open`.
+    pub notification_id: Option<NotificationId>,
+    pub is_new: bool,
+}
+
+impl RecoveryRow {
+    fn changed(&self, account: &AccountId, task: &TaskId, setting: &Setting<'_>) -> Owned {
+        let changed = RecoveryChanged {
+            recovery_id: self.id,
+            agent_id: self.agent_id,
+            cause: self.cause,
+            state: self.state,
+            attempts: self.attempts,
+            reason: self.reason.clone(),
+        };
+        let id = format!("{}:{}:{}", self.id, self.state, self.attempts);
+        setting.event(account, Some(task), &id, Event::RecoveryChanged(changed))
+    }
+
+    fn told(
+        &self,
+        account: &AccountId,
+        task: &TaskId,
+        event: fn(TaskRecovery) -> Event,
+        setting: &Setting<'_>,
+    ) -> Owned {
+        let recovery = TaskRecovery {
+            recovery_id: self.id,
+            agent_id: self.agent_id,
+            cause: self.cause,
+            since: Timestamp::from(self.since),
+            detail: self.detail.clone(),
+        };
+        setting.event(account, Some(task), &self.id.to_string(), event(recovery))
+    }
+}
+
+/// Notes that a task does not move on. `state`: of a new row; `open` if its agent is to be told by the caller, with the item's id
+/// that the row has. None: the same was noted before, and nothing follows now.
+pub async fn recovery_note(
+    tx: &Tx,
+    stuck: &Stuck<'_>,
+    state: RecoveryState,
+    setting: &Setting<'_>,
+) -> Result<(Option<RecoveryRow>, Vec<Owned>), StorageError> {
+    let tried = matches!(stuck.cause, RecoveryCause::Stranded | RecoveryCause::ReviewUndecided);
+    let values: [Value; 10] = [
+        stuck.account.into(),
+        stuck.task.key().into(),
+        fresh_id().into(),
+        stuck.agent.into(),
+        stuck.cause.into(),
+        state.into(),
+        stuck.detail.into(),
+        stuck.since.into(),
+        (!tried).into(),
+        stuck.items.to_vec().into(),
+    ];
+    let Some(row) = tx.one::<RecoveryRow>("note recovery", RECOVERY_NOTE, values).await? else {
+        return Ok((None, Vec::new()));
+    };
+    let (account, task) = (stuck.account, stuck.task);
+    let mut messages = vec![row.changed(account, task, setting)];
+    if row.is_new && stuck.cause == RecoveryCause::Stranded {
+        messages.push(row.told(account, task, Event::TaskStalled, setting));
+    }
+    // A repetition that only counts tells nobody again.
+    if row.state == RecoveryState::Person && (row.is_new || tried) {
+        messages.push(row.told(account, task, Event::TaskNeedsPerson, setting));
+    }
+    Ok((Some(row), messages))
+}
+
+macro_rules! closed {
+    ($where:literal) => {
+        concat!(
+            "update recovery r set state = 'closed', reason = $3, ended_at = now() ",
+            $where,
+            " returning r.id, (select k.display_id from task k where k.account_id = r.account_id and k.id = r.task_id) as task_id,
+                r.agent_id, r.cause, r.state, r.attempts, r.detail, r.reason, r.since, r.notification_id, false as is_new"
+        )
+    };
+}
+
+/// Relies on the primary key.
+pub const RECOVERY_CLOSE: &str =
+    closed!("where r.account_id = $1 and r.id = $2 and coalesce(r.state <> 'closed', false)");
+
+/// Relies on recovery_facts, whose order is requested.
+pub const RECOVERIES_OF_TASK: &str = closed!(
+    "from (select o.account_id, o.id from recovery o
+           where o.account_id = $1 and o.task_id = $2 and coalesce(o.state <> 'closed', false)
+           order by o.account_id, o.task_id, o.agent_id, o.cause offset 0) o
+     where r.account_id = any (array[o.account_id]) and r.id = o.id"
+);
+
+/// Those whose facts have changed. Relies on the primary keys.
+pub const RECOVERIES_SUPERSEDED: &str = concat!(
+    "update recovery r set state = 'closed', reason = $3, ended_at = now()
+     from (select o.account_id, o.id, k.display_id, k.status, ",
+    fingerprint!(),
+    " as fingerprint
+           from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) order by f.id offset 0) f
+           cross join lateral (select * from recovery r where r.account_id = f.account_id and r.id = f.id offset 0 for update skip locked) o
+           cross join lateral (select * from task k where k.account_id = o.account_id and k.id = o.task_id offset 0) k offset 0) f
+     where r.account_id = any (array[f.account_id]) and r.id = f.id and coalesce(r.state <> 'closed', false)
+       and (r.fingerprint <> f.fingerprint or f.status in ('done', 'cancelled', 'archived'))
+     returning r.id, f.display_id as task_id, r.agent_id, r.cause, r.state, r.attempts, r.detail, r.reason, r.since, r.notification_id,
+         false as is_new"
+);
+
+async fn close(
+    tx: &Tx,
+    account: &AccountId,
+    (sql, of): (&'static str, Value),
+    reason: &str,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let values = [account.into(), of, reason.into()];
+    let closed: Vec<RecoveryRow> = tx.rows("close recoveries", sql, values).await?;
+    Ok(closed
+        .iter()
+        .map(|row| row.changed(account, &row.task_id, setting))
+        .collect())
+}
+
+/// A person has seen to it. Gives whether it was not closed before.
+pub async fn recovery_dismiss(
+    tx: &Tx,
+    account: &AccountId,
+    recovery: RecoveryId,
+    reason: &str,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    close(tx, account, (RECOVERY_CLOSE, recovery.into()), reason, setting).await
+}
+
+/// Its task has ended.
+pub async fn recoveries_close(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    reason: &str,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    close(tx, account, (RECOVERIES_OF_TASK, task.key().into()), reason, setting).await
+}
+
+/// Closes those of these whose facts have changed since.
+pub async fn recoveries_supersede(
+    tx: &Tx,
+    account: &AccountId,
+    recoveries: Vec<RecoveryId>,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    close(
+        tx,
+        account,
+        (RECOVERIES_SUPERSEDED, recoveries.into()),
+        "superseded",
+        setting,
+    )
+    .await
+}
