@@ -201,6 +201,11 @@ const PLANTED: &[&str] = &[
     "tests/it/walls/listed.rs",
     "tests/it/walls/mod.rs",
     "tests/it/walls/scratch.rs",
+    "services/orchestrator/tests/it/handover.rs",
+    "services/orchestrator/tests/it/timers.rs",
+    "services/delivery/tests/it/overdue.rs",
+    "services/tool-gateway/tests/it/later.rs",
+    "tests/it/timers.rs",
     "tests/it/walls/walk.rs",
 ];
 

@@ -186,7 +186,7 @@ async fn a_parked_session_is_resumed_over_the_api() {
     house.close().await;
 }
 
-/// The only crash point that no notification reaches by itself.
+/// A crash point that no notification reaches by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_outlives_the_holder_that_dropped_the_call() {
     let (mut house, _gate) = gated(&[]).await;

@@ -83,9 +83,16 @@ macro_rules! text_id {
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, JsonSchema)]
         #[serde(transparent)]
         pub struct $name(pub Uuid);
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let uuid = Uuid::deserialize(deserializer);
+                uuid.map(Self).map_err(|_| serde::de::Error::custom(IdError::Uuid))
+            }
+        }
 
         impl $name {
             pub fn parse(text: &str) -> Result<Self, IdError> {

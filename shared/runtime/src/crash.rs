@@ -35,9 +35,9 @@ pub const CRASH_POINTS: &[&str] = &[
     "tool_gateway.effect_written",
     "tool_gateway.effect_committed",
     "tool_gateway.result_published",
+    "orchestrator.timer_written",
     "orchestrator.change_written",
     "orchestrator.change_committed",
-    "orchestrator.timer_written",
     "outbox.messages_published",
 ];
 

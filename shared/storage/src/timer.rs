@@ -145,9 +145,14 @@ macro_rules! clear {
 
 /// Each relies on the index of its scope: timer_of_task, timer_of_agent, timer_key, timer_pkey.
 pub const CLEAR_OF_TASK: &str = clear!("t.task_id = $3");
-pub const CLEAR_OF_AGENT_ON: &str = clear!("t.task_id = $3 and t.agent_id = $4");
+pub const CLEAR_OF_AGENT_ON: &str = clear!("t.task_id = $3 and coalesce(t.agent_id = $4, false)");
 pub const CLEAR_OF_AGENT: &str = clear!("t.agent_id = $3");
-pub const CLEAR_OF_KEYS: &str = clear!("t.kind = $3 and t.key = any ($4)");
+pub const CLEAR_OF_KEYS: &str = concat!(
+    "update timer t set state = 'cleared', ended_at = now(), reason = $2
+     from (select $1::text as account_id, w.key from unnest($4::text[]) as w (key) offset 0) w
+     where t.account_id = any (array[w.account_id]) and t.state = 'waiting' and t.kind = $3 and t.key = w.key",
+    returning!("true")
+);
 pub const CLEAR_ONE: &str = clear!("t.id = $3");
 
 /// Clears what waits.

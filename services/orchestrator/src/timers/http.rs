@@ -45,20 +45,12 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Timer>, ApiError> {
     let task = query.task.as_ref().map(TaskId::key);
-    let listing = match task {
-        Some(_) => &store::LIST_OF_TASK,
-        None => &store::LIST,
-    };
-    let list = List::of(
-        listing,
-        "timers",
-        &access.account,
-        format!("{task:?} {:?}", query.state),
-    );
+    let filters = format!("{task:?} {:?}", query.state);
+    let list = List::of(&store::LIST, "timers", &access.account, filters);
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&Accounts::one(&access.account)).await?;
     let values = [task.into(), query.state.into()];
-    let rows = page.read(&tx, listing, values, "list timers").await?;
+    let rows = page.read(&tx, &store::LIST, values, "list timers").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

@@ -6,39 +6,20 @@ use storage::{StorageError, Tx};
 
 use crate::paging::{Column, Listing, Order};
 
-macro_rules! columns {
-    ($before:literal, $after:literal) => {
-        concat!(
-            $before,
-            " id, kind, state, due_at, task_id, session_id, agent_id, note, chain, created_at, notification_id, ended_at, reason ",
-            $after
-        )
-    };
-}
-
-macro_rules! listing {
-    ($rows:expr) => {
-        Listing {
-            rows: $rows,
-            order: &[("id", Column::Uuid)],
-            begins: Order::NewestFirst,
-            wanted: Some("($2::text is null or task_id = $2) and ($3::text is null or state = $3)"),
-            bytes: "octet_length(note) + coalesce(octet_length(reason), 0)",
-            names: (
-                ", coalesce(k.display_id, page.task_id) as task",
-                "left join task k on k.account_id = page.account_id and k.id = page.task_id",
-            ),
-        }
-    };
-}
-
 /// Ids grow in the order of creation. Relies on the primary key.
-pub const LIST: Listing = listing!(columns!("select account_id,", "from timer where account_id = $1"));
-/// Those of a task. Relies on timer_listed.
-pub const LIST_OF_TASK: Listing = listing!(columns!(
-    "select account_id,",
-    "from timer where account_id = $1 and task_id = $2"
-));
+pub const LIST: Listing = Listing {
+    rows: "select account_id, id, kind, state, due_at, task_id, session_id, agent_id, note, chain, created_at, notification_id,
+            ended_at, reason
+        from timer where account_id = $1",
+    order: &[("id", Column::Uuid)],
+    begins: Order::NewestFirst,
+    wanted: Some("($2::text is null or task_id = $2) and ($3::text is null or state = $3)"),
+    bytes: "octet_length(note) + coalesce(octet_length(reason), 0)",
+    names: (
+        ", coalesce(k.display_id, page.task_id) as task",
+        "left join task k on k.account_id = page.account_id and k.id = page.task_id",
+    ),
+};
 
 /// Relies on the primary keys.
 const FIND: &str = "

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 71] = [
+const STATEMENTS: [Planned; 72] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -74,6 +74,7 @@ const STATEMENTS: [Planned; 71] = [
     ),
     (timers_fire::TIMERS_MARK, 5, &["timer_pkey"]),
     (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
+    (timer::CLEAR_OF_AGENT_ON, 4, &["timer_of_task", "task_pkey"]),
     (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "task_pkey"]),
     (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),
     (
@@ -317,7 +318,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 16] = [
+const LISTS: [(Listing, usize, &str); 15] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -330,7 +331,6 @@ const LISTS: [(Listing, usize, &str); 16] = [
     (questions::store::LIST, 5, "question_pkey"),
     (recoveries::store::LIST, 3, "recovery_newest"),
     (timers::store::LIST, 3, "timer_pkey"),
-    (timers::store::LIST_OF_TASK, 3, "timer_listed"),
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),

@@ -14,8 +14,8 @@ use crate::{
     store::{AgentRow, NamedAgents},
 };
 
-/// Maximum length of an unknown name in an error.
-const NAME_BYTES_MAX: usize = 64;
+/// Maximum length of an unknown name in an error: the longest that a schema takes.
+const NAME_BYTES_MAX: usize = domain::question::AUDIENCE_BYTES_MAX;
 /// The type of the notification.
 const KIND: &str = "response_request";
 

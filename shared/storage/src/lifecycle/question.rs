@@ -541,7 +541,7 @@ pub const QUESTIONS_END_OF_SESSION: &str = end_of!("q.session_id = $2::uuid");
 /// Relies on question_of_agent.
 pub const QUESTIONS_END_OF_AGENT: &str = end_of!("q.agent_id = $2::uuid");
 /// Relies on question_of_task.
-pub const QUESTIONS_END_OF_AGENT_ON: &str = end_of!("q.agent_id = $2::uuid and q.task_id = $12");
+pub const QUESTIONS_END_OF_AGENT_ON: &str = end_of!("coalesce(q.agent_id = $2::uuid, false) and q.task_id = $12");
 /// The approvals that a turn waits for. Relies on question_of_session.
 pub const QUESTIONS_END_OF_TURN: &str = end_of!("q.session_id = $2::uuid and q.turn_id = $12 and q.kind = 'tool'");
 

@@ -59,7 +59,7 @@ pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_loc
 /// requested, and on the primary key of tasks.
 pub const TIMERS_DUE: &str = "
     select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, t.note, t.payload
-    from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse')
+    from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at < 'infinity' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse')
           order by t.account_id, t.due_at, t.id limit $2) t
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id";
 
