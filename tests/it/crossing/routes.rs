@@ -293,7 +293,7 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"account_id":"{any}"}"#,
-            r#"{"options":["taken-over"],"text":"taken-over","verdict":"changes"}"#,
+            r#"{"accept_stale":true,"arguments_hash":"taken-over","options":["taken-over"],"remember":true,"text":"taken-over","verdict":"changes"}"#,
         ],
     );
     check(
