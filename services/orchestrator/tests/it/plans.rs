@@ -45,7 +45,7 @@ const STATEMENTS: [Planned; 71] = [
     (forget::HOLDS, 3, &["hold_ended of the account"]),
     (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
     (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
-    (lifecycle::stage::REVIEW_OPEN, 2, &["question_review"]),
+    (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
         lifecycle::stage::TURNS_OF_EXECUTORS,
         3,
@@ -62,7 +62,6 @@ const STATEMENTS: [Planned; 71] = [
         &[
             "tool_policy_scope of the account",
             "session_pkey",
-            "agent_pkey",
             "task_pkey",
         ],
     ),
