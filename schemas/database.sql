@@ -1702,9 +1702,6 @@ create table provider_breaker (
 grant select, insert, update on provider_breaker to signalbox_delivery;
 grant select, update (probe_at) on provider_breaker to signalbox_orchestrator;
 
--- The providers that an account's agents name.
-create index agent_provider on agent (account_id, provider) where removed_at is null;
-
 -- The sessions of all accounts that something keeps which has no account: a breaker.
 create function session_parked(gate_ref uuid, row_limit integer) returns table (account_id text, session_id uuid)
     language sql stable security definer set search_path = public, pg_temp as $$

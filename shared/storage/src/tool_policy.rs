@@ -102,7 +102,8 @@ const POLICY_REMOVE: &str = concat!(
 );
 
 /// What can hold for nothing any more: its session is closed, its agent removed, its task at an end or gone. Relies on
-/// tool_policy_scope and on the primary keys; at most [`POLICIES_MAX`] rows.
+/// tool_policy_scope, on the primary keys of sessions and tasks, and on that of agents or all agents of the account, which cost the same;
+/// at most [`POLICIES_MAX`] rows.
 pub const POLICIES_VOID: &str = "
     delete from tool_policy p using (
         select w.account_id, w.id, s.there, g.there as agent, k.there as task, w.scope_kind

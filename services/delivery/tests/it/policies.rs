@@ -133,7 +133,7 @@ async fn a_turn_waits_for_an_approval_without_a_lease() {
     })
     .await;
     asked(&scene).await;
-    let looks = "select 'looks' from session where task_id = 'proj-7' and wake_at between now() + interval '4 minutes' and now() + interval '5 minutes'";
+    let looks = "select phase from session where task_id = 'proj-7' and wake_at between now() + interval '4 minutes' and now() + interval '5 minutes'";
     testkit::eventually("the next look", async || (texts(looks).await.len() == 1).then_some(())).await;
     assert_eq!(texts(waits).await, ["waiting t"]);
     assert_eq!(scene.provider.seen().len(), 1);

@@ -139,8 +139,9 @@ impl Executor {
             return Ok(None);
         }
         let outbox = outbox_insert(&tx, asking.messages).await?;
-        self.shutdown.crash_point("tool_gateway.question_written").await;
+        self.shutdown.crash_point("tool_gateway.effect_written").await;
         tx.commit().await?;
+        self.shutdown.crash_point("tool_gateway.effect_committed").await;
         self.outbox.publish_soon(outbox);
         let (account, session_id) = (&case.asked.account, case.asked.session);
         tracing::info!(%account, %session_id, tool_call_id = %case.asked.id, question_id = %asking.question, "asked about a tool call");
