@@ -120,6 +120,13 @@ impl Walk<'_> {
         self.trials.next_step();
         self.house.notify(&self.tenant.account, task, "coder", id, body).await;
         self.house.until(&self.tenant.account, id, "delivered").await;
+        // A plan would hold back what services send.
+        let plans = "select id::text from question where account_id = 'alder' and state = 'open' and kind = 'plan' and session_id in (
+                select id from session where account_id = 'alder' and closed_at is null)";
+        for plan in self.house.world.database.texts(plans).await {
+            self.api("POST", &format!("/questions/{plan}/withdraw"), &json!({}))
+                .await;
+        }
     }
 
     async fn api(&self, method: &'static str, path: &str, body: &Value) -> Value {
