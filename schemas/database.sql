@@ -1862,13 +1862,13 @@ create table timer (
     primary key (account_id, id)
 );
 create unique index timer_key on timer (account_id, kind, key) where state = 'waiting';
-create index timer_due on timer (due_at) where state = 'waiting';
-create index timer_due_of_account on timer (account_id, due_at, id) where state = 'waiting';
-create index timer_of_task on timer (account_id, task_id) where state = 'waiting';
-create index timer_of_session on timer (account_id, session_id) where state = 'waiting';
-create index timer_of_agent on timer (account_id, agent_id) where state = 'waiting';
+-- Their condition on the time keeps them from what looks for a key.
+create index timer_due on timer (due_at) where state = 'waiting' and due_at < 'infinity';
+create index timer_due_of_account on timer (account_id, due_at, id) where state = 'waiting' and due_at < 'infinity';
+create index timer_of_task on timer (account_id, task_id) where state = 'waiting' and task_id is not null;
+create index timer_of_session on timer (account_id, session_id) where state = 'waiting' and session_id is not null;
+create index timer_of_agent on timer (account_id, agent_id) where state = 'waiting' and agent_id is not null;
 create index timer_item on timer (account_id, notification_id) where notification_id is not null;
-create index timer_listed on timer (account_id, task_id, id) where task_id is not null;
 create index timer_ended on timer (account_id, ended_at) where ended_at is not null;
 alter table timer enable row level security;
 alter table timer force row level security;
@@ -1888,20 +1888,20 @@ grant select (account_id, due_at, state) on timer to signalbox_sweeper;
 create function timer_due(after_account text, row_limit integer) returns table (account_id text, is_due boolean, is_walked boolean)
     language sql stable security definer set search_path = public, pg_temp as $$
     with recursive oldest as materialized (
-        select t.account_id from public.timer t where t.state = 'waiting' and t.due_at <= now() order by t.due_at limit row_limit
+        select t.account_id from public.timer t where t.state = 'waiting' and t.due_at < 'infinity' and t.due_at <= now() order by t.due_at limit row_limit
     ), walk (account_id, number) as (
-        select (select t.account_id from public.timer t where t.state = 'waiting' and t.account_id > after_account
+        select (select t.account_id from public.timer t where t.state = 'waiting' and t.due_at < 'infinity' and t.account_id > after_account
                 order by t.account_id limit 1), 1
         where (select count(*) from oldest) >= row_limit
         union all
-        select (select t.account_id from public.timer t where t.state = 'waiting' and t.account_id > w.account_id
+        select (select t.account_id from public.timer t where t.state = 'waiting' and t.due_at < 'infinity' and t.account_id > w.account_id
                 order by t.account_id limit 1), w.number + 1
         from walk w where w.account_id is not null and w.number < row_limit
     )
     select o.account_id, true, false from (select distinct o.account_id from oldest o) o
     union all
     select w.account_id,
-           (select min(t.due_at) from public.timer t where t.account_id = w.account_id and t.state = 'waiting') <= now(), true
+           (select min(t.due_at) from public.timer t where t.account_id = w.account_id and t.state = 'waiting' and t.due_at < 'infinity') <= now(), true
     from walk w where w.account_id is not null
     order by 3, 1
 $$;

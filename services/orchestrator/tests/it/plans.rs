@@ -59,7 +59,12 @@ const STATEMENTS: [Planned; 72] = [
     (
         tool_policy::POLICIES_VOID,
         1,
-        &["tool_policy_scope of the account", "session_pkey", "task_pkey"],
+        &[
+            "tool_policy_scope of the account",
+            "session_pkey",
+            "agent_pkey",
+            "task_pkey",
+        ],
     ),
     (forget::TIMERS, 3, &["timer_ended of the account"]),
     (
