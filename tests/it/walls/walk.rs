@@ -311,7 +311,8 @@ impl Walk<'_> {
         })
         .await;
         self.trials.next_step();
-        let given = json!({"id": "is-given", "agent": "coder", "body": "b", "queue_mode": "inject"});
+        let person = json!({"kind": "user", "id": "u-1", "name": "A person"});
+        let given = json!({"id": "is-given", "agent": "coder", "body": "b", "queue_mode": "inject", "sender": person});
         self.house.publish(&account, "T-2", given).await;
         self.house.until(&account, "is-given", "queued").await;
         self.trials.next_step();
