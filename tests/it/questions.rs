@@ -19,6 +19,11 @@ async fn house() -> House {
                     json!({"question": "Which database?", "options": options}),
                 )
             }
+            () if input.contains("of kind plan") && !answered => {
+                let (_, id) = input.split_once("Question ").expect("the question's id");
+                let said = json!({"question_id": &id[..36], "verdict": "approved", "text": "Go."});
+                Reply::call("c-1", "answer_question", said)
+            }
             () if input.contains("PLEASE PLAN") && !answered => {
                 let plan = json!({"task_id": "T-1", "plan": "First this, then that.", "summary": "Two steps"});
                 Reply::call("c-1", "submit_plan", plan)
@@ -286,5 +291,32 @@ async fn the_end_of_a_task_opens_what_its_plan_kept_and_no_session_again() {
     );
     house.notify("acme", "T-1", "coder", "loud", "x").await;
     house.until("acme", "loud", "delivered").await;
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_is_asked_approves_a_plan() {
+    let house = house().await;
+    let reviewer = house.agent("acme", "reviewer").await;
+    let gate = json!({"plan_gate": {"mode": "required", "audience": [format!("agent:{reviewer}")]}});
+    house.patch("/api/orgs/acme/tasks/T-1", gate).await;
+    house.notify("acme", "T-1", "coder", "n-1", "PLEASE PLAN").await;
+    let answered = eventually("the plan is approved", || async {
+        let all = house.get("/api/orgs/acme/questions?state=answered").await;
+        all["items"].as_array()?.first().cloned()
+    })
+    .await;
+    assert_eq!(
+        (
+            &answered["verdict"],
+            &answered["ended_by"]["name"],
+            &answered["answer"]["text"]
+        ),
+        (&json!("approved"), &json!("reviewer"), &json!("Go."))
+    );
+    house
+        .until("acme", answered["notification_id"].as_str().unwrap(), "delivered")
+        .await;
+    assert_eq!(house.task_status().await, "in_progress");
     house.close().await;
 }

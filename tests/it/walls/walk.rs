@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use contracts::{Headers, Outgoing, header, tools::IdOf};
+use contracts::{
+    Headers, Outgoing, header,
+    tools::{IdOf, submit_plan},
+};
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
@@ -34,6 +37,8 @@ const HOLDS: &str = "please hold";
 const LINGERS: &str = "please linger";
 /// Marks before a task, and before the status that it gets.
 const CALLS: &str = "please call ";
+/// Mark before a task.
+const PLANS: &str = "please plan ";
 
 pub(crate) fn script(seen: &Seen) -> Reply {
     let input = seen.input();
@@ -51,7 +56,20 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     if input.contains(LINGERS) {
         return Reply::After(Duration::from_secs(3), Box::new(Reply::text("at last")));
     }
-    let said = input.split_once(CALLS).filter(|_| seen.tool_outputs().is_empty());
+    let is_new = seen.tool_outputs().is_empty();
+    if let Some((_, task)) = input.split_once(PLANS).filter(|_| is_new) {
+        let task = task.split_whitespace().next().expect("a task");
+        let plan = json!({"task_id": task, "plan": "p", "summary": "s"});
+        return Reply::call("c-plan", submit_plan::NAME, plan);
+    }
+    if let Some((_, id)) = input
+        .split_once("Question ")
+        .filter(|_| is_new && input.contains("of kind plan"))
+    {
+        let said = json!({"question_id": &id[..36], "verdict": "approved"});
+        return Reply::call("c-answer", "answer_question", said);
+    }
+    let said = input.split_once(CALLS).filter(|_| is_new);
     let Some((_, said)) = said else {
         return Reply::text("done");
     };
@@ -62,7 +80,9 @@ pub(crate) fn script(seen: &Seen) -> Reply {
         IdOf::Agent => "tester".to_owned(),
         IdOf::Question => uuid::Uuid::nil().to_string(),
     };
-    let calls = in_order().into_iter().enumerate().map(|(place, tool)| {
+    // A plan would keep the task: it has a step of its own.
+    let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
+    let calls = tools.enumerate().map(|(place, tool)| {
         let said = arguments(&tool, |_| false, id, status);
         (format!("c-{place}"), tool.name.to_owned(), said)
     });
@@ -92,6 +112,7 @@ impl Walk<'_> {
         self.edited().await;
         self.paused().await;
         self.without_provider().await;
+        self.planned().await;
         self.approved().await;
         self.reviewed().await;
         self.timed().await;
@@ -469,6 +490,42 @@ impl Walk<'_> {
             self.house.world.database.texts(open).await.pop()
         })
         .await
+    }
+
+    /// A plan keeps what a service sends until another plan takes its place and an agent approves it. A question is answered by a
+    /// message, another one is withdrawn.
+    async fn planned(&self) {
+        let account = &self.tenant.account;
+        let agent = "select id::text from agent where account_id = 'alder' and slug = 'tester' and removed_at is null";
+        let tester = self.house.world.database.texts(agent).await.remove(0);
+        let task = json!({"id": "PLAN-1", "title": "t", "assignees": ["coder"]});
+        self.api("POST", "/tasks", &task).await;
+        let gate = |audience: &str| json!({"plan_gate": {"mode": "required", "audience": [audience]}});
+        self.api("PATCH", "/tasks/PLAN-1", &gate("role:admin")).await;
+        self.delivered("PLAN-1", "plans-1", "please plan PLAN-1").await;
+        self.trials.next_step();
+        let waits = json!({"id": "waits-for-plan", "agent": "coder", "body": "b"});
+        self.house.publish(account, "PLAN-1", waits).await;
+        eventually("the plan keeps it", || async {
+            let kept = "select count(*) from session where account_id = 'alder' and gate = 'approval'";
+            (self.house.world.database.count(kept).await == 1).then_some(())
+        })
+        .await;
+        self.api("PATCH", "/tasks/PLAN-1", &gate(&format!("agent:{tester}")))
+            .await;
+        self.delivered("PLAN-1", "plans-2", "please plan PLAN-1").await;
+        self.house.until(account, "waits-for-plan", "delivered").await;
+        self.delivered("PLAN-1", "asks", "please call PLAN-1 review").await;
+        self.delivered("PLAN-1", "asks-again", "please call PLAN-1 review")
+            .await;
+        let open = "select id::text from question
+                    where account_id = 'alder' and task_id = 'plan-1' and state = 'open' and kind = 'question' order by id";
+        let open = self.house.world.database.texts(open).await;
+        let said = json!({"body": "b", "answers": open[0]});
+        self.api("POST", "/tasks/PLAN-1/messages", &said).await;
+        self.api("POST", &format!("/questions/{}/withdraw", open[1]), &json!({}))
+            .await;
+        self.delivered("PLAN-1", "plans-3", "please plan PLAN-1").await;
     }
 
     /// A call waits until it is approved, and is remembered; another one goes with its turn; a third runs. Then the rule changes.

@@ -12,7 +12,7 @@ pub struct AwaitedPlan {
     account_id: AccountId,
     session_id: SessionId,
     pub plan: QuestionId,
-    /// The first item that may start: an answer, one from a person, one on another task.
+    /// The first item that may start: an answer, one from a person, one that asks its agent an open question, one on another task.
     pub position: Option<i64>,
 }
 
@@ -39,6 +39,12 @@ pub const PLANS_AWAITED: &str = "
         where n.sender_kind = 'user'
            or n.kind = 'answer' and (
                 select count(*) from question a where a.account_id = n.account_id and a.notification_id = n.id) > 0
+           or n.kind in ('question', 'review') and (
+                select count(*) from (
+                    select a.audience from question a
+                    where a.account_id = n.account_id and a.task_id = n.task_id and a.state = 'open'
+                    order by a.account_id, a.task_id offset 0) a
+                where 'agent:' || n.agent_id = any (a.audience)) > 0
            or (n.task_id is distinct from w.task_id and (
                 select count(*) from (
                     select from question o

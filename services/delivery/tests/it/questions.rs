@@ -232,6 +232,28 @@ async fn the_first_item_that_may_go_goes_while_a_plan_awaits_approval() {
 }
 
 #[tokio::test]
+async fn an_agent_that_is_asked_about_a_plan_may_start() {
+    let mut scene = Scene::with(|_| Reply::text("ok")).await;
+    scene.world.set("delivery.sweep_interval_ms", 50);
+    scene.world.set("delivery.hold_look_ms", 50);
+    scene.awaits_approval().await;
+    // Of the type, while the agent is not asked.
+    scene.item("s-1", "test", "followup", "service").await;
+    scene.item("asked", "question", "followup", "agent").await;
+    let running = scene.run().await;
+    scene.session_is("backoff approval 2 false").await;
+    scene
+        .execute("update question set audience = array['agent:' || (select id from agent)]")
+        .await;
+    scene.until("asked", "delivered").await;
+    scene.session_is("backoff approval 1 false").await;
+    assert_eq!(scene.turns_of_items().await, ["asked"]);
+    let offered = "select ('answer_question' = any (tools))::text from turn";
+    assert_eq!(scene.world.database.texts(offered).await, ["true"]);
+    running.stop().await;
+}
+
+#[tokio::test]
 async fn opening_one_gate_passes_no_other() {
     let (scene, gate) = gated().await;
     let running = scene.run().await;
