@@ -39,7 +39,7 @@ pub struct ToolPolicy {
     pub tool: String,
     pub visible: Option<bool>,
     pub verdict: Option<PolicyVerdict>,
-    /// Who is asked. None: whoever is asked by default.
+    /// Who is asked. None: the account's members.
     pub audience: Option<Vec<String>>,
     /// It holds for a tool with this schema only.
     pub schema_hash: Option<Vec<u8>>,

@@ -124,7 +124,7 @@ fn with_shown<'a>(template: &str, with_all: &'a str, facts: &InstructionFacts<'_
     }
 }
 
-/// Inserts each section's items at the placeholder of their list, without those of hidden tools.
+/// Inserts each section's items at the mark of their list, without those of hidden tools.
 fn with_tools(template: &str, hidden: &[&str]) -> String {
     let mut tools = tools::all();
     tools.retain(|tool| !hidden.contains(&tool.name));

@@ -76,6 +76,14 @@ impl Scene {
         .await;
     }
 
+    /// Waits until the breaker has opened so often in a row: once by failures, then by failed probes.
+    async fn opened_again(&self, times: usize) {
+        eventually("probes fail", || async {
+            (self.row("opens").await.parse::<usize>().unwrap() >= times).then_some(())
+        })
+        .await;
+    }
+
     async fn all_delivered(&self) {
         let sql = "select count(*) from notification where state <> 'delivered'";
         eventually("all is delivered", || async {
@@ -125,7 +133,7 @@ async fn an_overload_parks_and_keeps_the_model() {
     scene.sessions(&scene.account, 30).await;
     let replicas = [scene.run().await, scene.run().await];
     scene.breaker_is("open").await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    scene.opened_again(4).await;
     // Five open it, one more may be in flight at the other replica, and probes follow after 0.4, 1.2 and 2.8 seconds.
     let calls = scene.provider.seen().len();
     assert!((6..10).contains(&calls), "{calls}");
@@ -201,7 +209,7 @@ async fn a_thousand_sessions_make_one_call_a_probe() {
     scene.sessions(&scene.account, 1_000).await;
     let replicas = [scene.run().await, scene.run().await];
     scene.breaker_is("open").await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    scene.opened_again(4).await;
     let probes: usize = scene.row("opens").await.parse().unwrap();
     let calls = scene.provider.seen().len();
     // Those that were in flight when it opened, and one each time that it opened again.

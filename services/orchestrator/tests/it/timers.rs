@@ -143,7 +143,9 @@ async fn a_timer_and_the_end_of_its_task_have_one_winner() {
         world.timers(session, 3, "now() - interval '1 second'").await;
         let path = tenant.path(&format!("/tasks/{task}"));
         let close = async {
-            tokio::time::sleep(std::time::Duration::from_millis(n)).await;
+            for _ in 0..n * 50 {
+                tokio::task::yield_now().await;
+            }
             world.patch(&tenant.member, &path, json!({"status": "done"})).await
         };
         let (_, closed) = tokio::join!(world.fire(), close);

@@ -5,7 +5,7 @@
 //! An agent with one session for all of its tasks keeps it; the items of this task leave it.
 //!
 //! Lock order: the caller holds the task, then the sessions of both agents are locked by id, then items. A claim and an arriving
-//! item take the same session's lock: whoever is second finds the session closed.
+//! item take the same session's lock: the second transaction finds the session closed.
 
 use std::{
     collections::{BTreeMap, HashSet},

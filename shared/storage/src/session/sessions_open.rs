@@ -20,7 +20,7 @@ struct NewestRow {
 pub struct Newest {
     /// None: it never had one.
     pub generation: Option<Generation>,
-    /// Its task's end closed it; or it never had one, and its task has ended.
+    /// Its task's end closed it, or its task has ended.
     pub ended: bool,
 }
 
@@ -29,8 +29,8 @@ pub struct Newest {
 /// Relies on session_generation, and orders by its columns, null columns included; and on primary keys.
 pub const SESSIONS_NEWEST_OF_TASKS: &str = "
     select w.n, s.generation,
-           coalesce(case when s.generation is null then t.status in ('done', 'cancelled', 'archived')
-                         else s.close_reason in ('task_done', 'task_cancelled', 'task_archived') end, false) as ended
+           coalesce(s.close_reason in ('task_done', 'task_cancelled', 'task_archived'), false)
+               or coalesce(t.status in ('done', 'cancelled', 'archived'), false) as ended
     from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
     left join lateral (
         select s.generation, s.close_reason from session s
