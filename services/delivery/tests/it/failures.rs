@@ -61,7 +61,7 @@ async fn broken_answers_are_retried() {
 /// A person is told of the task once, however much of it fails. A recovery's own item begins no other recovery.
 #[tokio::test]
 async fn a_person_is_told_once_of_what_failed_for_good() {
-    let mut scene = Scene::with(|_| Reply::Status(400, "{}".to_owned(), vec![])).await;
+    let scene = Scene::with(|_| Reply::Status(400, "{}".to_owned(), vec![])).await;
     let client = scene.world.client().await;
     let mut told = client
         .subscribe("signalbox.event.acme.PROJ-7.task.needs_person")

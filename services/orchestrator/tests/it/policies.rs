@@ -182,7 +182,7 @@ async fn an_account_has_a_limited_number_of_policies() {
     let more = POLICIES_MAX - 3;
     rows("tool_policy")
         .set("tool", "'tool_' || n")
-        .from(&format!("generate_series(1, {more}) n"))
+        .from(format!("generate_series(1, {more}) n"))
         .insert(&world.test.owner)
         .await;
     let made = world.policy(&tenant, "account", "acme", "one_more").await;

@@ -99,7 +99,7 @@ impl World {
             call,
         };
         let mut headers = Headers::default();
-        headers.set(header::MESSAGE_ID, &format!("{}:{copy}", approved.message_id()));
+        headers.set(header::MESSAGE_ID, format!("{}:{copy}", approved.message_id()));
         self.publish(Outgoing {
             subject: approved.subject(&Root::default()),
             headers,
@@ -209,7 +209,7 @@ async fn what_is_not_approved_is_denied_with_the_text() {
             None => {
                 world
                     .answered(&coder, question, Verdict::Denied, "Not on a Friday.")
-                    .await
+                    .await;
             }
         }
         world.wake(&coder, call.tool_call_id(), 1).await;

@@ -1,5 +1,6 @@
 //! The tool-gateway with a real Postgres and a real broker. Requests come over the bus and over HTTP, as delivery and
 //! agents send them. Effects are read from the database and from the bus.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod asking;
 mod capability;
