@@ -70,6 +70,7 @@ pub struct Metrics {
     breaker: Gauge<u64>,
     queue_age: Gauge<f64>,
     queue_sessions: Gauge<u64>,
+    sessions_parked: Gauge<u64>,
 }
 
 impl Default for Metrics {
@@ -122,6 +123,10 @@ impl Default for Metrics {
                 "signalbox.queue.sessions",
                 "Sessions with queued notifications, over all accounts and replicas",
             ),
+            sessions_parked: gauge(
+                "signalbox.queue.parked",
+                "Sessions with queued notifications that a gate keeps from starting, by gate, over all accounts",
+            ),
         }
     }
 }
@@ -167,6 +172,11 @@ impl Metrics {
             .map_or(0.0, |oldest| (now - oldest).as_seconds_f64().max(0.0));
         self.queue_age.record(age, &[]);
         self.queue_sessions.record(waiting.sessions as u64, &[]);
+        for gate in Gate::ALL {
+            let parked = waiting.parked.get(gate).copied().unwrap_or_default();
+            let label = KeyValue::new("gate", gate.as_str());
+            self.sessions_parked.record(parked as u64, &[label]);
+        }
     }
 
     pub fn stale(&self) {

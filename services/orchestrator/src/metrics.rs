@@ -1,6 +1,19 @@
-//! Counters of this service. The runtime measures requests.
+//! Counters of this service, and gauges of what waits for people and for time. The runtime measures requests.
 
+use std::time::Duration;
+
+use domain::error_chain;
 use opentelemetry::{KeyValue, global, metrics::Counter};
+use runtime::sweep::Ticks;
+use storage::{
+    Database,
+    directory::{question_waiting, timer_first},
+};
+use time::OffsetDateTime;
+use tokio_util::sync::CancellationToken;
+
+/// Questions that are counted.
+const QUESTIONS_MAX: i32 = 10_000;
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -67,5 +80,34 @@ impl Metrics {
 
     pub fn rolled_back(&self) {
         self.rolled_back.add(1, &[]);
+    }
+}
+
+/// Reads how many questions are open and how late the timers are; writes nothing.
+pub async fn waiting(database: Database, interval: Duration, stop: CancellationToken) {
+    let meter = global::meter("orchestrator");
+    let questions = meter
+        .u64_gauge("signalbox.questions.open")
+        .with_description("Open questions, approvals and reviews of all accounts, at most 10,000")
+        .build();
+    let late = meter
+        .f64_gauge("signalbox.timers.late")
+        .with_unit("s")
+        .with_description("How long ago the first timer was due that has not fired")
+        .build();
+    let mut ticks = Ticks::every(interval, stop);
+    while ticks.next().await {
+        let read = async {
+            let open = question_waiting(&database, QUESTIONS_MAX).await?;
+            Ok::<_, storage::StorageError>((open.questions, timer_first(&database).await?))
+        };
+        match read.await {
+            Ok((open, first)) => {
+                let by = first.map_or(0.0, |due| (OffsetDateTime::now_utc() - due).as_seconds_f64().max(0.0));
+                questions.record(open.unsigned_abs(), &[]);
+                late.record(by, &[]);
+            }
+            Err(error) => tracing::debug!(error = error_chain(&error), "could not read what waits"),
+        }
     }
 }

@@ -7,7 +7,7 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, recovery, routes::router,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, metrics, recovery, routes::router,
     settings::OrchestratorSettings, timers,
 };
 
@@ -39,6 +39,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     shutdown.spawn("holds", holds::sweep::sweep(app.clone(), shutdown.token()));
     shutdown.spawn("liveness", recovery::sweep::sweep(app.clone(), shutdown.token()));
     shutdown.spawn("timers", timers::sweep::sweep(app.clone(), shutdown.token()));
+    let interval = context.settings.telemetry.metrics_interval_ms.duration();
+    let waiting = metrics::waiting(context.database.clone(), interval, shutdown.token());
+    shutdown.spawn("what waits", waiting);
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
     Ok(context.serve(listen, router(app), context.health()).await?)
 }

@@ -278,9 +278,9 @@ impl Executor {
         if let [case] = &mut cases[..]
             && let Some(audience) = case.asks()
         {
-            match self.ask(&tx, case, audience).await? {
-                Ok(asking) => return self.asked(tx, case, asking).await,
-                Err(answer) => case.run = Err(answer),
+            match self.asks_too_much(&tx, case).await? {
+                None => return self.asked(tx, case, audience).await,
+                Some(answer) => case.run = Err(answer),
             }
         }
         let outcomes = match calls {

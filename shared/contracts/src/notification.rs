@@ -61,6 +61,29 @@ pub struct NotificationMessage {
     pub metadata: Map<String, Value>,
 }
 
+impl NotificationMessage {
+    /// Signalbox's own: for one conversation, of one type.
+    pub fn new(kind: &str, sender: Actor, title: String, body: String) -> NotificationMessage {
+        NotificationMessage {
+            id: None,
+            kind: Some(kind.to_owned()),
+            agent: None,
+            agents: Vec::new(),
+            title: Some(title),
+            body,
+            message_id: None,
+            sender: Some(sender),
+            queue_mode: None,
+            metadata: Map::new(),
+        }
+    }
+
+    pub fn with(mut self, name: &str, value: impl Into<Value>) -> NotificationMessage {
+        self.metadata.insert(name.to_owned(), value.into());
+        self
+    }
+}
+
 impl Message for NotificationMessage {
     const KIND: &'static str = "notification";
 }

@@ -187,6 +187,11 @@ text_id! {
     r"^[^\x00-\x1f\x7f-\xa0\xad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb]{1,128}$",
     |t| (1..=128).contains(&t.chars().count()) && t.chars().all(is_printable)
 }
+impl From<Uuid> for NotificationId {
+    fn from(id: Uuid) -> NotificationId {
+        NotificationId::parse(&id.to_string()).expect("a UUID is printable and short")
+    }
+}
 text_id! {
     /// A person, as the account's own system names them.
     UserId, User, r"^[a-z0-9][a-z0-9_.-]{0,127}$", |t| slug_like(t, 128, |b| b == b'_' || b == b'.') && lower(t)

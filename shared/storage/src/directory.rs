@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use domain::{AccountId, HoldId, RecoveryId, SessionId, TaskId};
+use domain::{AccountId, Gate, HoldId, QuestionId, QuestionKind, RecoveryId, SessionId, TaskId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -133,6 +133,18 @@ pub async fn question_waiting(database: &Database, limit: i32) -> Result<OpenQue
     row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
+#[derive(FromQueryResult)]
+struct First {
+    due_at: OffsetDateTime,
+}
+
+/// When the timer was, or is, due that is due first.
+pub async fn timer_first(database: &Database) -> Result<Option<OffsetDateTime>, StorageError> {
+    let sql = "select * from timer_first()";
+    let rows: Vec<First> = database.query_alone("find first timer", sql, []).await?;
+    Ok(rows.into_iter().next().map(|row| row.due_at))
+}
+
 /// A hold that a sweep has something to do for.
 #[derive(Debug, FromQueryResult)]
 pub struct HoldDue {
@@ -207,7 +219,7 @@ impl TasksRound {
 }
 
 /// A recovery that is not closed.
-#[derive(Debug, FromQueryResult)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct Unclosed {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
@@ -227,6 +239,31 @@ pub async fn recovery_unclosed(
     let values = [account.into(), recovery.into(), limit.into()];
     let sql = "select * from recovery_unclosed($1, $2, $3)";
     database.query_alone("find open recoveries", sql, values).await
+}
+
+/// A plan or a review that waits for its verdict.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct Undecided {
+    #[sea_orm(from_alias = "account_id")]
+    pub account: AccountId,
+    task_id: String,
+    pub kind: QuestionKind,
+    #[sea_orm(from_alias = "question_id")]
+    pub question: QuestionId,
+}
+
+/// A page of them, after one.
+pub async fn review_open(
+    database: &Database,
+    after: Option<&Undecided>,
+    limit: i32,
+) -> Result<Vec<Undecided>, StorageError> {
+    let (account, task, kind) = after.map_or(("", "", ""), |after| {
+        (after.account.as_str(), after.task_id.as_str(), after.kind.as_str())
+    });
+    let values = [account.into(), task.into(), kind.into(), limit.into()];
+    let sql = "select * from review_open($1, $2, $3, $4)";
+    database.query_alone("find open reviews", sql, values).await
 }
 
 #[derive(FromQueryResult)]
@@ -267,13 +304,16 @@ struct Head {
     session_id: Uuid,
     /// Now, if a person has stopped the queue.
     created_at: OffsetDateTime,
+    gate: Option<Gate>,
 }
 
 /// The backlog of the queues.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Waiting {
     /// Sessions with a non-empty queue.
     pub sessions: usize,
+    /// Those of them that a gate keeps.
+    pub parked: BTreeMap<Gate, usize>,
     /// The acceptance time of the oldest notification in a queue that may go on.
     pub oldest: Option<OffsetDateTime>,
 }
@@ -281,6 +321,9 @@ pub struct Waiting {
 impl Waiting {
     fn add(&mut self, head: &Head) {
         self.sessions += 1;
+        if let Some(gate) = head.gate {
+            *self.parked.entry(gate).or_default() += 1;
+        }
         self.oldest = Some(
             self.oldest
                 .map_or(head.created_at, |oldest| oldest.min(head.created_at)),
@@ -315,8 +358,14 @@ impl WaitingRound {
         if self.after.is_none() {
             self.last = std::mem::take(&mut self.so_far);
         }
+        let mut parked = self.last.parked.clone();
+        for (gate, sessions) in &self.so_far.parked {
+            let known = parked.entry(*gate).or_default();
+            *known = (*known).max(*sessions);
+        }
         Ok(Waiting {
             sessions: self.last.sessions.max(self.so_far.sessions),
+            parked,
             oldest: [self.last.oldest, self.so_far.oldest].into_iter().flatten().min(),
         })
     }

@@ -5,11 +5,23 @@ use contracts::{
     Timestamp,
     event::{Event, RecoveryChanged, TaskRecovery},
 };
-use domain::{AccountId, AgentId, NotificationId, RecoveryCause, RecoveryId, RecoveryState, TaskId};
+use domain::{AccountId, AgentId, Gate, NotificationId, RecoveryCause, RecoveryId, RecoveryState, SessionId, TaskId};
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
 
-use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id};
+use crate::{
+    Setting, StorageError, Tx,
+    outbox::Owned,
+    session::{
+        SessionName,
+        sessions_lock::{SESSIONS_LOCK, sessions_lock},
+        sessions_park::sessions_open,
+    },
+    setting::fresh_id,
+};
+
+/// Sessions of an agent on a task: more than there can be.
+const SESSIONS_OPENED_MAX: i64 = 10;
 
 /// A task that does not move on.
 #[derive(Clone, Copy, Debug)]
@@ -45,21 +57,27 @@ macro_rules! sessions_on {
 }
 
 /// SQL of the facts that would have to change for a task `k` to have moved on, as a hash. Texts are not among them. A turn that a
-/// recovery began is none, and neither is one that failed. Relies on turn_number and question_of_task.
+/// recovery began is none, and neither is one that failed. An agent that goes round is moved on by no other agent's turn. Relies on
+/// turn_number and question_of_task.
 macro_rules! fingerprint {
-    () => {
+    ($agent:literal, $cause:literal) => {
         concat!(
             "sha256(convert_to(concat_ws('|', k.status,
                 (select string_agg(a.agent_id::text, ',' order by a.agent_id) from task_assignee a
                  where a.account_id = k.account_id and a.task_id = k.id),
-                (select string_agg(t.id::text, ',' order by o.agent_id) from ",
+                (select string_agg(t.id::text, ',' order by e.agent_id) from ",
             $crate::sessions_on!(),
-            " o cross join lateral (
+            " e cross join lateral (
                     select t.id from (
-                        select * from turn t where t.account_id = o.account_id and t.session_id = o.id
+                        select * from turn t where t.account_id = e.account_id and t.session_id = e.id
                         order by t.account_id, t.session_id, t.number desc limit 20) t
                     where t.state = 'finished' and t.task_id = k.id and coalesce(t.wake_key, '') not like 'recovery %'
-                    order by t.number desc limit 1) t),
+                    order by t.number desc limit 1) t
+                 where ",
+            $cause,
+            " <> 'no_progress' or e.agent_id = ",
+            $agent,
+            "),
                 (select string_agg(q.id::text, ',' order by q.id) from (
                     select q.id from question q where q.account_id = k.account_id and q.task_id = k.id and q.state = 'open'
                     order by q.account_id, q.task_id limit 200) q)), 'UTF8'))"
@@ -72,7 +90,7 @@ macro_rules! fingerprint {
 pub const RECOVERY_NOTE: &str = concat!(
     "insert into recovery as r (account_id, id, task_id, agent_id, cause, fingerprint, state, detail, notification_id, since)
      select k.account_id, $3::uuid, k.id, $4, $5, ",
-    fingerprint!(),
+    fingerprint!("$4", "$5"),
     ", $6, $7, case when $6 = 'open' then $3::uuid::text end, $8
      from (select $1::text as account_id, $2::text as id offset 0) w
      join task k on k.account_id = any (array[w.account_id]) and k.id = w.id and k.status not in ('done', 'cancelled', 'archived')
@@ -199,7 +217,7 @@ pub const RECOVERIES_OF_TASK: &str = closed!(
 pub const RECOVERIES_SUPERSEDED: &str = concat!(
     "update recovery r set state = 'closed', reason = $3, ended_at = now()
      from (select o.account_id, o.id, k.display_id, k.status, ",
-    fingerprint!(),
+    fingerprint!("o.agent_id", "o.cause"),
     " as fingerprint
            from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) order by f.id offset 0) f
            cross join lateral (select * from recovery r where r.account_id = f.account_id and r.id = f.id offset 0 for update skip locked) o
@@ -210,19 +228,29 @@ pub const RECOVERIES_SUPERSEDED: &str = concat!(
          false as is_new"
 );
 
-async fn close(
+async fn rows_close(
     tx: &Tx,
     account: &AccountId,
     (sql, of): (&'static str, Value),
     reason: &str,
     setting: &Setting<'_>,
-) -> Result<Vec<Owned>, StorageError> {
+) -> Result<(Vec<RecoveryRow>, Vec<Owned>), StorageError> {
     let values = [account.into(), of, reason.into()];
     let closed: Vec<RecoveryRow> = tx.rows("close recoveries", sql, values).await?;
-    Ok(closed
-        .iter()
-        .map(|row| row.changed(account, &row.task_id, setting))
-        .collect())
+    let messages = closed.iter().map(|row| row.changed(account, &row.task_id, setting));
+    let messages = messages.collect();
+    Ok((closed, messages))
+}
+
+async fn close(
+    tx: &Tx,
+    account: &AccountId,
+    of: (&'static str, Value),
+    reason: &str,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let (_, messages) = rows_close(tx, account, of, reason, setting).await?;
+    Ok(messages)
 }
 
 /// A person has seen to it. Gives whether it was not closed before.
@@ -247,19 +275,43 @@ pub async fn recoveries_close(
     close(tx, account, (RECOVERIES_OF_TASK, task.key().into()), reason, setting).await
 }
 
-/// Closes those of these whose facts have changed since.
+/// The sessions that these keep from going round. Relies on index session_gated.
+pub const PARKED_BY_RECOVERIES: &str = "
+    select s.account_id, s.id from unnest($2::uuid[]) as r (id)
+    cross join lateral (
+        select s.account_id, s.id from session s where s.account_id = $1 and s.gate_ref = r.id
+        order by s.gate_ref, s.account_id, s.id limit 10) s";
+
+#[derive(FromQueryResult)]
+struct ParkedRow {
+    account_id: AccountId,
+    id: SessionId,
+}
+
+/// Closes those of these whose facts have changed since, and opens the queues that they kept.
 pub async fn recoveries_supersede(
     tx: &Tx,
     account: &AccountId,
     recoveries: Vec<RecoveryId>,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    close(
+    let values = || [Value::from(account), recoveries.clone().into()];
+    let parked: Vec<ParkedRow> = tx.rows("find parked sessions", PARKED_BY_RECOVERIES, values()).await?;
+    let parked: Vec<SessionName> = parked.into_iter().map(|row| (row.account_id, row.id)).collect();
+    // As who parks a session locks: the session, then its recovery.
+    sessions_lock(tx, SESSIONS_LOCK, &parked).await?;
+    let (closed, mut messages) = rows_close(
         tx,
         account,
-        (RECOVERIES_SUPERSEDED, recoveries.into()),
+        (RECOVERIES_SUPERSEDED, recoveries.clone().into()),
         "superseded",
         setting,
     )
-    .await
+    .await?;
+    for row in closed.iter().filter(|row| row.cause == RecoveryCause::NoProgress) {
+        let gate = (Gate::NoProgress, row.id.uuid());
+        let (_, told) = sessions_open(tx, account, gate, SESSIONS_OPENED_MAX, setting).await?;
+        messages.extend(told);
+    }
+    Ok(messages)
 }

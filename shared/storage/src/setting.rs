@@ -4,10 +4,11 @@ use contracts::{
     Outgoing, Root, Timestamp,
     event::{Event, EventMessage},
     message::Addressed,
+    notification::{NotificationMessage, message_id},
     outgoing::Origin,
     subject::NO_ACCOUNT,
 };
-use domain::{AccountId, TaskId};
+use domain::{AccountId, AgentId, NotificationId, TaskId};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -36,6 +37,35 @@ impl Setting<'_> {
     pub fn event_of_all(&self, id: &str, event: Event) -> Owned {
         let message = self.event_message(None, None, event);
         self.message(&format!("{}:{NO_ACCOUNT}:{id}", message.event.kind()), &message)
+    }
+
+    /// A notification that tells an agent, with an id that follows from its cause; the resolver queues it. It counts as a wake-up of an
+    /// agent by an agent, so that agents who wake each other in a circle end.
+    pub fn agent_told(
+        &self,
+        (account, task): (&AccountId, Option<&TaskId>),
+        (agent, id): (AgentId, &NotificationId),
+        message: NotificationMessage,
+    ) -> Owned {
+        let message = NotificationMessage {
+            id: Some(id.clone()),
+            agent: Some(agent.to_string()),
+            ..message
+        };
+        let origin = Origin {
+            hops: self.origin.hops.saturating_add(1),
+            ..self.origin.clone()
+        };
+        let outgoing = Outgoing::new(
+            self.root.subject::<NotificationMessage>(account, task),
+            &message_id(account, id),
+            self.source,
+            (Some(account), task),
+            &origin,
+            Timestamp::from(self.now),
+            &message,
+        );
+        (Some(account.clone()), outgoing)
     }
 
     fn event_message(&self, account: Option<&AccountId>, task: Option<&TaskId>, event: Event) -> EventMessage {

@@ -141,13 +141,6 @@ impl Walk<'_> {
         self.trials.next_step();
         self.house.notify(&self.tenant.account, task, "coder", id, body).await;
         self.house.until(&self.tenant.account, id, "delivered").await;
-        // A plan would hold back what services send.
-        let plans = "select id::text from question where account_id = 'alder' and state = 'open' and kind = 'plan' and session_id in (
-                select id from session where account_id = 'alder' and closed_at is null)";
-        for plan in self.house.world.database.texts(plans).await {
-            self.api("POST", &format!("/questions/{plan}/withdraw"), &json!({}))
-                .await;
-        }
     }
 
     async fn api(&self, method: &'static str, path: &str, body: &Value) -> Value {
@@ -716,8 +709,8 @@ impl Walk<'_> {
     /// A task goes to another agent, with a turn in progress and with what waits, and with a plan that awaits approval.
     async fn handed_over(&self) {
         let account = &self.tenant.account;
-        self.house.notify(account, "T-9", "coder", "is-given", HOLDS).await;
-        self.house.until(account, "is-given", "running").await;
+        self.house.notify(account, "T-9", "coder", "is-handed", HOLDS).await;
+        self.house.until(account, "is-handed", "running").await;
         for id in ["goes-with-it", "goes-too"] {
             self.house.notify(account, "T-9", "coder", id, "b").await;
             self.house.until(account, id, "queued").await;
@@ -772,8 +765,41 @@ impl Walk<'_> {
         }
     }
 
+    /// An agent has gone round, and is parked; a review whose agent gives no verdict.
+    async fn goes_round(&self) {
+        let account = &self.tenant.account;
+        self.api("POST", "/tasks", &json!({"id": "LOOP-1", "title": "t"})).await;
+        self.delivered("LOOP-1", "begins", "b").await;
+        let round =
+            "update session set streak = 100, streak_since = now() where account_id = 'alder' and task_id = 'loop-1'";
+        let owner = &self.house.world.database.owner;
+        sqlx::query(round).execute(owner).await.expect("a hundred turns");
+        self.trials.next_step();
+        let agent = json!({"kind": "agent", "id": "a-1", "name": "An agent"});
+        let again = json!({"id": "again", "agent": "coder", "body": "b", "sender": agent});
+        self.house.publish(account, "LOOP-1", again).await;
+        eventually("it is parked", || async {
+            let parked = "select id::text from session where account_id = 'alder' and gate = 'no_progress'";
+            (!self.house.world.database.texts(parked).await.is_empty()).then_some(())
+        })
+        .await;
+        self.api("PATCH", "/tasks/LOOP-1", &json!({"status": "in_progress"}))
+            .await;
+        self.api("POST", "/tasks", &json!({"id": "REV-2", "title": "t"})).await;
+        let stages = json!({"stages": [{"name": "one", "audience": ["agent:coder"]}]});
+        self.api("PUT", "/tasks/REV-2/stages", &stages).await;
+        self.api("PATCH", "/tasks/REV-2", &json!({"status": "done"})).await;
+        eventually("its reviewer had a turn", || async {
+            let had =
+                "select id from notification where account_id = 'alder' and task_id = 'rev-2' and state = 'delivered'";
+            (!self.house.world.database.texts(had).await.is_empty()).then_some(())
+        })
+        .await;
+    }
+
     /// A task that nothing moves on for an hour: its agent is told. What failed before has other facts by now.
     async fn stranded(&mut self) {
+        self.goes_round().await;
         let account = &self.tenant.account;
         self.api("PATCH", "", &json!({"liveness": "recover"})).await;
         let task = json!({"id": "LEFT-1", "title": "t", "assignees": ["coder"]});
@@ -793,6 +819,12 @@ impl Walk<'_> {
         })
         .await;
         self.house.until(account, &item, "delivered").await;
+        self.house.until(account, "again", "delivered").await;
+        eventually("the reviewer is asked once more", || async {
+            let asked = "select id::text from recovery where account_id = 'alder' and cause = 'review_undecided'";
+            (!self.house.world.database.texts(asked).await.is_empty()).then_some(())
+        })
+        .await;
     }
 
     async fn agent_goes(&self) {

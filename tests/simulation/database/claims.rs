@@ -88,6 +88,7 @@ impl Database {
             stop_then: row.stop.as_ref().map(|stop| stop.then),
             stopped_turn: row.stopped_turn,
             gate: row.gate,
+            gate_ref: None,
             queue_tail: row.queue_tail,
             queue_edits: 0,
             streak: Streak::default(),

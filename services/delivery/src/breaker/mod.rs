@@ -152,7 +152,7 @@ impl Breakers {
         names.into_iter().collect()
     }
 
-    fn setting(&self) -> Setting<'_> {
+    pub(crate) fn setting(&self) -> Setting<'_> {
         Setting {
             root: &self.root,
             source: SOURCE,

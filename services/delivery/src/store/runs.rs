@@ -1,5 +1,7 @@
 //! Reads the items behind the heads of queues, for runs; the items that may be given to turns in progress; and what the agent of a stopped turn's successor is told.
 
+use std::collections::HashSet;
+
 use domain::{AccountId, Actor, NotificationId, QueueMode, SessionId, TaskId, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, statement::column};
@@ -78,6 +80,34 @@ pub async fn queue_behind(
         items_max.into(),
     ];
     tx.rows("read runs of queues", QUEUE_BEHIND, values).await
+}
+
+/// Relies on index notification_queue, whose order is requested.
+pub const PERSONS_WAIT: &str = "
+    select w.account_id, w.id as session_id from unnest($1::text[], $2::uuid[]) as w (account_id, id)
+    cross join lateral (
+        select from (select n.sender_kind from notification n
+                     where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued'
+                     order by n.account_id, n.session_id, n.position offset 0) n
+        where n.sender_kind = 'user' limit 1) n";
+
+#[derive(FromQueryResult)]
+struct Awaited {
+    account_id: AccountId,
+    session_id: SessionId,
+}
+
+/// Those of these sessions in which an item from a person waits. The caller holds their locks.
+pub async fn persons_wait(tx: &Tx, sessions: &[SessionName]) -> Result<HashSet<SessionName>, StorageError> {
+    if sessions.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let values = [
+        column(sessions, |(account, _)| account.clone()),
+        column(sessions, |(_, session)| *session),
+    ];
+    let rows: Vec<Awaited> = tx.rows("find items from persons", PERSONS_WAIT, values).await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
 }
 
 /// An item that may be given to its session's turn in progress.

@@ -1,14 +1,14 @@
 //! Fails notifications that have waited too long, with a dead letter each, which can be redriven. It goes round over the sessions
 //! with a queue, a page a look, and judges a session under its lock.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use contracts::{
     Outgoing, Root,
     event::{Event, NotificationEnded, SessionGated},
     outgoing::Origin,
 };
-use domain::{AccountId, Gate, SessionId};
+use domain::{AccountId, AgentId, Gate, RecoveryCause, RecoveryState, SessionId, TaskId};
 use runtime::{
     Outbox,
     sweep::{Parts, Sweep, Ticks},
@@ -18,6 +18,7 @@ use storage::{
     dead_letter::{Given, dead_letter_insert},
     directory::OverdueRound,
     outbox::{Owned, outbox_insert},
+    recovery::{Stuck, recovery_note},
     session::{
         items_expire::{ExpiredItem, items_expire},
         sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock},
@@ -108,6 +109,7 @@ impl Overdue {
                 %account, session_id = %session.id, notification_id = %item.id, reason = item.reason, "notification expired"
             );
         }
+        messages.extend(self.noted(tx, account, &expired.items, now).await?);
         let gate = session.gate.filter(|gate| expired.is_empty && gate.is_announced());
         messages.extend(gate.map(|gate| self.released((account, &session), gate, &expired.items, now)));
         if !expired.items.is_empty() && !expired.is_empty {
@@ -154,6 +156,37 @@ impl Overdue {
         let event = Event::NotificationFailed(failed);
         let event = setting.event(account, item.task.as_ref(), &letter.to_string(), event);
         Ok([message, event])
+    }
+
+    /// A person has to see to the tasks of expired items.
+    async fn noted(
+        &self,
+        tx: &Tx,
+        account: &AccountId,
+        items: &[ExpiredItem],
+        now: OffsetDateTime,
+    ) -> Result<Vec<Owned>, StorageError> {
+        let mut of: BTreeMap<(&TaskId, Option<AgentId>), Vec<String>> = BTreeMap::new();
+        for item in items {
+            if let Some(task) = &item.task {
+                of.entry((task, item.agent_id)).or_default().push(item.id.to_string());
+            }
+        }
+        let mut messages = Vec::new();
+        for ((task, agent), items) in of {
+            let stuck = Stuck {
+                account,
+                task,
+                agent,
+                cause: RecoveryCause::Expired,
+                detail: RecoveryCause::Expired.told(),
+                since: now,
+                items: &items,
+            };
+            let (_, told) = recovery_note(tx, &stuck, RecoveryState::Person, &self.setting(now)).await?;
+            messages.extend(told);
+        }
+        Ok(messages)
     }
 
     /// Nothing waits behind the gate any more.

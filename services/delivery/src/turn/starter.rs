@@ -12,13 +12,14 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, Gate, ImpossibleStep, SessionEvent, StopKind, TaskId, TurnId, breaker::Admits, hold::Held,
-    progress::Wake, tool_policy::ToolPolicy,
+    AccountId, Gate, ImpossibleStep, RecoveryCause, RecoveryState, SessionEvent, StopKind, TaskId, TurnId,
+    breaker::Admits, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
 use storage::{
     Setting, StorageError, Tx,
     breaker::breaker_ref,
     outbox::Owned,
+    recovery::{Stuck, recovery_note},
     session::{
         sessions_lock::LockedSession,
         sessions_park::{Park, sessions_park},
@@ -46,7 +47,7 @@ use crate::{
         context::{QueuedItem, overview_load, queue_next},
         holds::Holds,
         plans::{AwaitedPlan, plans_awaited},
-        runs::{Behind, StoppedTurn, queue_behind, stopped_load},
+        runs::{Behind, StoppedTurn, persons_wait, queue_behind, stopped_load},
         threads::Threads,
     },
 };
@@ -136,7 +137,7 @@ impl Told {
 }
 
 /// Types of notifications that ask their agent. Whether it is asked is read from rows when it answers.
-const ASKING_KINDS: [&str; 2] = ["question", "review"];
+const ASKING_KINDS: [&str; 3] = ["question", "review", "recovery"];
 
 impl Starter {
     /// Starts a turn in each of these sessions, which the caller has locked and admitted. Only one with a queued item
@@ -165,7 +166,7 @@ impl Starter {
             .await?;
         let start = self.not_held(start, holds, &mut starting);
         let start = self.approved(tx, start, holds, &mut starting).await?;
-        let start = self.progressing(start, &mut starting);
+        let start = self.progressing(tx, start, &mut starting).await?;
         let start = self.with_provider(start, &mut starting);
         let start = self.runs(tx, start, &mut starting).await?;
         let start = within_limits(tx, start).await?;
@@ -287,22 +288,59 @@ impl Starter {
         Ok(free)
     }
 
-    /// Sessions that went round without progress are to be parked, but for an item from a person.
-    fn progressing(
+    /// Sessions that went round without progress are to be parked, but for one in which an item from a person waits: the queue goes
+    /// on as far as that item. A person has to see to the task.
+    async fn progressing(
         &self,
-        mut start: Vec<(LockedSession, QueuedItem)>,
+        tx: &Tx,
+        start: Vec<(LockedSession, QueuedItem)>,
         starting: &mut Starting,
-    ) -> Vec<(LockedSession, QueuedItem)> {
+    ) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
         let (limits, now) = (self.config.progress_limits(), OffsetDateTime::now_utc());
-        start.retain(|(session, item)| {
+        let (round, mut free): (Vec<_>, Vec<_>) = start.into_iter().partition(|(session, item)| {
             let wake = Wake::new(&item.facts.kind, &item.facts.sender);
-            let is_kept = session.streak.keeps(&wake, now, &limits);
-            if is_kept {
-                starting.park(session, item, (Gate::NoProgress, None), None);
-            }
-            !is_kept
+            session.streak.keeps(&wake, now, &limits)
         });
-        start
+        let names: Vec<SessionName> = round.iter().map(|(session, _)| session.name()).collect();
+        let awaited = persons_wait(tx, &names).await?;
+        for (session, item) in round {
+            if awaited.contains(&session.name()) {
+                free.push((session, item));
+                continue;
+            }
+            let parked_by = match session.gate {
+                Some(Gate::NoProgress) => session.gate_ref,
+                _ => self.no_progress_note(tx, &session, &item, &mut starting.events).await?,
+            };
+            starting.park(&session, &item, (Gate::NoProgress, parked_by), None);
+        }
+        Ok(free)
+    }
+
+    /// Gives the recovery that opens the gate once the task's facts have changed.
+    async fn no_progress_note(
+        &self,
+        tx: &Tx,
+        session: &LockedSession,
+        item: &QueuedItem,
+        events: &mut Vec<Owned>,
+    ) -> Result<Option<Uuid>, StorageError> {
+        let Some(task) = &item.facts.task else {
+            return Ok(None);
+        };
+        let setting = self.breakers.setting();
+        let stuck = Stuck {
+            account: &session.account,
+            task: &task.id,
+            agent: session.agent_id,
+            cause: RecoveryCause::NoProgress,
+            detail: &format!("{} turns changed nothing", session.streak.turns),
+            since: session.streak.since.unwrap_or(setting.now),
+            items: &[],
+        };
+        let (noted, messages) = recovery_note(tx, &stuck, RecoveryState::Person, &setting).await?;
+        events.extend(messages);
+        Ok(noted.map(|row| row.id.uuid()))
     }
 
     /// Sessions whose provider is not in the settings, or whose breaker may not be tried, are to be parked.

@@ -47,6 +47,13 @@ async fn one_looping_agent_delays_no_other() {
     let never = "select coalesce(wake_at::text, 'never') from session where task_id = 'proj-7'";
     assert_eq!(scene.world.database.texts(never).await, ["never"]);
 
+    // A person has to see to the task, once.
+    let recovery = "select concat_ws(' ', r.cause, r.state, r.attempts, r.detail, s.gate_ref = r.id) from recovery r, session s where s.task_id = r.task_id";
+    assert_eq!(
+        scene.world.database.texts(recovery).await,
+        ["no_progress person 1 3 turns changed nothing t"]
+    );
+
     let fixture = scene.world.fixture();
     let other = fixture.agent(&scene.account, "other").await;
     let task = fixture.task(&scene.account, "O-1", &[]).await;
@@ -150,4 +157,19 @@ async fn a_tool_that_changes_something_is_progress() {
     Box::pin(check("task_status", "0")).await;
     Box::pin(check("task_history", "1 test agent someone")).await;
     Box::pin(check("task_message", "1 test agent someone")).await;
+}
+
+/// What a person sends waits behind others, and is reached.
+#[tokio::test]
+async fn an_item_from_a_person_is_reached_behind_others() {
+    let mut scene = Scene::with(|_| Reply::text("on it")).await;
+    scene.world.set("delivery.no_progress_turns_max", 2);
+    for n in 1..=4 {
+        scene.from(&format!("n-{n}"), ActorKind::Agent).await;
+    }
+    scene.from("n-5", ActorKind::User).await;
+    scene.from("n-6", ActorKind::Agent).await;
+    let running = scene.run().await;
+    scene.until("n-6", "delivered").await;
+    running.stop().await;
 }

@@ -48,6 +48,8 @@ async fn an_item_that_waited_too_long_fails_and_can_be_redriven() {
     let payload: Value = serde_json::from_str(payload).unwrap();
     assert_eq!((reason, &payload["id"]), ("expired", &json!("n-1")));
     assert!(scene.provider.seen().is_empty(), "nothing was started");
+    let recovery = "select concat_ws(' ', cause, state, attempts) from recovery";
+    assert_eq!(scene.world.database.texts(recovery).await, ["expired person 1"]);
 
     // The last one: the session rests.
     let older = "update notification set created_at = now() - interval '8 days' where id = 'n-3'";

@@ -1,7 +1,10 @@
 //! Every query on recoveries. `storage::recovery` changes them.
 
+use std::collections::HashSet;
+
 use api::recoveries::Recovery;
-use domain::{AccountId, RecoveryId};
+use domain::{AccountId, QuestionId, RecoveryId, TaskId};
+use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 
 use crate::paging::{Column, Listing, Order};
@@ -41,4 +44,50 @@ pub async fn recovery_find(
     recovery: RecoveryId,
 ) -> Result<Option<Recovery>, StorageError> {
     tx.one("find recovery", FIND, [account.into(), recovery.into()]).await
+}
+
+/// A review that waits for its verdict.
+#[derive(FromQueryResult)]
+pub struct ReviewRow {
+    pub id: QuestionId,
+    /// As its client spelled it.
+    pub task: TaskId,
+    pub title: String,
+    pub audience: Vec<String>,
+}
+
+/// Relies on the primary keys.
+pub const REVIEWS_READ: &str = "
+    select q.id, k.display_id as task, q.title, q.audience
+    from unnest($2::uuid[]) as f (id)
+    cross join lateral (select * from question q where q.account_id = $1 and q.id = f.id offset 0) q
+    cross join lateral (select k.display_id from task k where k.account_id = q.account_id and k.id = q.task_id offset 0) k
+    where q.state = 'open' order by q.task_id";
+
+/// Those of these reviews that are open.
+pub async fn reviews_read(
+    tx: &Tx,
+    account: &AccountId,
+    reviews: &[QuestionId],
+) -> Result<Vec<ReviewRow>, StorageError> {
+    let values = [account.into(), reviews.to_vec().into()];
+    tx.rows("read reviews", REVIEWS_READ, values).await
+}
+
+#[derive(FromQueryResult)]
+struct Delivered {
+    id: String,
+}
+
+/// Relies on the primary key.
+pub const ITEMS_DELIVERED: &str = "
+    select n.id from unnest($2::text[]) as f (id)
+    cross join lateral (select n.id, n.state from notification n where n.account_id = $1 and n.id = f.id offset 0) n
+    where n.state = 'delivered'";
+
+/// Those of these notifications that a finished turn has had.
+pub async fn items_delivered(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<HashSet<String>, StorageError> {
+    let values = [account.into(), ids.into()];
+    let rows: Vec<Delivered> = tx.rows("find delivered notifications", ITEMS_DELIVERED, values).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
 }

@@ -5,21 +5,22 @@ use std::collections::{BTreeMap, HashMap};
 
 use contracts::notification::NotificationMessage;
 use domain::{
-    AccountId, Actor, Conversation, NextCode, QueueLimits, RecoveryCause, RecoveryId, RecoveryState, TaskId,
-    TaskStatus, error_chain, next::task_next,
+    AccountId, Actor, AgentId, Audience, Conversation, NextCode, QuestionId, QuestionKind, QueueLimits, RecoveryCause,
+    RecoveryId, RecoveryState, TaskId, TaskStatus, error_chain, next::task_next,
 };
 use runtime::sweep::{Parts, Sweep, Ticks};
-use serde_json::{Map, json};
 use storage::{
     Accounts, Role, Setting, StorageError, Tx,
-    directory::{TasksRound, Unclosed, recovery_unclosed},
+    directory::{TasksRound, Unclosed, Undecided, recovery_unclosed, review_open},
     outbox::Owned,
+    question::asked_id,
     recovery::{Stuck, recoveries_supersede, recovery_note},
     session::item_enter::{Entered, NewEntry, item_enter},
 };
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
+use super::store::{self, ReviewRow};
 use crate::{
     app::{App, database_now},
     tasks::next::{Facts, tasks_now},
@@ -27,8 +28,11 @@ use crate::{
 
 /// Accounts of one query, and tasks of an account in a round: one account with very many delays no other.
 const PAGE: (i32, i32) = (50, 200);
-/// Recoveries of one query.
-const RECOVERIES_MAX: i32 = 500;
+/// Recoveries or reviews of one query.
+const ROWS_MAX: i32 = 500;
+/// The type of the items that a recovery sends.
+const RECOVERY: &str = "recovery";
+
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "liveness");
     let mut ticks = Ticks::every(app.settings.liveness_interval_ms.duration(), stop.clone());
@@ -43,19 +47,31 @@ pub async fn look_once(app: &App, round: &mut TasksRound, stop: &CancellationTok
     let mut parts = Parts::default();
     let mut after: Option<Unclosed> = None;
     while !stop.is_cancelled() {
-        let found = recovery_unclosed(&app.database, after.as_ref(), RECOVERIES_MAX).await?;
-        let mut of: BTreeMap<AccountId, Vec<RecoveryId>> = BTreeMap::new();
-        for unclosed in &found {
-            of.entry(unclosed.account.clone()).or_default().push(unclosed.recovery);
-        }
-        for (account, recoveries) in of {
+        let found = recovery_unclosed(&app.database, after.as_ref(), ROWS_MAX).await?;
+        after = last_of_whole(&found);
+        for (account, rows) in by_account(found, |row| row.account.clone()) {
+            let recoveries: Vec<RecoveryId> = rows.iter().map(|row| row.recovery).collect();
             let closed = in_account(app, &account, async |tx, setting| {
                 recoveries_supersede(tx, &account, recoveries.clone(), setting).await
             });
             parts.note(&account, closed.await);
         }
-        let is_whole = i32::try_from(found.len()).is_ok_and(|found| found >= RECOVERIES_MAX);
-        after = found.into_iter().last().filter(|_| is_whole);
+        if after.is_none() {
+            break;
+        }
+    }
+    let mut after: Option<Undecided> = None;
+    while !stop.is_cancelled() {
+        let mut found = review_open(&app.database, after.as_ref(), ROWS_MAX).await?;
+        after = last_of_whole(&found);
+        found.retain(|row| row.kind == QuestionKind::Review);
+        for (account, rows) in by_account(found, |row| row.account.clone()) {
+            let reviews: Vec<QuestionId> = rows.iter().map(|row| row.question).collect();
+            let noted = in_account(app, &account, async |tx, setting| {
+                undecided_note(tx, &account, &reviews, setting).await
+            });
+            parts.note(&account, noted.await);
+        }
         if after.is_none() {
             break;
         }
@@ -75,6 +91,20 @@ pub async fn look_once(app: &App, round: &mut TasksRound, stop: &CancellationTok
         after = Some(last);
     }
     parts.end()
+}
+
+/// Where the next page begins; none after the last.
+fn last_of_whole<R: Clone>(page: &[R]) -> Option<R> {
+    let is_whole = i32::try_from(page.len()).is_ok_and(|found| found >= ROWS_MAX);
+    page.last().filter(|_| is_whole).cloned()
+}
+
+fn by_account<R>(rows: Vec<R>, account: impl Fn(&R) -> AccountId) -> BTreeMap<AccountId, Vec<R>> {
+    let mut of: BTreeMap<AccountId, Vec<R>> = BTreeMap::new();
+    for row in rows {
+        of.entry(account(&row)).or_default().push(row);
+    }
+    of
 }
 
 /// Commits what the work writes in the account; gives the number of its messages.
@@ -154,6 +184,60 @@ async fn stranded_note(
     Ok(messages)
 }
 
+/// Notes the reviews whose agent had its turn and gave no verdict, and asks such an agent once more; then a person.
+async fn undecided_note(
+    tx: &Tx,
+    account: &AccountId,
+    reviews: &[QuestionId],
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let rows = store::reviews_read(tx, account, reviews).await?;
+    let asked: Vec<(&ReviewRow, AgentId)> = rows
+        .iter()
+        .flat_map(|row| row.audience.iter().map(move |asked| (row, asked)))
+        .filter_map(|(row, asked)| match asked.parse() {
+            Ok(Audience::Agent(agent)) => Some((row, agent)),
+            _ => None,
+        })
+        .collect();
+    if asked.is_empty() {
+        return Ok(Vec::new());
+    }
+    let item = |row: &ReviewRow, agent: AgentId| asked_id(row.id, agent).to_string();
+    let ids: Vec<String> = asked.iter().map(|(row, agent)| item(row, *agent)).collect();
+    let delivered = store::items_delivered(tx, account, ids).await?;
+    let mut messages = Vec::new();
+    for (row, agent) in asked {
+        if !delivered.contains(&item(row, agent)) {
+            continue;
+        }
+        let stuck = Stuck {
+            account,
+            task: &row.task,
+            agent: Some(agent),
+            cause: RecoveryCause::ReviewUndecided,
+            detail: RecoveryCause::ReviewUndecided.told(),
+            since: setting.now,
+            items: &[],
+        };
+        let (noted, told) = recovery_note(tx, &stuck, RecoveryState::Open, setting).await?;
+        messages.extend(told);
+        if let Some(id) = noted.filter(|row| row.is_new).and_then(|row| row.notification_id) {
+            let body = format!(
+                "You were asked for a verdict on question {}, and your turn ended without one. Give it now, by the tool \
+                 answer_question. A reply alone is no verdict. If you give none, a person is asked.",
+                row.id
+            );
+            let title = format!("Your verdict is missing: {}", row.title);
+            let message = NotificationMessage::new(RECOVERY, Actor::system(), title, body)
+                .with("reopen", false)
+                .with("question_id", row.id.to_string());
+            messages.push(setting.agent_told((account, Some(&row.task)), (agent, &id), message));
+        }
+    }
+    Ok(messages)
+}
+
 /// Whether nothing has moved the task on for so long. A recovery of it moves it on.
 fn is_stranded(facts: &Facts, now: OffsetDateTime, after: std::time::Duration) -> bool {
     let is_worked = match facts.now.status {
@@ -181,17 +265,6 @@ fn told_to_agent(facts: &Facts) -> NotificationMessage {
          If you wait for a time, set a timer. A reply alone changes nothing.",
         facts.task, facts.now.status
     );
-    let metadata = Map::from_iter([("reopen".to_owned(), json!(false))]);
-    NotificationMessage {
-        id: None,
-        kind: Some("recovery".to_owned()),
-        agent: None,
-        agents: Vec::new(),
-        title: Some(format!("{} does not move on", facts.task)),
-        body,
-        message_id: None,
-        sender: Some(Actor::system()),
-        queue_mode: None,
-        metadata,
-    }
+    let title = format!("{} does not move on", facts.task);
+    NotificationMessage::new(RECOVERY, Actor::system(), title, body).with("reopen", false)
 }

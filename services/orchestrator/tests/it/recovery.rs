@@ -1,9 +1,15 @@
 //! What moves tasks next, and what is done about those that nothing moves on.
 
+use domain::{RecoveryCause, RecoveryState};
 use orchestrator::{forget::forget_once, recovery::sweep::look_once};
 use serde_json::{Value, json};
-use storage::directory::TasksRound;
+use storage::{
+    Accounts,
+    directory::TasksRound,
+    recovery::{Stuck, recovery_note},
+};
 use testkit::rows;
+use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -337,4 +343,98 @@ async fn a_blocked_task_says_who_moves_it_on() {
         let said = refused.body["detail"].to_string();
         assert!(refused.status.is_client_error() && said.contains(words), "{refused:?}");
     }
+}
+
+/// A review of an agent whose turn ended without a verdict.
+#[tokio::test]
+async fn a_reviewer_without_a_verdict_gets_one_item_then_a_person() {
+    let (world, tenant, coder) = stranded("watch").await;
+    let lead = world.agent(&tenant, "lead").await;
+    let path = tenant.path("/tasks/PROJ-7/stages");
+    let stages = json!({"stages": [{"name": "lead", "audience": [format!("agent:{lead}")]}]});
+    let set = world.call(axum::http::Method::PUT, &path).token(&tenant.admin);
+    let set = set.json(&stages).send().await;
+    assert_eq!(set.status, 200, "{set:?}");
+    let done = json!({"status": "done"});
+    let caught = world.patch(&tenant.member, &tenant.path("/tasks/PROJ-7"), done).await;
+    assert_eq!(caught.body["status"], "review", "{caught:?}");
+    world.told().await;
+    let agent = lead.parse::<uuid::Uuid>().unwrap();
+    let question = world.test.texts("select id::text from question").await.remove(0);
+    let asked = uuid::Uuid::new_v5(&question.parse().unwrap(), agent.as_bytes());
+    let item = rows("notification")
+        .with("id", asked.to_string())
+        .with("kind", "review");
+    item.insert(&world.test.owner).await;
+    // The turn is not over.
+    assert_eq!(world.look().await, 0);
+    world.execute("update notification set state = 'delivered'").await;
+    assert_eq!(world.look().await, 2);
+    assert_eq!(world.test.texts(ROWS).await, ["review_undecided open 1"]);
+    assert_eq!(world.told().await, ["event.recovery.changed", "notification"]);
+    assert_eq!(world.look().await, 0);
+    world.item_ended().await;
+    assert_eq!(world.look().await, 2);
+    assert_eq!(world.test.texts(ROWS).await, ["review_undecided person 2"]);
+    assert_eq!(
+        world.told().await,
+        ["event.recovery.changed", "event.task.needs_person"]
+    );
+    assert_eq!(world.look().await, 0);
+    // A verdict is a newer fact.
+    world.execute("update question set state = 'answered'").await;
+    assert_eq!(world.look().await, 1);
+    assert_eq!(world.test.texts(ROWS).await, ["review_undecided closed 2 superseded"]);
+    let _ = coder;
+}
+
+/// A change by somebody else opens the queue of an agent that went round; another agent's turn does not.
+#[tokio::test]
+async fn a_change_of_its_task_opens_the_queue_of_an_agent_that_went_round() {
+    let (world, tenant, coder) = stranded("watch").await;
+    let (session, _) = seed::busy(&world, &tenant, "PROJ-7", &coder).await;
+    let turns_end = "update turn set finished_at = now(), state = 'finished'";
+    world.execute(turns_end).await;
+    let account = tenant.id.parse().unwrap();
+    let note = async || {
+        let tx = world.app.database.begin(&Accounts::one(&account)).await.unwrap();
+        let stuck = Stuck {
+            account: &account,
+            task: &"PROJ-7".parse().unwrap(),
+            agent: Some(coder.parse().unwrap()),
+            cause: RecoveryCause::NoProgress,
+            detail: "8 turns changed nothing",
+            since: OffsetDateTime::now_utc(),
+            items: &[],
+        };
+        let setting = world.app.setting(None, OffsetDateTime::now_utc());
+        let noted = recovery_note(&tx, &stuck, RecoveryState::Person, &setting)
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        noted.0.unwrap().id
+    };
+    let recovery = note().await;
+    world
+        .execute(&format!(
+            "update session set phase = 'backoff', active_turn_id = null, queued = 1, queue_tail = 1, streak = 8,
+                 gate = 'no_progress', gate_ref = '{recovery}', gated_since = now()"
+        ))
+        .await;
+    seed::queued(&world, &tenant, session, "n-1").await;
+    let gate = "select concat_ws(' ', gate, streak) from session where active_turn_id is null";
+    assert_eq!(world.look().await, 0);
+    let tester = world.agent(&tenant, "tester").await;
+    seed::busy(&world, &tenant, "PROJ-7", &tester).await;
+    world.execute(turns_end).await;
+    assert_eq!(world.look().await, 0);
+    assert_eq!(world.test.texts(gate).await, ["no_progress 8"]);
+    world.execute("update task set status = 'in_progress'").await;
+    world.told().await;
+    world.look().await;
+    assert_eq!(world.test.texts(gate).await, ["0"]);
+    assert_eq!(
+        world.told().await,
+        ["event.recovery.changed", "event.session.released", "session.resolved"]
+    );
 }

@@ -94,7 +94,7 @@ fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
     if !seen.outboxes.is_empty() {
         findings.extend(outboxes(&seen.outboxes));
     }
-    findings.extend(seen.queue.map(|waiting| queue(waiting, now)));
+    findings.extend(seen.queue.as_ref().map(|waiting| queue(waiting, now)));
     findings.extend(
         seen.breakers
             .as_ref()
@@ -126,13 +126,20 @@ fn outboxes(outboxes: &[(&'static str, Duration)]) -> Vec<Finding> {
 }
 
 /// A hint: a long turn may delay its own queue.
-fn queue(waiting: Waiting, now: OffsetDateTime) -> Finding {
+fn queue(waiting: &Waiting, now: OffsetDateTime) -> Finding {
     let Some(oldest) = waiting.oldest else {
         return Finding::ok(Check::Queue, "no item waits");
     };
     let age = since(oldest, now);
     let sessions = waiting.sessions;
-    let message = format!("{sessions} sessions have waiting items, the oldest for {}", shown(age));
+    let mut message = format!("{sessions} sessions have waiting items, the oldest for {}", shown(age));
+    if !waiting.parked.is_empty() {
+        let of = waiting
+            .parked
+            .iter()
+            .map(|(gate, sessions)| format!("{gate} {sessions}"));
+        message.push_str(&format!("; parked by gate: {}", of.collect::<Vec<_>>().join(", ")));
+    }
     if age > QUEUE_AGE_MAX {
         return Finding::hint(Check::Queue, message, "see what its session does: `signalbox sessions`");
     }
@@ -207,6 +214,7 @@ fn shown(age: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use domain::Gate;
     use messaging::Durable;
     use storage::Role;
 
@@ -279,6 +287,7 @@ mod tests {
                 outboxes: vec![("delivery", Duration::from_secs(61)), ("resolver", Duration::ZERO)],
                 queue: Some(Waiting {
                     sessions: 3,
+                    parked: [(Gate::Pause, 2), (Gate::Stopped, 1)].into(),
                     oldest: ago(901),
                 }),
                 breakers: Some(vec![
@@ -291,7 +300,10 @@ mod tests {
             },
             &[
                 ("problem", "a message of delivery has waited 61 s for the broker"),
-                ("hint", "3 sessions have waiting items, the oldest for 15 min"),
+                (
+                    "hint",
+                    "3 sessions have waiting items, the oldest for 15 min; parked by gate: pause 2, stopped 1",
+                ),
                 (
                     "problem",
                     "provider account team takes no calls (its breaker is open): its work waits",

@@ -35,12 +35,6 @@ const LAPSE: Duration = Duration::hours(24);
 const OF_SESSION_MAX: i64 = 10;
 const OF_TASK_MAX: i64 = 20;
 
-/// A question that was opened in the call's transaction.
-pub(super) struct Asking {
-    question: QuestionId,
-    messages: Vec<Owned>,
-}
-
 impl Case<'_> {
     /// Who is asked about the call, if a policy says so.
     pub(super) fn asks(&self) -> Option<Vec<Audience>> {
@@ -62,23 +56,29 @@ impl Case<'_> {
 }
 
 impl Executor {
-    /// Opens the question about a call; or the answer to the agent, if it has too many.
-    pub(super) async fn ask(
+    /// The answer to an agent that has too many questions open to be asked about another call.
+    pub(super) async fn asks_too_much(&self, tx: &Tx, case: &Case<'_>) -> Result<Option<ToolAnswer>, StorageError> {
+        let asked = case.asked;
+        let open = questions_count(tx, &asked.account, asked.session, case.facts.task()).await?;
+        let is_full = open.of_session >= OF_SESSION_MAX || open.of_task >= OF_TASK_MAX;
+        Ok(is_full.then(|| {
+            ToolAnswer::refused(
+                "too_many_questions",
+                "This call needs an approval, and too many questions of yours or of this task are open.",
+                "Nothing was changed. Go on without it, and say in your reply what you needed it for.",
+            )
+        }))
+    }
+
+    /// Opens the question about a recorded call.
+    async fn ask(
         &self,
         tx: &Tx,
         case: &Case<'_>,
         audience: Vec<Audience>,
-    ) -> Result<Result<Asking, ToolAnswer>, StorageError> {
+    ) -> Result<(QuestionId, Vec<Owned>), StorageError> {
         let (asked, facts) = (case.asked, &case.facts);
         let task = facts.task();
-        let open = questions_count(tx, &asked.account, asked.session, task).await?;
-        if open.of_session >= OF_SESSION_MAX || open.of_task >= OF_TASK_MAX {
-            return Ok(Err(ToolAnswer::refused(
-                "too_many_questions",
-                "This call needs an approval, and too many questions of yours or of this task are open.",
-                "Nothing was changed. Go on without it, and say in your reply what you needed it for.",
-            )));
-        }
         let (tool, _) = case.run.as_ref().expect("a call is asked about that could run");
         let (name, arguments) = (tool.definition.name, store::recorded(&asked.arguments));
         let by = facts.actor();
@@ -109,16 +109,15 @@ impl Executor {
             audience,
             lapse_at: Some(facts.now + LAPSE),
         };
-        let (question, messages) = question_open(tx, &question, &self.setting(case)).await?;
-        Ok(Ok(Asking { question, messages }))
+        question_open(tx, &question, &self.setting(case)).await
     }
 
-    /// Records the call without a result, beside its question. None: another delivery has recorded it.
+    /// Records the call without a result, and asks. None: another delivery has recorded it.
     pub(super) async fn asked(
         &self,
         tx: Tx,
         case: &Case<'_>,
-        asking: Asking,
+        audience: Vec<Audience>,
     ) -> Result<Option<Vec<Executed>>, StorageError> {
         let record = Record {
             name: case.asked.name.clone(),
@@ -138,14 +137,14 @@ impl Executor {
             tx.rollback().await?;
             return Ok(None);
         }
-        let outbox = outbox_insert(&tx, asking.messages).await?;
+        let (question, messages) = self.ask(&tx, case, audience).await?;
+        let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("tool_gateway.effect_written").await;
         tx.commit().await?;
         self.shutdown.crash_point("tool_gateway.effect_committed").await;
         self.outbox.publish_soon(outbox);
         let (account, session_id) = (&case.asked.account, case.asked.session);
-        tracing::info!(%account, %session_id, tool_call_id = %case.asked.id, question_id = %asking.question, "asked about a tool call");
-        let question = asking.question;
+        tracing::info!(%account, %session_id, tool_call_id = %case.asked.id, question_id = %question, "asked about a tool call");
         Ok(Some(vec![Executed::Asked { question }]))
     }
 

@@ -1,7 +1,7 @@
 //! `response_request`: publishes a notification for each named agent, on the usual subject and under the usual rules.
 //! The resolver decides it; the hop count is one higher, so that a cycle of agents ends.
 
-use contracts::{Outgoing, Timestamp, notification::NotificationMessage, outgoing::Origin, quote};
+use contracts::{notification::NotificationMessage, quote};
 use domain::{AgentId, AgentRef, NotificationId, TaskId};
 use serde_json::{Map, Value, json};
 use storage::outbox::Owned;
@@ -9,7 +9,6 @@ use uuid::Uuid;
 
 use super::{Running, ToolError, ToolOutcome, body, task_existing};
 use crate::{
-    SOURCE,
     call::{Effect, ToolAnswer},
     store::{AgentRow, NamedAgents},
 };
@@ -133,38 +132,15 @@ async fn chat_check(running: Running<'_>, chat: &TaskId, asked: &[AgentRow]) -> 
 
 /// The notification for one agent. Its id is derived from the call and the agent.
 fn request(running: Running<'_>, task: Option<&TaskId>, agent: AgentId, body: &str) -> (NotificationId, Owned) {
-    let id = Uuid::new_v5(&running.call, agent.uuid().as_bytes()).to_string();
-    let id = NotificationId::parse(&id).expect("a UUID is printable and short");
-    let setting = running.setting;
-    let mut metadata = Map::new();
+    let id = Uuid::new_v5(&running.call, agent.uuid().as_bytes()).into();
+    let title = format!("Request from {}", running.facts.agent_slug);
+    let mut message = NotificationMessage::new(KIND, running.facts.actor(), title, body.to_owned());
     if let Some(turn) = &running.facts.turn {
-        metadata.insert("turn_id".to_owned(), json!(turn.id));
+        message = message.with("turn_id", turn.id.to_string());
     }
-    metadata.insert("tool_call_id".to_owned(), json!(running.call));
-    let message = NotificationMessage {
-        id: Some(id.clone()),
-        kind: Some(KIND.to_owned()),
-        agent: Some(agent.to_string()),
-        agents: Vec::new(),
-        title: Some(format!("Request from {}", running.facts.agent_slug)),
-        body: body.to_owned(),
-        message_id: None,
-        sender: Some(running.facts.actor()),
-        queue_mode: None,
-        metadata,
-    };
-    let origin = Origin {
-        hops: setting.origin.hops.saturating_add(1),
-        ..setting.origin.clone()
-    };
-    let outgoing = Outgoing::new(
-        setting.root.subject::<NotificationMessage>(running.account, task),
-        id.as_str(),
-        SOURCE,
-        (Some(running.account), task),
-        &origin,
-        Timestamp::from(setting.now),
-        &message,
-    );
-    (id, (Some(running.account.clone()), outgoing))
+    let message = message.with("tool_call_id", running.call.to_string());
+    let told = running
+        .setting
+        .agent_told((running.account, task), (agent, &id), message);
+    (id, told)
 }

@@ -122,7 +122,7 @@ async fn an_approved_call_runs_with_the_arguments_on_record_and_later_calls_wait
         .collect();
     assert_eq!(
         world.database.texts(shown).await,
-        [format!("tool task_message {hash} Coder asks to call task_message t")]
+        [format!("tool task_message {hash} coder asks to call task_message t")]
     );
     // Requested again, and the next call before its time.
     world.ask_as(&first, "again").await;

@@ -1,12 +1,10 @@
 //! Who moves a blocked task on, and what that person or agent has to do. An agent that is named is told at once.
 
 use contracts::{
-    Outgoing, Timestamp,
     event::{Event, TaskChanged, TaskPart},
-    notification::{NotificationMessage, message_id},
-    outgoing::Origin,
+    notification::NotificationMessage,
 };
-use domain::{AccountId, Actor, AgentId, Audience, NotificationId, TaskId};
+use domain::{AccountId, Actor, AgentId, Audience, TaskId};
 use uuid::Uuid;
 
 use crate::{Setting, StorageError, Tx, activity::activity_insert, outbox::Owned};
@@ -83,8 +81,7 @@ pub async fn task_block(
     Ok(Ok(messages))
 }
 
-/// The notification that tells an agent. It counts as a wake-up of an agent by an agent, so that agents who wait for each other
-/// end. Its id follows from the activity.
+/// The notification that tells an agent. Its id follows from the activity.
 fn agent_told(
     (account, task): (&AccountId, &TaskId),
     agent: AgentId,
@@ -92,31 +89,7 @@ fn agent_told(
     by: &Actor,
     (activity, setting): (Uuid, &Setting<'_>),
 ) -> Owned {
-    let id = NotificationId::parse(&activity.to_string()).expect("a UUID is printable and short");
-    let message = NotificationMessage {
-        id: Some(id.clone()),
-        kind: Some(KIND.to_owned()),
-        agent: Some(agent.to_string()),
-        agents: Vec::new(),
-        title: Some(format!("{task} is blocked until you act")),
-        body: action.to_owned(),
-        message_id: None,
-        sender: Some(by.clone()),
-        queue_mode: None,
-        metadata: serde_json::Map::from_iter([("reopen".to_owned(), false.into())]),
-    };
-    let origin = Origin {
-        hops: setting.origin.hops.saturating_add(1),
-        ..setting.origin.clone()
-    };
-    let outgoing = Outgoing::new(
-        setting.root.subject::<NotificationMessage>(account, Some(task)),
-        &message_id(account, &id),
-        setting.source,
-        (Some(account), Some(task)),
-        &origin,
-        Timestamp::from(setting.now),
-        &message,
-    );
-    (Some(account.clone()), outgoing)
+    let title = format!("{task} is blocked until you act");
+    let message = NotificationMessage::new(KIND, by.clone(), title, action.to_owned()).with("reopen", false);
+    setting.agent_told((account, Some(task)), (agent, &activity.into()), message)
 }

@@ -15,10 +15,9 @@
 use std::slice;
 
 use contracts::{
-    Outgoing, Timestamp,
+    Timestamp,
     event::{Event, QuestionChanged},
-    notification::{NotificationMessage, Refusal, message_id},
-    outgoing::Origin,
+    notification::{NotificationMessage, Refusal},
     tool::ToolApproved,
 };
 use domain::{
@@ -32,7 +31,7 @@ use uuid::Uuid;
 
 use super::{
     plan::{plan_end, task_lock},
-    stage::stage_end,
+    stage::{REVIEW, stage_end},
 };
 use crate::{
     Setting, StorageError, Tx,
@@ -437,41 +436,20 @@ pub async fn question_open(
     Ok((id, std::iter::once(event).chain(asked).collect()))
 }
 
-/// The notification that asks an agent. Its id follows from the question. It counts as a wake-up of an agent by an agent, so that
-/// agents who ask each other in a circle end.
+/// The notification that asks an agent.
 fn asked_item(new: &NewQuestion<'_>, id: QuestionId, agent: AgentId, setting: &Setting<'_>) -> Owned {
     let kind = match new.about {
-        About::Review { .. } => "review",
+        About::Review { .. } => REVIEW,
         About::Question | About::Plan { .. } | About::Tool { .. } => "question",
     };
-    let notification = Uuid::new_v5(&id.uuid(), agent.uuid().as_bytes()).to_string();
-    let notification = NotificationId::parse(&notification).expect("a UUID is printable and short");
-    let message = NotificationMessage {
-        id: Some(notification.clone()),
-        kind: Some(kind.to_owned()),
-        agent: Some(agent.to_string()),
-        agents: Vec::new(),
-        title: Some(new.title.to_owned()),
-        body: asked_text(new, id),
-        message_id: None,
-        sender: Some(new.from.clone()),
-        queue_mode: None,
-        metadata: metadata(id),
-    };
-    let origin = Origin {
-        hops: setting.origin.hops.saturating_add(1),
-        ..setting.origin.clone()
-    };
-    let outgoing = Outgoing::new(
-        setting.root.subject::<NotificationMessage>(new.account, new.task),
-        &message_id(new.account, &notification),
-        setting.source,
-        (Some(new.account), new.task),
-        &origin,
-        Timestamp::from(setting.now),
-        &message,
-    );
-    (Some(new.account.clone()), outgoing)
+    let message = NotificationMessage::new(kind, new.from.clone(), new.title.to_owned(), asked_text(new, id));
+    let about = (new.account, new.task);
+    setting.agent_told(about, (agent, &asked_id(id, agent)), of_question(message, id))
+}
+
+/// The id of the notification that asks an agent.
+pub fn asked_id(question: QuestionId, agent: AgentId) -> NotificationId {
+    Uuid::new_v5(&question.uuid(), agent.uuid().as_bytes()).into()
 }
 
 /// What an asked agent reads.
@@ -499,12 +477,8 @@ fn asked_text(new: &NewQuestion<'_>, id: QuestionId) -> String {
 }
 
 /// Items about questions open no task that has ended.
-fn metadata(id: QuestionId) -> serde_json::Map<String, serde_json::Value> {
-    let metadata = [("reopen", false.into()), ("question_id", id.to_string().into())];
-    metadata
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value))
-        .collect()
+fn of_question(message: NotificationMessage, id: QuestionId) -> NotificationMessage {
+    message.with("reopen", false).with("question_id", id.to_string())
 }
 
 macro_rules! end {
@@ -700,7 +674,8 @@ pub async fn question_end(
         None => None,
     };
     let told = conversation.filter(|_| ending.is_told(row.kind));
-    let item = told.as_ref().map(|_| item_id());
+    // Drawn where it is written, so that no publisher can know it before.
+    let item: Option<NotificationId> = told.as_ref().map(|_| fresh_id().into());
     let values = [account.into(), question.into()]
         .into_iter()
         .chain(ending_values(ending, setting))
@@ -738,11 +713,6 @@ pub async fn question_end(
         }
     }
     Ok(Ok((row, messages)))
-}
-
-/// Drawn where it is written, so that no publisher can know it before.
-fn item_id() -> NotificationId {
-    NotificationId::parse(&fresh_id().to_string()).expect("a UUID is printable and short")
 }
 
 /// Wakes the call that waits for the answer. It has the record and the question from the database.
@@ -791,18 +761,8 @@ fn answer_item(row: &QuestionRow, ending: &Ending<'_>) -> NotificationMessage {
         Ending::Withdrawn { .. } => format!("Your {what} was withdrawn: {}", row.title),
         Ending::Lapsed | Ending::Cancelled { .. } => format!("Nobody answered your {what}: {}", row.title),
     };
-    NotificationMessage {
-        id: None,
-        kind: Some(ANSWER.to_owned()),
-        agent: None,
-        agents: Vec::new(),
-        title: Some(title),
-        body: told(row, ending),
-        message_id: None,
-        sender: Some(Actor::system()),
-        queue_mode: None,
-        metadata: metadata(row.id),
-    }
+    let message = NotificationMessage::new(ANSWER, Actor::system(), title, told(row, ending));
+    of_question(message, row.id)
 }
 
 /// The text of the item.

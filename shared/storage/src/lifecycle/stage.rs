@@ -24,7 +24,7 @@ use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
     outbox::Owned,
-    question::{ANSWER, About, Choices, Ending, NewQuestion, QuestionRow, question_open},
+    question::{About, Choices, Ending, NewQuestion, QuestionRow, question_open},
     session::{
         item_enter::{NewEntry, item_enter},
         sessions_lock::conversations_lock,
@@ -33,6 +33,8 @@ use crate::{
     statement::column,
 };
 
+/// The type of items about reviews.
+pub(super) const REVIEW: &str = "review";
 /// Stages of a task.
 pub const STAGES_MAX: usize = 8;
 
@@ -334,22 +336,12 @@ async fn send_back(
     conversations_lock(tx, &conversations.iter().collect::<Vec<_>>()).await?;
     let mut messages = Vec::new();
     for conversation in &conversations {
-        let id = domain::NotificationId::parse(&fresh_id().to_string()).expect("a UUID is printable and short");
-        let message = NotificationMessage {
-            id: None,
-            kind: Some(ANSWER.to_owned()),
-            agent: None,
-            agents: Vec::new(),
-            title: Some(format!("Changes are wanted: {stage}")),
-            body: format!("{} reviewed the work and wants changes:\n{text}\n", by.called()),
-            message_id: None,
-            sender: Some(by.clone()),
-            queue_mode: None,
-            metadata: match json!({"reopen": false, "question_id": row.id}) {
-                serde_json::Value::Object(metadata) => metadata,
-                _ => unreachable!("an object"),
-            },
-        };
+        let id = fresh_id().into();
+        let title = format!("Changes are wanted: {stage}");
+        let body = format!("{} reviewed the work and wants changes:\n{text}\n", by.called());
+        let message = NotificationMessage::new(REVIEW, by.clone(), title, body)
+            .with("reopen", false)
+            .with("question_id", row.id.to_string());
         let entry = NewEntry {
             id: &id,
             task: Some(task),

@@ -14,7 +14,7 @@ use domain::{
     TimerKind, TimerState,
 };
 use sea_orm::FromQueryResult;
-use serde_json::{Map, json};
+
 use time::OffsetDateTime;
 
 use super::question::{Ending, NotEnded, question_end};
@@ -226,24 +226,12 @@ impl DueTimer {
             task: self.task.as_ref().filter(|_| asked.of_task).map(TaskId::key),
             agent: asked.agent,
         };
-        let id = NotificationId::parse(&fresh_id().to_string()).expect("a UUID is printable and short");
-        let metadata = [("reopen", json!(false)), ("timer_id", json!(self.id))];
-        let message = NotificationMessage {
-            id: None,
-            kind: Some(TIMER_ITEM.to_owned()),
-            agent: None,
-            agents: Vec::new(),
-            title: Some("The time that you set has come".to_owned()),
-            body: later(self.created_at, self.due_at, &self.note),
-            message_id: None,
-            sender: Some(Actor::system()),
-            queue_mode: None,
-            metadata: metadata
-                .into_iter()
-                .map(|(name, value)| (name.to_owned(), value))
-                .collect::<Map<_, _>>(),
-        };
-        (conversation, id, message)
+        let title = "The time that you set has come".to_owned();
+        let body = later(self.created_at, self.due_at, &self.note);
+        let message = NotificationMessage::new(TIMER_ITEM, Actor::system(), title, body)
+            .with("reopen", false)
+            .with("timer_id", self.id.to_string());
+        (conversation, fresh_id().into(), message)
     }
 }
 

@@ -45,8 +45,9 @@ revoke all on function session_parked(uuid, integer) from public;
 grant execute on function session_parked(uuid, integer) to signalbox_delivery, signalbox_orchestrator;
 
 -- A queue that waits for a person is not late, however old its head is.
-create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
-    returns table (account_id text, session_id uuid, created_at timestamptz)
+drop function notification_waiting(text, uuid, integer);
+create function notification_waiting(after_account text, after_session uuid, row_limit integer)
+    returns table (account_id text, session_id uuid, created_at timestamptz, gate text)
     language sql stable security definer set search_path = public, pg_temp as $$
     with recursive head (account_id, session_id, created_at, number) as (
         (select n.account_id, n.session_id, n.created_at, 1 from public.notification n
@@ -62,8 +63,11 @@ create or replace function notification_waiting(after_account text, after_sessio
         where h.number < row_limit
     )
     select h.account_id, h.session_id,
-           case when s.gate in ('stopped', 'pause', 'no_progress', 'approval') then now() else h.created_at end
+           case when s.gate in ('stopped', 'pause', 'no_progress', 'approval') then now() else h.created_at end, s.gate
     from head h
     left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
     order by h.number
 $$;
+alter function notification_waiting(text, uuid, integer) owner to signalbox_sweeper;
+revoke all on function notification_waiting(text, uuid, integer) from public;
+grant execute on function notification_waiting(text, uuid, integer) to signalbox_delivery;

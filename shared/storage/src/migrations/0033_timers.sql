@@ -74,6 +74,15 @@ alter function timer_due(text, integer) owner to signalbox_sweeper;
 revoke all on function timer_due(text, integer) from public;
 grant execute on function timer_due(text, integer) to signalbox_orchestrator;
 
+-- When the timer was due that is due first.
+create function timer_first() returns table (due_at timestamptz)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select t.due_at from public.timer t where t.state = 'waiting' and t.due_at < 'infinity' order by t.due_at limit 1
+$$;
+alter function timer_first() owner to signalbox_sweeper;
+revoke all on function timer_first() from public;
+grant execute on function timer_first() to signalbox_orchestrator;
+
 -- A handover gives what waits to another agent.
 grant update (agent_id) on notification to signalbox_orchestrator;
 

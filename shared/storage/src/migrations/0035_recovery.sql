@@ -91,3 +91,16 @@ $$;
 alter function recovery_unclosed(text, uuid, integer) owner to signalbox_sweeper;
 revoke all on function recovery_unclosed(text, uuid, integer) from public;
 grant execute on function recovery_unclosed(text, uuid, integer) to signalbox_orchestrator;
+
+-- A page of the reviews that wait for a verdict; and of the plans between them, by the order of their index.
+grant select (account_id, id, task_id, kind, state) on question to signalbox_sweeper;
+create function review_open(after_account text, after_task text, after_kind text, row_limit integer)
+    returns table (account_id text, task_id text, kind text, question_id uuid)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select q.account_id, q.task_id, q.kind, q.id from public.question q
+    where q.kind in ('plan', 'review') and q.state = 'open' and (q.account_id, q.task_id, q.kind) > (after_account, after_task, after_kind)
+    order by q.account_id, q.task_id, q.kind limit row_limit
+$$;
+alter function review_open(text, text, text, integer) owner to signalbox_sweeper;
+revoke all on function review_open(text, text, text, integer) from public;
+grant execute on function review_open(text, text, text, integer) to signalbox_orchestrator;

@@ -84,6 +84,8 @@ pub struct LockedSession {
     pub stopped_turn: Option<TurnId>,
     /// What keeps its queue from starting.
     pub gate: Option<Gate>,
+    /// A hold, a question, a provider or a recovery that says when the gate opens.
+    pub gate_ref: Option<Uuid>,
     /// The number of items that were ever queued.
     pub queue_tail: i64,
     /// How often its waiting items were edited.
@@ -150,7 +152,7 @@ macro_rules! sessions_lock {
     select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
-           s.stop_then, s.stopped_turn_id, s.gate, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
+           s.stop_then, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
