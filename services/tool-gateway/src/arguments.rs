@@ -324,9 +324,9 @@ mod tests {
             answer.message
         );
         assert!(
-            answer
-                .hint
-                .starts_with("Expected: note (text), status (text, required), task_id (text, required)."),
+            answer.hint.starts_with(
+                "Expected: blocked_on (object), note (text), status (text, required), task_id (text, required)."
+            ),
             "{}",
             answer.hint
         );

@@ -167,7 +167,7 @@ fn passed_by(book: &Book) -> Vec<String> {
 }
 
 /// Several tests run the same walk, and each tries a part of the statements.
-const PARTS: u64 = 2;
+const PARTS: u64 = 4;
 
 async fn part_holds(nth: u64) {
     let part = Part { nth, of: PARTS };
@@ -213,4 +213,14 @@ async fn each_wall_holds_alone_1() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_wall_holds_alone_2() {
     part_holds(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_wall_holds_alone_3() {
+    part_holds(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_wall_holds_alone_4() {
+    part_holds(3).await;
 }

@@ -7,11 +7,16 @@
 //! | `post` | `task_message` |
 //! | `review` and `@slug` | `response_request` to that agent |
 //! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
+//! | `ask me` | `ask_question` |
+//! | `later` | `check_later`, after the `N minutes` that it names, else after one |
+//! | `plan` | `submit_plan`, which ends the turn |
 //!
 //! A notification that says `takes N seconds` is answered slowly: each answer of its turn comes after so many seconds, 300 at most.
 //!
 //! Several lines may apply; then the tools are called one after the other, in this order. Without a task (`Task: -`)
 //! only those that need none. When all have answered, or none applies, the agent reports the results.
+//!
+//! What answers the agent, or wakes it at its time, makes it ask and wait no further.
 //!
 //! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks,
 //! so that a quoted thread with the same words triggers nothing. A text without a line `Notification: <id>` is used
@@ -27,6 +32,10 @@ use super::request::{Item, Tool};
 const HISTORY_LIMIT: u32 = 5;
 const QUOTE_CHARS_MAX: usize = 120;
 const SLOW_SECONDS_MAX: u64 = 300;
+/// What `check_later` takes.
+const MINUTES_MAX: u32 = 43_200;
+/// Types of notifications that follow from a question, a plan or a timer.
+const FOLLOWS_UP: [&str; 4] = ["\"answer\"", "\"timer\"", "answer", "timer"];
 
 /// The memory of an agent under one session key.
 #[derive(Debug, Default)]
@@ -247,6 +256,31 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
             "Its status is now done.",
         ));
     }
+    if FOLLOWS_UP.iter().any(|kind| text.trim_start().starts_with(kind)) {
+        return wishes;
+    }
+    if text.contains("ask me") {
+        let what = task.map_or("this".to_owned(), str::to_owned);
+        let question = format!("Shall I go on with {what}?");
+        let options = json!([{"id": "yes", "label": "Yes, go on"}, {"id": "no", "label": "No, leave it"}]);
+        let asked = json!({"question": question, "options": options});
+        wishes.push(wish("ask_question", asked, "I asked, and wait for the answer."));
+    }
+    if says("later") {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let named = words.windows(2).find_map(|two| match two {
+            [minutes, unit] if unit.starts_with("minute") => minutes.parse::<u32>().ok(),
+            _ => None,
+        });
+        let minutes = named.unwrap_or(1).clamp(1, MINUTES_MAX);
+        let waits = json!({"after_minutes": minutes, "note": "See what has become of it."});
+        wishes.push(wish("check_later", waits, "I look again when it is time."));
+    }
+    if let Some(task) = task.filter(|_| says("plan")) {
+        let plan = "1. Read the history.\n2. Change what is asked for.\n3. Say what was changed.";
+        let plan = json!({"task_id": task, "plan": plan, "summary": "Read, change, report"});
+        wishes.push(wish("submit_plan", plan, "I submitted a plan."));
+    }
     wishes
 }
 
@@ -331,6 +365,9 @@ mod tests {
         "response_request",
         "task_status",
         "no_reply",
+        "ask_question",
+        "check_later",
+        "submit_plan",
     ];
 
     fn tools(names: &[&str]) -> Vec<Tool> {
@@ -386,6 +423,18 @@ mod tests {
             .collect();
         assert_eq!(calls, expected, "{words}");
         assert_eq!(said, format!("{answer} (1st of this conversation)"), "{words}");
+    }
+
+    #[test]
+    fn asks_waits_and_plans_until_it_is_answered() {
+        let (calls, said) = run(&input("DEMO-1", "Plan it, ask me, and look later, in 5 minutes."), &tools(ALL));
+        let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["ask_question", "check_later", "submit_plan"]);
+        assert_eq!(calls[0].1["question"], "Shall I go on with DEMO-1?");
+        assert_eq!(calls[1].1["after_minutes"], 5);
+        assert!(said.contains("I asked, and wait for the answer."), "{said}");
+        let answered = input("DEMO-1", "Ann: yes. Ask me later about the plan.").replace("Type: message", "Type: \"answer\"");
+        assert_eq!(run(&answered, &tools(ALL)).0, []);
     }
 
     #[test]
