@@ -64,6 +64,9 @@ fn a_thousand_seeds_keep_every_promise() {
         ("sessions parked for a run", counts.collecting),
         ("sessions parked for their provider", counts.without_provider),
         ("gates opened by items", counts.opened),
+        ("questions ended by persons", counts.answered),
+        ("answers too late", counts.too_late),
+        ("timers fired", counts.fired),
     ] {
         assert!(count > SEEDS / 100, "only {count} {what} in {SEEDS} seeds");
     }

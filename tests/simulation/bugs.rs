@@ -63,10 +63,18 @@ pub(crate) enum Bug {
     AllProbe,
     /// The note of a call is not stored before the call is sent.
     NoteNotStored,
+    /// An answer is written without a look at the question's state under the lock.
+    AnsweredTwice,
+    /// Sweepers fire an account's timers at once, and do not look whether they still wait.
+    TimerFiredTwice,
+    /// The end of a task leaves its timers.
+    TimersOutliveTask,
+    /// The end of a task leaves its questions.
+    QuestionsOutliveTask,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 29] = [
+    pub(crate) const ALL: [Bug; 33] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -96,5 +104,9 @@ impl Bug {
         Bug::StopKept,
         Bug::AllProbe,
         Bug::NoteNotStored,
+        Bug::AnsweredTwice,
+        Bug::TimerFiredTwice,
+        Bug::TimersOutliveTask,
+        Bug::QuestionsOutliveTask,
     ];
 }

@@ -1,13 +1,16 @@
 //! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters. An action is repeated
 //! until its client gets the answer.
 
+mod answers;
+
 use contracts::{header, notification::NotificationMessage, session::SessionResolved};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Generation, NotificationId, QueueMode, StopKind, StopThen, TaskId,
-    TaskStatus, TurnId,
+    AccountId, Actor, ActorKind, AgentId, Generation, NotificationId, QuestionId, QueueMode, StopKind, StopThen,
+    TaskId, TaskStatus, TurnId,
 };
 
+use self::answers::Reply;
 use super::{
     database::{
         calls::notification,
@@ -29,6 +32,8 @@ pub(crate) enum Deed {
     Stop(SessionName, Option<TurnId>, StopThen),
     /// Go on with what waits behind a stopped turn.
     Resume(SessionName),
+    /// Answer or withdraw a question. Whether it was seen open, in the transaction that is about to end it.
+    Reply(AccountId, QuestionId, Reply, bool),
 }
 
 /// The name of the person who stops.
@@ -137,11 +142,12 @@ impl World {
             | Deed::Move(..)
             | Deed::Remove(..)
             | Deed::Stop(..)
-            | Deed::Resume(_) => self.orchestrator().is_some(),
+            | Deed::Resume(_)
+            | Deed::Reply(..) => self.orchestrator().is_some(),
         }
     }
 
-    fn orchestrator(&self) -> Option<usize> {
+    pub(super) fn orchestrator(&self) -> Option<usize> {
         (0..self.processes.len()).find(|p| {
             self.processes[*p].service == Service::Orchestrator && self.processes[*p].is_running(self.database.now)
         })
@@ -149,8 +155,16 @@ impl World {
 
     pub(crate) fn do_deed(&mut self, n: usize) {
         let deed = self.deeds[n].clone();
+        if let Deed::Reply(account, question, reply, false) = &deed
+            && self.database.questions[&(account.clone(), *question)].state.is_open()
+        {
+            self.deeds[n] = Deed::Reply(account.clone(), *question, *reply, true);
+            return;
+        }
         if self.done(&deed) {
             self.deeds.remove(n);
+        } else if let Deed::Reply(account, question, reply, true) = deed {
+            self.deeds[n] = Deed::Reply(account, question, reply, false);
         }
     }
 
@@ -163,6 +177,7 @@ impl World {
             Deed::Redrive(letter) => self.redrive(*letter),
             Deed::Stop(session, turn, then) => self.stop(session, *turn, *then),
             Deed::Resume(session) => self.resume(session),
+            Deed::Reply(account, question, reply, seen) => self.reply(account, *question, *reply, *seen),
         }
     }
 

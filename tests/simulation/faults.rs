@@ -69,6 +69,9 @@ impl World {
         if self.random.chance(rates.resume) {
             self.plan_resume();
         }
+        if self.random.chance(rates.answer) {
+            self.plan_answers();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

@@ -189,6 +189,9 @@ impl fmt::Display for Many {
             collecting,
             without_provider,
             opened,
+            answered,
+            too_late,
+            fired,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -200,6 +203,10 @@ impl fmt::Display for Many {
             f,
             "{stopped} turns stopped on request, {dropped} calls dropped, {runs} turns of several items; parked: {parked} times behind a \
              stopped turn, {collecting} for a run; {without_provider} for a provider; {opened} gates opened by items"
+        )?;
+        writeln!(
+            f,
+            "{answered} questions ended by persons, {too_late} answers too late, {fired} timers fired"
         )?;
         write!(
             f,
@@ -245,5 +252,8 @@ impl Counts {
         self.collecting += other.collecting;
         self.without_provider += other.without_provider;
         self.opened += other.opened;
+        self.answered += other.answered;
+        self.too_late += other.too_late;
+        self.fired += other.fired;
     }
 }

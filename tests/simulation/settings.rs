@@ -37,6 +37,8 @@ pub(crate) struct Rates {
     /// A person stops the turn of a session, or resumes a parked one.
     pub(crate) stop: u32,
     pub(crate) resume: u32,
+    /// A person answers or withdraws a question.
+    pub(crate) answer: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -157,6 +159,7 @@ impl Rates {
             calls_tools: 250 + rate(150),
             stop: rate(15),
             resume: rate(15),
+            answer: rate(15),
         }
     }
 

@@ -1,7 +1,8 @@
-//! Checks the invariants I1 to I11, I18 to I20, I23 and I24 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11, I18 to I20, I21 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
 
 mod brakes;
 mod breaker;
+mod questions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -57,6 +58,7 @@ pub(crate) struct Witness {
     started: BTreeMap<(SessionId, bool), (i64, NotificationId)>,
     brakes: Brakes,
     tries: breaker::Tries,
+    asked: questions::Asked,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
 }
 
@@ -76,6 +78,7 @@ impl Witness {
         self.look_at_sessions(database);
         self.look_at_notifications(database);
         self.look_at_turns(database);
+        self.look_at_asked(database);
     }
 
     fn look_at_sessions(&mut self, database: &Database) {
@@ -474,7 +477,7 @@ fn may_follow(before: NotificationState, after: NotificationState) -> bool {
     match before {
         Queued => matches!(after, Running | Cancelled),
         Running => matches!(after, Queued | Delivered | Failed | Cancelled),
-        Refused | Failed => after == Queued,
+        Refused | Failed => matches!(after, Queued | Cancelled),
         Delivered | Cancelled => false,
     }
 }

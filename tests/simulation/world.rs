@@ -73,6 +73,11 @@ pub(crate) struct Counts {
     pub(crate) without_provider: u64,
     /// Gates that an item opened.
     pub(crate) opened: u64,
+    /// Questions that a person ended, and attempts to end one that was over.
+    pub(crate) answered: u64,
+    pub(crate) too_late: u64,
+    /// Timers that have fired.
+    pub(crate) fired: u64,
 }
 
 /// Possible next steps.
@@ -283,6 +288,7 @@ impl World {
         at(self.broker.next_due());
         at((self.broker.down_until > now).then_some(self.broker.down_until));
         at(self.database.outbox_next_due());
+        at(self.database.timers_next());
         for row in self.database.sessions.values() {
             at(row
                 .wake_at

@@ -10,8 +10,8 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, SessionKind, TaskId,
-    TaskStatus, ToolCallState, TurnId,
+    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, QuestionKind, QuestionState, SessionId,
+    SessionKind, TaskId, TaskStatus, TimerKind, ToolCallState, TurnId,
 };
 use tool_gateway::decisions::{
     CallFacts, CallRequest, CallTurn, Capability, Consequence, Presented, RecordedCall, Refusal, ToolAnswer, asked,
@@ -19,8 +19,10 @@ use tool_gateway::decisions::{
 use uuid::Uuid;
 
 use super::{
-    CallRow, Database, moment,
+    CallRow, Database, Millis, moment,
     outbox::{Message, Published, Service},
+    questions::QuestionRow,
+    timers::TimerRow,
 };
 use crate::simulation::bugs::Bug;
 
@@ -258,8 +260,52 @@ impl Database {
         match asked.name.as_str() {
             "task_status" => self.run_task_status(asked, facts, bug),
             "response_request" => self.run_response_request(asked, facts),
+            "ask_question" => self.run_ask_question(asked, facts),
+            "check_later" => self.run_check_later(asked, facts),
             _ => Ok(Done::default()),
         }
+    }
+
+    /// A question in the name of the call's turn.
+    fn question(&self, asked: &CallRequest, facts: &CallFacts, kind: QuestionKind) -> QuestionRow {
+        let session = &self.sessions[&(asked.account.clone(), asked.session)];
+        QuestionRow {
+            kind,
+            state: QuestionState::Open,
+            conversation: session.conversation.clone(),
+            task: facts.task().map(TaskId::key),
+            session: asked.session,
+            turn: facts.turn.as_ref().expect("the call is of a turn").id,
+            call: asked.id,
+            verdict: None,
+        }
+    }
+
+    /// `tools/ask_question.rs`: the argument is the time until it lapses, if it does.
+    fn run_ask_question(&mut self, asked: &CallRequest, facts: &CallFacts) -> Result<Done, ToolAnswer> {
+        let row = self.question(asked, facts, QuestionKind::Question);
+        if !self.may_ask(&asked.account, asked.session, row.turn) {
+            return Err(ToolAnswer::failed("may_not_ask", "", ""));
+        }
+        let lapse_at = asked.arguments.parse::<Millis>().ok().map(|ms| self.now + ms);
+        self.question_open(&asked.account, row, lapse_at);
+        Ok(Done::default())
+    }
+
+    /// `tools/check_later.rs`: the argument is the time.
+    fn run_check_later(&mut self, asked: &CallRequest, facts: &CallFacts) -> Result<Done, ToolAnswer> {
+        let of = self.question(asked, facts, QuestionKind::Question);
+        let Some(chain) = self.later(&asked.account, asked.session, of.turn) else {
+            return Err(ToolAnswer::failed("too_many_timers", "", ""));
+        };
+        let due_at = self.now + asked.arguments.parse::<Millis>().expect("agents here give a time");
+        let timer = TimerRow {
+            chain,
+            hops: facts.hops(),
+            ..TimerRow::new(TimerKind::CheckLater, asked.id.to_string(), due_at, &of)
+        };
+        self.timer_set(&asked.account, timer);
+        Ok(Done::default())
     }
 
     /// `tools/task_status.rs`.
@@ -367,6 +413,11 @@ pub(crate) fn notification(
         headers,
         payload: serde_json::to_vec(message).expect("wire types have string keys").into(),
     }
+}
+
+/// Whether the tool's calls share no transaction.
+pub(crate) fn runs_alone(name: &str) -> bool {
+    with_tools(|tools| tools.iter().any(|tool| tool.name == name && tool.runs_alone))
 }
 
 /// Definitions hold schemas and are created once.

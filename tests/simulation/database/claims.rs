@@ -368,7 +368,7 @@ impl Database {
     }
 
     /// The queued items of a session, in order.
-    fn queue<'a>(
+    pub(super) fn queue<'a>(
         &'a self,
         account: &AccountId,
         session: SessionId,

@@ -12,6 +12,8 @@ pub(crate) mod intake;
 pub(crate) mod lifecycle;
 pub(crate) mod outbox;
 pub(crate) mod outcomes;
+pub(crate) mod questions;
+pub(crate) mod timers;
 
 use std::collections::BTreeMap;
 
@@ -19,14 +21,14 @@ use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
-    NotificationState, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId,
-    TaskStatus, ToolCallState, TurnId, TurnState, breaker::Breaker,
+    NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind,
+    StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker,
 };
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use self::outbox::OutboxRow;
+use self::{outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
 use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
@@ -153,6 +155,8 @@ pub(crate) struct NotificationRow {
     /// `metadata.collect_debounce_ms`.
     pub(crate) debounce_ms: Option<serde_json::Value>,
     pub(crate) reopens: Option<bool>,
+    /// The question or the timer that an item of Signalbox's own tells of.
+    pub(crate) source: Option<Uuid>,
     pub(crate) hash: ContentHash,
     pub(crate) state: NotificationState,
     pub(crate) reason: Option<String>,
@@ -237,6 +241,8 @@ pub(crate) struct Database {
     pub(crate) notifications: BTreeMap<(AccountId, NotificationId), NotificationRow>,
     pub(crate) turns: BTreeMap<(AccountId, TurnId), TurnRow>,
     pub(crate) calls: BTreeMap<(AccountId, Uuid), CallRow>,
+    pub(crate) questions: BTreeMap<(AccountId, QuestionId), QuestionRow>,
+    pub(crate) timers: BTreeMap<(AccountId, TimerId), TimerRow>,
     /// Replies in threads, by message id.
     pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
     pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,

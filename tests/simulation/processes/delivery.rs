@@ -161,7 +161,7 @@ impl World {
             Message::SessionClosed(message) => (message.account.clone(), message.session_id),
             Message::SessionStopRequested(message) => (message.account.clone(), message.session_id),
             Message::ToolFinished(message) => (message.account.clone(), message.session_id),
-            Message::ToolRequested(_) | Message::Notification(_) | Message::Event(_) => {
+            Message::ToolRequested(_) | Message::ToolApproved(_) | Message::Notification(_) | Message::Event(_) => {
                 unreachable!("delivery reads wake-ups")
             }
         };

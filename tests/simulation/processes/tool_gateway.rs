@@ -7,7 +7,12 @@ use tool_gateway::decisions::order_delay;
 use crate::simulation::{
     broker::Queued,
     bugs::Bug,
-    database::{Millis, calls::Executed, lifecycle::CANCELLED_BY, outbox::Message},
+    database::{
+        Millis,
+        calls::{Executed, runs_alone},
+        lifecycle::CANCELLED_BY,
+        outbox::Message,
+    },
     world::{Fate, World},
 };
 
@@ -63,8 +68,7 @@ impl World {
     /// One transaction, which the call may share with calls of other turns.
     fn execute_all(&mut self, p: usize, first: Calling) {
         let mut batch = vec![first];
-        let may_share =
-            |calling: &Calling| matches!(calling.stage, Stage::Read) && calling.request.name != "task_status";
+        let may_share = |calling: &Calling| matches!(calling.stage, Stage::Read) && !runs_alone(&calling.request.name);
         if may_share(&batch[0]) {
             let callings = &mut self.processes[p].callings;
             while batch.len() < BATCH_MAX
