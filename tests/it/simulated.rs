@@ -67,6 +67,9 @@ fn a_thousand_seeds_keep_every_promise() {
         ("questions ended by persons", counts.answered),
         ("answers too late", counts.too_late),
         ("timers fired", counts.fired),
+        ("edits of queues", counts.edited),
+        ("edits refused", counts.refused),
+        ("sessions parked behind a pause", counts.paused),
     ] {
         assert!(count > SEEDS / 100, "only {count} {what} in {SEEDS} seeds");
     }

@@ -71,10 +71,14 @@ pub(crate) enum Bug {
     TimersOutliveTask,
     /// The end of a task leaves its questions.
     QuestionsOutliveTask,
+    /// An item is withdrawn whatever its state.
+    WithdrawStarted,
+    /// A claim does not read the holds.
+    PauseUnread,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 33] = [
+    pub(crate) const ALL: [Bug; 35] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -108,5 +112,7 @@ impl Bug {
         Bug::TimerFiredTwice,
         Bug::TimersOutliveTask,
         Bug::QuestionsOutliveTask,
+        Bug::WithdrawStarted,
+        Bug::PauseUnread,
     ];
 }

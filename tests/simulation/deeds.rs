@@ -2,18 +2,20 @@
 //! until its client gets the answer.
 
 mod answers;
+mod control;
 
-use contracts::{header, notification::NotificationMessage, session::SessionResolved};
+use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Generation, NotificationId, QuestionId, QueueMode, StopKind, StopThen,
-    TaskId, TaskStatus, TurnId,
+    AccountId, Actor, ActorKind, AgentId, HoldId, NotificationId, QuestionId, QueueMode, StopKind, StopThen, TaskId,
+    TaskStatus, TurnId, hold::Hold,
 };
 
 use self::answers::Reply;
 use super::{
     database::{
         calls::notification,
+        edits::Edit,
         lifecycle::CANCELLED_BY,
         outbox::{Message, Published, Service},
     },
@@ -34,6 +36,9 @@ pub(crate) enum Deed {
     Resume(SessionName),
     /// Answer or withdraw a question. Whether it was seen open, in the transaction that is about to end it.
     Reply(AccountId, QuestionId, Reply, bool),
+    Edit(Box<Edit>),
+    Hold(AccountId, Box<Hold>),
+    Release(AccountId, HoldId),
 }
 
 /// The name of the person who stops.
@@ -100,7 +105,7 @@ impl World {
         let queue_mode = match self.random.below(1000) {
             n if n < self.settings.collects as usize => Some(QueueMode::Collect),
             n if n < (self.settings.collects + self.settings.steers) as usize => Some(QueueMode::Steer),
-            n if n.is_multiple_of(5) => Some(QueueMode::Inject),
+            _ if self.random.chance(self.settings.injects) => Some(QueueMode::Inject),
             n if n.is_multiple_of(2) => Some(QueueMode::Followup),
             _ => None,
         };
@@ -143,7 +148,10 @@ impl World {
             | Deed::Remove(..)
             | Deed::Stop(..)
             | Deed::Resume(_)
-            | Deed::Reply(..) => self.orchestrator().is_some(),
+            | Deed::Reply(..)
+            | Deed::Edit(_)
+            | Deed::Hold(..)
+            | Deed::Release(..) => self.orchestrator().is_some(),
         }
     }
 
@@ -178,6 +186,9 @@ impl World {
             Deed::Stop(session, turn, then) => self.stop(session, *turn, *then),
             Deed::Resume(session) => self.resume(session),
             Deed::Reply(account, question, reply, seen) => self.reply(account, *question, *reply, *seen),
+            Deed::Edit(edit) => self.edit(edit),
+            Deed::Hold(account, hold) => self.hold(account, hold),
+            Deed::Release(account, hold) => self.release(account, *hold),
         }
     }
 
@@ -240,11 +251,7 @@ impl World {
             let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
             self.witness.stop_asked(&self.database, account, *turn, asked);
         }
-        let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, closed.messages)
     }
 
     fn remove_agent(&mut self, account: &AccountId, agent: AgentId) -> bool {
@@ -264,11 +271,7 @@ impl World {
                 )
             },
         );
-        let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, closed.messages)
     }
 
     /// As `dead_letters/redrive.rs`: the same payload on the same subject, marked as a redrive.
@@ -357,21 +360,7 @@ impl World {
             format!("session {}: {opened}; {fate:?}", session.1)
         });
         self.witness.resumed(&self.database, session);
-        let wake = opened.then(|| {
-            let row = &self.database.sessions[session];
-            Message::SessionResolved(SessionResolved::new(
-                &row.conversation,
-                (session.1, Generation(row.generation)),
-                row.conversation.task.as_ref(),
-                row.queue_tail,
-            ))
-        });
-        let rows = self
-            .database
-            .outbox_insert(Service::Orchestrator, wake.into_iter().collect());
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        let wake = opened.then(|| self.database.wake_up(session));
+        self.commit_rows(p, fate, wake.into_iter().collect())
     }
 }

@@ -189,6 +189,9 @@ impl fmt::Display for Many {
             collecting,
             without_provider,
             opened,
+            edited,
+            refused,
+            paused,
             answered,
             too_late,
             fired,
@@ -206,7 +209,8 @@ impl fmt::Display for Many {
         )?;
         writeln!(
             f,
-            "{answered} questions ended by persons, {too_late} answers too late, {fired} timers fired"
+            "{answered} questions ended by persons, {too_late} answers too late, {fired} timers fired; {edited} edits, {refused} \
+             refused; {paused} times parked behind a pause"
         )?;
         write!(
             f,
@@ -252,6 +256,9 @@ impl Counts {
         self.collecting += other.collecting;
         self.without_provider += other.without_provider;
         self.opened += other.opened;
+        self.edited += other.edited;
+        self.refused += other.refused;
+        self.paused += other.paused;
         self.answered += other.answered;
         self.too_late += other.too_late;
         self.fired += other.fired;

@@ -39,6 +39,9 @@ pub(crate) struct Rates {
     pub(crate) resume: u32,
     /// A person answers or withdraws a question.
     pub(crate) answer: u32,
+    /// A person edits a queue; pauses, or goes on.
+    pub(crate) edit: u32,
+    pub(crate) hold: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -64,9 +67,10 @@ pub(crate) struct Settings {
     /// Steps with faults; then faults end.
     pub(crate) steps: u64,
     pub(crate) offers: usize,
-    /// Chances in a thousand that an offer collects, or steers.
+    /// Chances in a thousand that an offer collects, steers, or else injects.
     pub(crate) collects: u32,
     pub(crate) steers: u32,
+    pub(crate) injects: u32,
     /// Chance in a thousand that an offer goes to the first agent's session of the first task.
     pub(crate) focus: u32,
 }
@@ -100,6 +104,7 @@ impl Settings {
             collect_items_max: Count::new(3),
             collect_bytes_max: Bytes::new(if random.chance(800) { 1_000 } else { 2 }),
             stop_confirm_ms_max: Ms::new(1_000),
+            hold_look_ms: Ms::new(3_000),
             ..DeliverySettings::default()
         };
         Settings {
@@ -116,6 +121,7 @@ impl Settings {
             offers: 3 + random.below(8),
             collects: *random.pick(&[0, 150, 700]),
             steers: *random.pick(&[0, 150, 300]),
+            injects: *random.pick(&[200, 200, 700]),
             focus: *random.pick(&[0, 0, 700]),
         }
     }
@@ -159,7 +165,9 @@ impl Rates {
             calls_tools: 250 + rate(150),
             stop: rate(15),
             resume: rate(15),
-            answer: rate(15),
+            answer: rate(40),
+            edit: rate(15),
+            hold: rate(6),
         }
     }
 

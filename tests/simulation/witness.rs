@@ -2,6 +2,7 @@
 
 mod brakes;
 mod breaker;
+mod control;
 mod questions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,7 @@ pub(crate) struct Witness {
     brakes: Brakes,
     tries: breaker::Tries,
     asked: questions::Asked,
+    control: control::Control,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
 }
 
@@ -83,9 +85,13 @@ impl Witness {
 
     fn look_at_sessions(&mut self, database: &Database) {
         let mut waiting: BTreeMap<(&AccountId, SessionId), i32> = BTreeMap::new();
-        for ((account, _), row) in &database.notifications {
-            if let (NotificationState::Queued, Some((session, _))) = (row.state, row.place) {
+        let mut places = BTreeSet::new();
+        for ((account, id), row) in &database.notifications {
+            if let (NotificationState::Queued, Some((session, position))) = (row.state, row.place) {
                 *waiting.entry((account, session)).or_default() += 1;
+                if !places.insert((account, session, position)) {
+                    self.breaks("I24", || format!("{id} shares place {position} of session {session}"));
+                }
             }
         }
         let mut generations: Vec<(&Conversation, i32, bool)> = Vec::with_capacity(database.sessions.len());

@@ -73,6 +73,11 @@ pub(crate) struct Counts {
     pub(crate) without_provider: u64,
     /// Gates that an item opened.
     pub(crate) opened: u64,
+    /// Edits of queues, and those that came too late.
+    pub(crate) edited: u64,
+    pub(crate) refused: u64,
+    /// Times that a session was parked behind a pause.
+    pub(crate) paused: u64,
     /// Questions that a person ended, and attempts to end one that was over.
     pub(crate) answered: u64,
     pub(crate) too_late: u64,
@@ -193,6 +198,7 @@ impl World {
             self.strike();
         }
         self.calm_down();
+        self.release_all();
         let calm_since = self.database.now;
         let mut steps = 0;
         while self.witness.broken.is_none() && (self.step() || self.resume_all()) {

@@ -57,7 +57,7 @@ pub(crate) struct Claimed {
     /// Sessions whose lease was taken, including new turns.
     pub(crate) started: Vec<(SessionName, TurnId, Vec<NotificationId>)>,
     pub(crate) resumed: Vec<(SessionName, TurnId)>,
-    /// Sessions whose run may still grow.
+    /// Sessions that a gate keeps.
     pub(crate) parked: Vec<Park>,
 }
 
@@ -89,7 +89,7 @@ impl Database {
             stopped_turn: row.stopped_turn,
             gate: row.gate,
             queue_tail: row.queue_tail,
-            queue_edits: 0,
+            queue_edits: row.queue_edits,
             streak: Streak::default(),
             facts: SessionFacts {
                 phase: row.phase,
@@ -195,6 +195,10 @@ impl Database {
                 continue;
             };
             taken.insert(name.clone(), ());
+            // As `stop_held`: what waits to be injected waits on, under any hold.
+            if self.kept(&session, turn.task.as_ref(), bug).is_some() {
+                turn.injectable = 0;
+            }
             if inject::takes(&session, &turn) {
                 self.inject(&session, &mut turn, settings, bug);
             }
@@ -250,6 +254,11 @@ impl Database {
         let Some(mut item) = self.queue_next(session) else {
             return Start::Nothing;
         };
+        let task = item.facts.task.as_ref().map(|task| &task.id);
+        if let Some(hold) = self.kept(session, task, bug) {
+            claimed.parked.extend(self.park_for_hold(session, &hold, settings, bug));
+            return Start::Waits;
+        }
         match self.join_run(&mut item, settings, bug) {
             Run::Start { .. } => {}
             Run::Wait { ms } => {
@@ -368,7 +377,7 @@ impl Database {
     }
 
     /// The queued items of a session, in order.
-    pub(super) fn queue<'a>(
+    pub(crate) fn queue<'a>(
         &'a self,
         account: &AccountId,
         session: SessionId,
@@ -560,7 +569,7 @@ impl Database {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Start {
     Begun,
-    /// A run may still grow.
+    /// A gate keeps it.
     Waits,
     Nothing,
 }

@@ -534,6 +534,8 @@ impl Database {
             stop: None,
             stopped_turn: None,
             gate: None,
+            gate_ref: None,
+            queue_edits: 0,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);
@@ -567,6 +569,7 @@ impl Database {
             source: ["question_id", "timer_id"]
                 .iter()
                 .find_map(|name| metadata.get(name)?.as_str()?.parse().ok()),
+            revision: 1,
             hash: ContentHash::from_bytes(&new.hash).expect("32 bytes"),
             state: if new.queued.is_some() {
                 NotificationState::Queued

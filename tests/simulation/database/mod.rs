@@ -8,6 +8,8 @@ pub(crate) mod brakes;
 pub(crate) mod breakers;
 pub(crate) mod calls;
 pub(crate) mod claims;
+pub(crate) mod edits;
+pub(crate) mod holds;
 pub(crate) mod intake;
 pub(crate) mod lifecycle;
 pub(crate) mod outbox;
@@ -20,9 +22,9 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
+    AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, HoldId, MessageId, NotificationId,
     NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind,
-    StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker,
+    StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker, hold::Hold,
 };
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
@@ -83,6 +85,9 @@ pub(crate) struct SessionRow {
     /// A turn that was stopped, until the next one begins.
     pub(crate) stopped_turn: Option<TurnId>,
     pub(crate) gate: Option<Gate>,
+    /// What keeps it; counts while it has a gate.
+    pub(crate) gate_ref: Option<Uuid>,
+    pub(crate) queue_edits: i64,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -157,6 +162,7 @@ pub(crate) struct NotificationRow {
     pub(crate) reopens: Option<bool>,
     /// The question or the timer that an item of Signalbox's own tells of.
     pub(crate) source: Option<Uuid>,
+    pub(crate) revision: i32,
     pub(crate) hash: ContentHash,
     pub(crate) state: NotificationState,
     pub(crate) reason: Option<String>,
@@ -250,6 +256,8 @@ pub(crate) struct Database {
     /// Alive until.
     pub(crate) replicas: BTreeMap<Uuid, Millis>,
     pub(crate) partitions: Vec<PartitionRow>,
+    /// Those that are not released.
+    pub(crate) holds: BTreeMap<(AccountId, HoldId), Hold>,
     /// By the name of the provider, which is its account.
     pub(crate) breakers: BTreeMap<String, Breaker>,
     ids: u64,

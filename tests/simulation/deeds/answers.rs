@@ -4,10 +4,7 @@ use domain::{AccountId, Actor, ActorKind, QuestionId, QuestionKind, Verdict};
 use storage::question::{Answer, Ending};
 
 use super::Deed;
-use crate::simulation::{
-    database::outbox::Service,
-    world::{Fate, World},
-};
+use crate::simulation::world::{Fate, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
@@ -85,10 +82,6 @@ impl World {
         };
         self.counts.answered += 1;
         self.witness.own_items(&self.database, ended.item.as_slice());
-        let rows = self.database.outbox_insert(Service::Orchestrator, ended.messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, ended.messages)
     }
 }

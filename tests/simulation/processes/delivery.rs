@@ -215,6 +215,7 @@ impl World {
         let parked_by = |gate| claimed.parked.iter().filter(|park| park.gate == gate).count() as u64;
         self.counts.collecting += parked_by(Gate::Collect);
         self.counts.without_provider += parked_by(Gate::Provider);
+        self.counts.paused += parked_by(Gate::Pause);
         self.counts.resumed += claimed.resumed.len() as u64;
         self.note(
             "claimed",
