@@ -66,6 +66,7 @@ fn a_thousand_seeds_keep_every_promise() {
         ("gates opened by items", counts.opened),
         ("questions ended by persons", counts.answered),
         ("answers too late", counts.too_late),
+        ("calls approved", counts.approved),
         ("timers fired", counts.fired),
         ("edits of queues", counts.edited),
         ("edits refused", counts.refused),

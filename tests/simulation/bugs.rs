@@ -75,10 +75,14 @@ pub(crate) enum Bug {
     WithdrawStarted,
     /// A claim does not read the holds.
     PauseUnread,
+    /// A call that was approved runs at every hint of its approval.
+    ApprovedTwice,
+    /// A call runs when its question has ended, whatever was decided.
+    VerdictUnread,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 35] = [
+    pub(crate) const ALL: [Bug; 37] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -114,5 +118,7 @@ impl Bug {
         Bug::QuestionsOutliveTask,
         Bug::WithdrawStarted,
         Bug::PauseUnread,
+        Bug::ApprovedTwice,
+        Bug::VerdictUnread,
     ];
 }

@@ -194,6 +194,7 @@ impl fmt::Display for Many {
             paused,
             answered,
             too_late,
+            approved,
             fired,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
@@ -209,7 +210,7 @@ impl fmt::Display for Many {
         )?;
         writeln!(
             f,
-            "{answered} questions ended by persons, {too_late} answers too late, {fired} timers fired; {edited} edits, {refused} \
+            "{answered} questions ended by persons, {too_late} answers too late, {approved} calls approved, {fired} timers fired; {edited} edits, {refused} \
              refused; {paused} times parked behind a pause"
         )?;
         write!(
@@ -261,6 +262,7 @@ impl Counts {
         self.paused += other.paused;
         self.answered += other.answered;
         self.too_late += other.too_late;
+        self.approved += other.approved;
         self.fired += other.fired;
     }
 }

@@ -163,9 +163,9 @@ impl Rates {
             failed: rate(40),
             broken: rate(60),
             calls_tools: 250 + rate(150),
-            stop: rate(15),
+            stop: rate(25),
             resume: rate(15),
-            answer: rate(40),
+            answer: rate(60),
             edit: rate(15),
             hold: rate(6),
         }

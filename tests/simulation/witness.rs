@@ -1,4 +1,5 @@
-//! Checks the invariants I1 to I11, I18 to I20, I21 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11 and I18 to I27 independently of the rows that they concern: some after every transaction, the rest
+//! at the end.
 
 mod brakes;
 mod breaker;
@@ -11,6 +12,7 @@ use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::Conversation;
 use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
 use storage::lifecycle::reply_message_id;
+use uuid::Uuid;
 
 use self::brakes::Brakes;
 use super::{
@@ -61,6 +63,8 @@ pub(crate) struct Witness {
     tries: breaker::Tries,
     asked: questions::Asked,
     control: control::Control,
+    /// Calls that a person has approved, by their records.
+    pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
 }
 
@@ -86,8 +90,10 @@ impl Witness {
     fn look_at_sessions(&mut self, database: &Database) {
         let mut waiting: BTreeMap<(&AccountId, SessionId), i32> = BTreeMap::new();
         let mut places = BTreeSet::new();
-        for ((account, id), row) in &database.notifications {
+        for (name, row) in &database.notifications {
             if let (NotificationState::Queued, Some((session, position))) = (row.state, row.place) {
+                let (account, id) = name;
+                self.waits(name, session, row);
                 *waiting.entry((account, session)).or_default() += 1;
                 if !places.insert((account, session, position)) {
                     self.breaks("I24", || format!("{id} shares place {position} of session {session}"));
@@ -298,6 +304,14 @@ impl Witness {
                 format!(
                     "call {} of turn {} ran before {:?}, which its answer has before it",
                     effect.ordinal, effect.turn, effect.overtook
+                )
+            });
+        }
+        if effect.needs_approval && !self.approved.contains(&effect.call) {
+            self.breaks("I27", || {
+                format!(
+                    "call {} of turn {} ran, and nobody had approved it",
+                    effect.ordinal, effect.turn
                 )
             });
         }

@@ -81,6 +81,8 @@ pub(crate) struct Counts {
     /// Questions that a person ended, and attempts to end one that was over.
     pub(crate) answered: u64,
     pub(crate) too_late: u64,
+    /// Calls that ran with a person's approval.
+    pub(crate) approved: u64,
     /// Timers that have fired.
     pub(crate) fired: u64,
 }
@@ -161,6 +163,10 @@ impl World {
             let row = Account {
                 scope,
                 auto_create_tasks: self.random.chance(500),
+                asks: self
+                    .random
+                    .chance(500)
+                    .then(|| *self.random.pick(&["task_message", "task_status"])),
             };
             self.database.accounts.insert(account.clone(), row);
             let mut assignees = Vec::new();

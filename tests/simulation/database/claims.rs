@@ -43,9 +43,11 @@ use storage::{
 };
 use uuid::Uuid;
 
-use super::{Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
+use super::{CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
 use crate::simulation::{bugs::Bug, settings::Settings};
 
+/// As in `claim.rs`, and shorter.
+const UNDECIDED_LOOK_MS: Millis = 10_000;
 /// Error of the wrong clock ([`Bug::LeaseByLocalClock`]).
 const AHEAD: Millis = 10_000;
 
@@ -121,6 +123,20 @@ impl Database {
                 result: call.result.clone(),
             })
             .collect();
+        let of_turn = || {
+            let calls = self.calls.iter();
+            calls.filter_map(|((account, _), call)| {
+                (*account == session.account && call.turn == Some(id)).then_some(call)
+            })
+        };
+        let last = row.journal.last().map_or(&[][..], |round| &round.calls);
+        let in_last = |call: &&CallRow| last.iter().any(|asked| asked.ordinal == call.ordinal);
+        let asked = Asked {
+            open_ms: of_turn()
+                .find(|call| !call.state.is_over())
+                .map(|call| call.open_ms(self.now)),
+            sum_ms: of_turn().filter(in_last).map(|call| call.open_ms(self.now)).sum(),
+        };
         let first = (session.account.clone(), row.notifications[0].clone());
         let attempts = self.notifications.get(&first).map_or(0, |row| row.attempts);
         Some(OpenTurn {
@@ -162,7 +178,7 @@ impl Database {
                     .any(|(_, _, item)| item.mode == QueueMode::Inject),
             ),
             results,
-            asked: Asked::default(),
+            asked,
         })
     }
 
@@ -229,7 +245,11 @@ impl Database {
             if possible(awaited, bug).is_none() {
                 continue;
             }
-            self.turns_wait(&session.name(), call.ordinal, settings.delivery.tools_again_ms.i64());
+            let wait_ms = match turn.asked.open_ms {
+                Some(_) => UNDECIDED_LOOK_MS,
+                None => settings.delivery.tools_again_ms.i64(),
+            };
+            self.turns_wait(&session.name(), call.ordinal, wait_ms);
             messages.push(self.request(session.turn(turn.id, turn.task.clone()), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);

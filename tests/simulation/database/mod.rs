@@ -22,9 +22,10 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, HoldId, MessageId, NotificationId,
-    NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind,
-    StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker, hold::Hold,
+    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
+    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope,
+    SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker,
+    hold::Hold,
 };
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
@@ -49,6 +50,8 @@ pub(crate) fn millis(at: OffsetDateTime) -> Millis {
 pub(crate) struct Account {
     pub(crate) scope: SessionScope,
     pub(crate) auto_create_tasks: bool,
+    /// The tool whose calls a policy of the account asks about.
+    pub(crate) asks: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]
@@ -207,9 +210,22 @@ pub(crate) struct CallRow {
     pub(crate) session: domain::SessionId,
     pub(crate) turn: Option<TurnId>,
     pub(crate) ordinal: i32,
+    pub(crate) call_id: CallId,
     pub(crate) name: String,
+    pub(crate) arguments: String,
+    pub(crate) generation: Generation,
+    pub(crate) fence: Fence,
     pub(crate) state: ToolCallState,
     pub(crate) result: String,
+    pub(crate) started_at: Millis,
+    pub(crate) finished_at: Option<Millis>,
+}
+
+impl CallRow {
+    /// From its record to its result: only a call that somebody is asked about is recorded before it runs.
+    pub(crate) fn open_ms(&self, now: Millis) -> Millis {
+        self.finished_at.unwrap_or(now) - self.started_at
+    }
 }
 
 /// The resolver's offset in one partition.

@@ -37,8 +37,11 @@ impl World {
         }
     }
 
-    pub(crate) fn some_answer(&mut self, kind: QuestionKind) -> Reply {
+    fn some_answer(&mut self, kind: QuestionKind) -> Reply {
         let verdicts = kind.verdicts();
+        if verdicts.contains(&Verdict::Approved) && self.random.chance(600) {
+            return Reply::Answer(Some(Verdict::Approved));
+        }
         Reply::Answer((!verdicts.is_empty()).then(|| *self.random.pick(verdicts)))
     }
 
@@ -81,6 +84,10 @@ impl World {
             return true;
         };
         self.counts.answered += 1;
+        if reply == Reply::Answer(Some(Verdict::Approved)) {
+            let call = self.database.questions[&(account.clone(), question)].call;
+            self.witness.approved.insert((account.clone(), call));
+        }
         self.witness.own_items(&self.database, ended.item.as_slice());
         self.commit_rows(p, fate, ended.messages)
     }

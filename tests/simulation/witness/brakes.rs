@@ -167,6 +167,14 @@ impl Witness {
         self.brakes.numbers.insert(name, (session, number, place));
     }
 
+    /// An item waits: one that was carried into the next generation is noted before an edit may move it.
+    pub(super) fn waits(&mut self, name: &(AccountId, NotificationId), session: SessionId, row: &NotificationRow) {
+        let known = self.brakes.numbers.get(name);
+        if known.is_none_or(|(placed, _, _)| *placed != session) {
+            self.order(name.clone(), row);
+        }
+    }
+
     /// The place of an item among those that wait.
     pub(super) fn order(&mut self, name: (AccountId, NotificationId), row: &NotificationRow) -> i64 {
         let (session, position) = row.place.expect("it is queued");
