@@ -1,5 +1,5 @@
-//! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters. An action is repeated
-//! until its client gets the answer.
+//! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters, stop and resume; here
+//! also [`answers`] to questions and the [`control`] of queues. An action is repeated until its client gets the answer.
 
 mod answers;
 mod control;
@@ -43,6 +43,16 @@ pub(crate) enum Deed {
 
 /// The name of the person who stops.
 const STOPPED_BY: &str = "Sam";
+
+/// Who answers and edits: also the author of many notifications.
+fn person() -> Actor {
+    Actor {
+        kind: ActorKind::User,
+        id: "somebody".to_owned(),
+        name: "Bob".to_owned(),
+        via: None,
+    }
+}
 
 impl World {
     pub(crate) fn plan_deeds(&mut self) {
@@ -219,12 +229,8 @@ impl World {
         if fate == Fate::Failed {
             return false;
         }
-        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
         self.database.version += 1;
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, messages)
     }
 
     fn move_task(&mut self, account: &AccountId, task: &TaskId, status: TaskStatus) -> bool {
@@ -341,10 +347,7 @@ impl World {
             self.witness.stop_asked(&self.database, &session.0, turn, asked);
         }
         let messages = stopped.stops.into_iter().map(Message::SessionStopRequested).collect();
-        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
+        self.commit_rows(p, fate, messages);
         true
     }
 

@@ -3,7 +3,8 @@
 //! commits with a lost answer. The same seed makes the same run.
 //!
 //! Real: every pure decision. Parsing and judging a notification and resolving its session (`resolver::intake`); closing with a
-//! task (`storage::lifecycle`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
+//! task, and who is told of a question's end (`storage::lifecycle`); the order of an edited queue, holds and tool policies
+//! (`domain`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
 //! calls (`tool_gateway::decisions`); messages and their ids (`contracts`). Models, small and literal: Postgres ([`database`], each
 //! guarded write named after its statement), NATS ([`broker`]), the agents ([`provider`]), and the processes ([`processes`]), state
 //! machines with memory only. So a mistake in a statement is not found here, but by the services' own tests and the fault campaign.

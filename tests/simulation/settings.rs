@@ -34,12 +34,10 @@ pub(crate) struct Rates {
     pub(crate) stale: u32,
     pub(crate) time_jump: u32,
     pub(crate) close: u32,
-    /// A person stops the turn of a session, or resumes a parked one.
+    /// A person stops the turn of a session, or resumes a parked one; ends a question; edits a queue; pauses, or lets go on.
     pub(crate) stop: u32,
     pub(crate) resume: u32,
-    /// A person answers or withdraws a question.
     pub(crate) answer: u32,
-    /// A person edits a queue; pauses, or goes on.
     pub(crate) edit: u32,
     pub(crate) hold: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
@@ -166,7 +164,7 @@ impl Rates {
             stop: rate(25),
             resume: rate(15),
             answer: rate(60),
-            edit: rate(15),
+            edit: rate(10),
             hold: rate(6),
         }
     }

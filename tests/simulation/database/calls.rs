@@ -33,7 +33,7 @@ pub(crate) enum Executed {
         state: ToolCallState,
         outbox: Vec<Uuid>,
         /// The tool ran in this transaction.
-        effect: Option<Effect>,
+        effect: Option<Box<Effect>>,
     },
     OutOfTurn,
     /// Somebody is asked about it: it is on record, and has not run.
@@ -221,13 +221,13 @@ impl Database {
         Executed::Over {
             state,
             outbox: self.outbox_insert(Service::ToolGateway, done.messages),
-            effect: Some(Effect {
+            effect: Some(Box::new(Effect {
                 closed: done.closed,
                 cancelled: done.cancelled,
                 cut: done.cut,
                 asked: done.asked,
                 ..effect
-            }),
+            })),
         }
     }
 

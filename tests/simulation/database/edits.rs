@@ -4,7 +4,7 @@
 use contracts::session::SessionResolved;
 use delivery::store::SessionName;
 use domain::{
-    Gate, Generation, NotificationId, NotificationState, QueueOp, SessionEvent,
+    Actor, Gate, Generation, NotificationId, NotificationState, QueueOp, SessionEvent,
     queue::{Editable, Editor, Placed, ordered, permitted, promoted},
 };
 
@@ -22,12 +22,17 @@ pub(crate) struct Edit {
     /// The revisions of then: the queue's, and the item's.
     pub(crate) queue_revision: String,
     pub(crate) item_revision: Option<i32>,
+    pub(crate) by_admin: bool,
 }
 
 impl Database {
     /// `SESSIONS_LOCK`, `ITEM_LOCK`, `QUEUE_PLACES`, then `ITEMS_MOVE`, `ITEM_REWRITE` or `ITEM_WITHDRAW`, and `QUEUE_EDITED`. None:
     /// the edit is refused.
-    pub(crate) fn queue_edit(&mut self, edit: &Edit, editor: &Editor<'_>, bug: Option<Bug>) -> Option<Vec<Message>> {
+    pub(crate) fn queue_edit(&mut self, edit: &Edit, by: &Actor, bug: Option<Bug>) -> Option<Vec<Message>> {
+        let editor = Editor {
+            actor: by,
+            is_admin: edit.by_admin,
+        };
         let (name, op) = (&edit.session, edit.op);
         let locked = self.session(name, None, bug)?;
         let item = edit.item.as_ref().map(|id| (name.0.clone(), id.clone()));
@@ -48,7 +53,7 @@ impl Database {
                 revision: row.revision,
             };
             let is_here = row.place.is_some_and(|(session, _)| session == name.1);
-            if !is_here || permitted(op, &editable, editor, edit.item_revision).is_err() {
+            if !is_here || permitted(op, &editable, &editor, edit.item_revision).is_err() {
                 return None;
             }
         }
@@ -96,7 +101,7 @@ impl Database {
             }
             if withdrawn {
                 row.state = NotificationState::Cancelled;
-                row.reason = Some(format!("withdrawn: by {}", editor.actor.name));
+                row.reason = Some(format!("withdrawn: by {}", by.name));
             }
         }
         let session = self.sessions.get_mut(name).expect("locked");

@@ -2,7 +2,8 @@
 //! literally.
 //!
 //! Interference of two transactions is modelled where statements of one see different snapshots: the resolver's reads before its
-//! locks ([`intake`]). Everything under the locks of its sessions is one step.
+//! locks ([`intake`]), an answer's look at its question ([`questions`]), and a sweep's look at due timers ([`timers`]). Everything under
+//! the locks of its sessions is one step.
 
 pub(crate) mod brakes;
 pub(crate) mod breakers;

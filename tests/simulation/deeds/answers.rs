@@ -1,9 +1,9 @@
 //! Answers of people to questions: of several at once, during the turn that asks, and too late.
 
-use domain::{AccountId, Actor, ActorKind, QuestionId, QuestionKind, Verdict};
+use domain::{AccountId, QuestionId, QuestionKind, Verdict};
 use storage::question::{Answer, Ending};
 
-use super::Deed;
+use super::{Deed, person};
 use crate::simulation::world::{Fate, World};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -15,7 +15,7 @@ pub(crate) enum Reply {
 impl World {
     /// One or two persons look at a question, mostly an open one.
     pub(crate) fn plan_answers(&mut self) {
-        let is_open = self.random.chance(800);
+        let is_open = self.random.chance(930);
         let questions: Vec<(AccountId, QuestionId, QuestionKind)> = self
             .database
             .questions
@@ -57,12 +57,7 @@ impl World {
         if fate == Fate::Failed {
             return false;
         }
-        let by = Actor {
-            kind: ActorKind::User,
-            id: "somebody".to_owned(),
-            name: "Bob".to_owned(),
-            via: None,
-        };
+        let by = person();
         let ending = match reply {
             Reply::Answer(verdict) => Ending::Answered {
                 by: &by,

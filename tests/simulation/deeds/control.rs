@@ -1,11 +1,10 @@
 //! People who edit what waits, and who pause and go on. Each has looked at the rows before, so what is asked may no longer fit.
 
-use domain::{
-    Actor, ActorKind, HoldId, HoldRunning, HoldScope, QueueOp, StopKind, StopThen, hold::Hold, queue::Editor,
-};
+use delivery::store::SessionName;
+use domain::{AccountId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, StopKind, StopThen, hold::Hold};
 use storage::session::sessions_lock::queue_revision;
 
-use super::{Deed, STOPPED_BY};
+use super::{Deed, STOPPED_BY, person};
 use crate::simulation::{
     database::{
         edits::Edit,
@@ -15,8 +14,6 @@ use crate::simulation::{
     },
     world::{Fate, World},
 };
-use delivery::store::SessionName;
-use domain::{AccountId, NotificationId};
 
 impl World {
     /// Somebody looks at a queue, and wants it otherwise.
@@ -60,6 +57,7 @@ impl World {
             order,
             queue_revision,
             item_revision: self.random.chance(700).then_some(item_revision),
+            by_admin: self.random.chance(700),
         };
         self.deeds.insert(0, Deed::Edit(Box::new(edit)));
     }
@@ -71,17 +69,7 @@ impl World {
         if fate == Fate::Failed {
             return false;
         }
-        let actor = Actor {
-            kind: ActorKind::User,
-            id: "somebody".to_owned(),
-            name: "Bob".to_owned(),
-            via: None,
-        };
-        let editor = Editor {
-            actor: &actor,
-            is_admin: edit.queue_revision.len().is_multiple_of(2) || edit.item_revision.is_some(),
-        };
-        let messages = self.database.queue_edit(edit, &editor, self.bug);
+        let messages = self.database.queue_edit(edit, &person(), self.bug);
         self.note("edited", [u64::from(messages.is_some()), 0], || {
             format!("{edit:?}: {}; {fate:?}", messages.is_some())
         });
@@ -107,7 +95,7 @@ impl World {
             return;
         }
         let session = self.random.pick(&sessions).clone();
-        let scope = *self.random.pick(&HoldScope::ALL);
+        let scope = *self.random.pick(HoldScope::ALL);
         let Some(scope_id) = scope_id(scope, &session, &self.database) else {
             return;
         };
