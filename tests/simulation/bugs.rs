@@ -79,10 +79,15 @@ pub(crate) enum Bug {
     ApprovedTwice,
     /// A call runs when its question has ended, whatever was decided.
     VerdictUnread,
+    /// An approval counts for all calls of its turn, whatever their arguments.
+    ApprovalForOthers,
+    /// An edit exchanges the places that its editor has seen.
+    PlacesFromLook,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 37] = [
+    /// Of the way of a notification.
+    pub(crate) const OF_THE_WAY: [Bug; 22] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -105,6 +110,10 @@ impl Bug {
         Bug::BatchHalfCommitted,
         Bug::PlaceKeptUnasked,
         Bug::RouteBelieved,
+    ];
+
+    /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
+    pub(crate) const OF_CONTROL: [Bug; 17] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -120,5 +129,7 @@ impl Bug {
         Bug::PauseUnread,
         Bug::ApprovedTwice,
         Bug::VerdictUnread,
+        Bug::ApprovalForOthers,
+        Bug::PlacesFromLook,
     ];
 }

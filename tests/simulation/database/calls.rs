@@ -181,7 +181,11 @@ impl Database {
         if row.state.is_over() && bug != Some(Bug::ApprovedTwice) {
             return (Some(asked), Executed::was_over(row.state));
         }
-        let question = self.questions.values().find(|question| question.call == id);
+        let is_asked = |question: &&QuestionRow| match bug {
+            Some(Bug::ApprovalForOthers) => question.turn == turn && question.kind == QuestionKind::Tool,
+            _ => question.call == id,
+        };
+        let question = self.questions.values().find(is_asked);
         let (is_open, is_approved) = question.map_or((false, false), |question| {
             let is_open = question.state.is_open();
             let any = bug == Some(Bug::VerdictUnread) && !is_open;

@@ -397,7 +397,7 @@ impl Database {
     }
 
     /// The queued items of a session, in order.
-    pub(crate) fn queue<'a>(
+    pub(super) fn queue<'a>(
         &'a self,
         account: &AccountId,
         session: SessionId,

@@ -8,7 +8,7 @@ use domain::{
     queue::{Editable, Editor, Placed, ordered, permitted, promoted},
 };
 
-use super::{Database, outbox::Message};
+use super::{Database, NotificationRow, outbox::Message};
 use crate::simulation::bugs::Bug;
 
 /// What is wanted, by somebody who has looked at the queue before.
@@ -19,6 +19,8 @@ pub(crate) struct Edit {
     /// None: an order of all.
     pub(crate) item: Option<NotificationId>,
     pub(crate) order: Vec<NotificationId>,
+    /// The queue of then.
+    pub(crate) seen: Vec<Placed>,
     /// The revisions of then: the queue's, and the item's.
     pub(crate) queue_revision: String,
     pub(crate) item_revision: Option<i32>,
@@ -58,19 +60,15 @@ impl Database {
             }
         }
         let is_of_queue = matches!(op, QueueOp::Promote | QueueOp::Order);
-        if is_of_queue && edit.queue_revision != locked.revision() {
+        let looks_again = bug != Some(Bug::PlacesFromLook);
+        if is_of_queue && looks_again && edit.queue_revision != locked.revision() {
             return None;
         }
-        let queue: Vec<Placed> = self
-            .queue(&name.0, name.1)
-            .into_iter()
-            .filter(|(place, _, _)| position.is_none_or(|last| *place <= last))
-            .map(|(position, id, row)| Placed {
-                id: id.clone(),
-                position,
-                mode: row.mode,
-            })
-            .collect();
+        let mut queue = match looks_again {
+            true => self.places(name),
+            false => edit.seen.clone(),
+        };
+        queue.retain(|item| position.is_none_or(|last| item.position <= last));
         let moves = match (op, &edit.item) {
             (QueueOp::Promote, Some(id)) => promoted(&queue, id),
             (QueueOp::Order, _) => ordered(&queue, &edit.order)?,
@@ -113,6 +111,16 @@ impl Database {
         }
         self.version += 1;
         Some((opens || looks).then(|| self.wake_up(name)).into_iter().collect())
+    }
+
+    /// `QUEUE_PLACES`.
+    pub(crate) fn places(&self, name: &SessionName) -> Vec<Placed> {
+        let placed = |(position, id, row): (i64, &NotificationId, &NotificationRow)| Placed {
+            id: id.clone(),
+            position,
+            mode: row.mode,
+        };
+        self.queue(&name.0, name.1).into_iter().map(placed).collect()
     }
 
     /// The message that wakes delivery for a session.

@@ -31,12 +31,8 @@ impl World {
         let session = self.random.pick(&sessions).clone();
         let row = &self.database.sessions[&session];
         let queue_revision = queue_revision(row.queue_tail, row.turn_count, row.queue_edits);
-        let mut order: Vec<NotificationId> = self
-            .database
-            .queue(&session.0, session.1)
-            .into_iter()
-            .map(|(_, id, _)| id.clone())
-            .collect();
+        let seen = self.database.places(&session);
+        let mut order: Vec<NotificationId> = seen.iter().map(|item| item.id.clone()).collect();
         let item = self.random.pick(&order).clone();
         let item_revision = self.database.notifications[&(session.0.clone(), item.clone())].revision;
         let op = *self.random.pick(&[
@@ -55,6 +51,7 @@ impl World {
             op,
             item: (!is_of_queue).then_some(item),
             order,
+            seen,
             queue_revision,
             item_revision: self.random.chance(700).then_some(item_revision),
             by_admin: self.random.chance(700),
