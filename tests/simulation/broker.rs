@@ -72,7 +72,7 @@ impl Broker {
             | Message::SessionClosed(_)
             | Message::SessionStopRequested(_)
             | Message::ToolFinished(_) => Service::Delivery,
-            Message::ToolRequested(_) => Service::ToolGateway,
+            Message::ToolRequested(_) | Message::ToolApproved(_) => Service::ToolGateway,
             Message::Notification(_) => Service::Resolver,
             Message::Event(_) => unreachable!("no service reads events"),
         }
@@ -97,7 +97,8 @@ impl Broker {
             | Message::SessionClosed(_)
             | Message::SessionStopRequested(_)
             | Message::ToolRequested(_)
-            | Message::ToolFinished(_) => {
+            | Message::ToolFinished(_)
+            | Message::ToolApproved(_) => {
                 let id = message.id();
                 let until = self.remembered.get(&id).copied();
                 if until.is_some_and(|until| until > now) {
@@ -127,7 +128,8 @@ impl Broker {
             | Message::SessionClosed(_)
             | Message::SessionStopRequested(_)
             | Message::ToolRequested(_)
-            | Message::ToolFinished(_) => self.enqueue(message, now),
+            | Message::ToolFinished(_)
+            | Message::ToolApproved(_) => self.enqueue(message, now),
         }
     }
 

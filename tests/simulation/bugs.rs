@@ -63,10 +63,31 @@ pub(crate) enum Bug {
     AllProbe,
     /// The note of a call is not stored before the call is sent.
     NoteNotStored,
+    /// An answer is written without a look at the question's state under the lock.
+    AnsweredTwice,
+    /// Sweepers fire an account's timers at once, and do not look whether they still wait.
+    TimerFiredTwice,
+    /// The end of a task leaves its timers.
+    TimersOutliveTask,
+    /// The end of a task leaves its questions.
+    QuestionsOutliveTask,
+    /// An item is withdrawn whatever its state.
+    WithdrawStarted,
+    /// A claim does not read the holds.
+    PauseUnread,
+    /// A call that was approved runs at every hint of its approval.
+    ApprovedTwice,
+    /// A call runs when its question has ended, whatever was decided.
+    VerdictUnread,
+    /// An approval counts for all calls of its turn, whatever their arguments.
+    ApprovalForOthers,
+    /// An edit exchanges the places that its editor has seen.
+    PlacesFromLook,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 29] = [
+    /// Of the way of a notification.
+    pub(crate) const OF_THE_WAY: [Bug; 22] = [
         Bug::FenceUnchecked,
         Bug::GenerationReused,
         Bug::LeaseByLocalClock,
@@ -89,6 +110,10 @@ impl Bug {
         Bug::BatchHalfCommitted,
         Bug::PlaceKeptUnasked,
         Bug::RouteBelieved,
+    ];
+
+    /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
+    pub(crate) const OF_CONTROL: [Bug; 17] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -96,5 +121,15 @@ impl Bug {
         Bug::StopKept,
         Bug::AllProbe,
         Bug::NoteNotStored,
+        Bug::AnsweredTwice,
+        Bug::TimerFiredTwice,
+        Bug::TimersOutliveTask,
+        Bug::QuestionsOutliveTask,
+        Bug::WithdrawStarted,
+        Bug::PauseUnread,
+        Bug::ApprovedTwice,
+        Bug::VerdictUnread,
+        Bug::ApprovalForOthers,
+        Bug::PlacesFromLook,
     ];
 }

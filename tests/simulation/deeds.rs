@@ -1,16 +1,21 @@
-//! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters. An action is repeated
-//! until its client gets the answer.
+//! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters, stop and resume; here
+//! also [`answers`] to questions and the [`control`] of queues. An action is repeated until its client gets the answer.
 
-use contracts::{header, notification::NotificationMessage, session::SessionResolved};
+mod answers;
+mod control;
+
+use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Generation, NotificationId, QueueMode, StopKind, StopThen, TaskId,
-    TaskStatus, TurnId,
+    AccountId, Actor, ActorKind, AgentId, HoldId, NotificationId, QuestionId, QueueMode, StopKind, StopThen, TaskId,
+    TaskStatus, TurnId, hold::Hold,
 };
 
+use self::answers::Reply;
 use super::{
     database::{
         calls::notification,
+        edits::Edit,
         lifecycle::CANCELLED_BY,
         outbox::{Message, Published, Service},
     },
@@ -29,10 +34,25 @@ pub(crate) enum Deed {
     Stop(SessionName, Option<TurnId>, StopThen),
     /// Go on with what waits behind a stopped turn.
     Resume(SessionName),
+    /// Answer or withdraw a question. Whether it was seen open, in the transaction that is about to end it.
+    Reply(AccountId, QuestionId, Reply, bool),
+    Edit(Box<Edit>),
+    Hold(AccountId, Box<Hold>),
+    Release(AccountId, HoldId),
 }
 
 /// The name of the person who stops.
 const STOPPED_BY: &str = "Sam";
+
+/// Who answers and edits: also the author of many notifications.
+fn person() -> Actor {
+    Actor {
+        kind: ActorKind::User,
+        id: "somebody".to_owned(),
+        name: "Bob".to_owned(),
+        via: None,
+    }
+}
 
 impl World {
     pub(crate) fn plan_deeds(&mut self) {
@@ -95,7 +115,7 @@ impl World {
         let queue_mode = match self.random.below(1000) {
             n if n < self.settings.collects as usize => Some(QueueMode::Collect),
             n if n < (self.settings.collects + self.settings.steers) as usize => Some(QueueMode::Steer),
-            n if n.is_multiple_of(5) => Some(QueueMode::Inject),
+            _ if self.random.chance(self.settings.injects) => Some(QueueMode::Inject),
             n if n.is_multiple_of(2) => Some(QueueMode::Followup),
             _ => None,
         };
@@ -137,11 +157,15 @@ impl World {
             | Deed::Move(..)
             | Deed::Remove(..)
             | Deed::Stop(..)
-            | Deed::Resume(_) => self.orchestrator().is_some(),
+            | Deed::Resume(_)
+            | Deed::Reply(..)
+            | Deed::Edit(_)
+            | Deed::Hold(..)
+            | Deed::Release(..) => self.orchestrator().is_some(),
         }
     }
 
-    fn orchestrator(&self) -> Option<usize> {
+    pub(super) fn orchestrator(&self) -> Option<usize> {
         (0..self.processes.len()).find(|p| {
             self.processes[*p].service == Service::Orchestrator && self.processes[*p].is_running(self.database.now)
         })
@@ -149,8 +173,16 @@ impl World {
 
     pub(crate) fn do_deed(&mut self, n: usize) {
         let deed = self.deeds[n].clone();
+        if let Deed::Reply(account, question, reply, false) = &deed
+            && self.database.questions[&(account.clone(), *question)].state.is_open()
+        {
+            self.deeds[n] = Deed::Reply(account.clone(), *question, *reply, true);
+            return;
+        }
         if self.done(&deed) {
             self.deeds.remove(n);
+        } else if let Deed::Reply(account, question, reply, true) = deed {
+            self.deeds[n] = Deed::Reply(account, question, reply, false);
         }
     }
 
@@ -163,6 +195,10 @@ impl World {
             Deed::Redrive(letter) => self.redrive(*letter),
             Deed::Stop(session, turn, then) => self.stop(session, *turn, *then),
             Deed::Resume(session) => self.resume(session),
+            Deed::Reply(account, question, reply, seen) => self.reply(account, *question, *reply, *seen),
+            Deed::Edit(edit) => self.edit(edit),
+            Deed::Hold(account, hold) => self.hold(account, hold),
+            Deed::Release(account, hold) => self.release(account, *hold),
         }
     }
 
@@ -193,12 +229,8 @@ impl World {
         if fate == Fate::Failed {
             return false;
         }
-        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
         self.database.version += 1;
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, messages)
     }
 
     fn move_task(&mut self, account: &AccountId, task: &TaskId, status: TaskStatus) -> bool {
@@ -225,11 +257,7 @@ impl World {
             let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
             self.witness.stop_asked(&self.database, account, *turn, asked);
         }
-        let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, closed.messages)
     }
 
     fn remove_agent(&mut self, account: &AccountId, agent: AgentId) -> bool {
@@ -249,11 +277,7 @@ impl World {
                 )
             },
         );
-        let rows = self.database.outbox_insert(Service::Orchestrator, closed.messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        self.commit_rows(p, fate, closed.messages)
     }
 
     /// As `dead_letters/redrive.rs`: the same payload on the same subject, marked as a redrive.
@@ -323,10 +347,7 @@ impl World {
             self.witness.stop_asked(&self.database, &session.0, turn, asked);
         }
         let messages = stopped.stops.into_iter().map(Message::SessionStopRequested).collect();
-        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
+        self.commit_rows(p, fate, messages);
         true
     }
 
@@ -342,21 +363,7 @@ impl World {
             format!("session {}: {opened}; {fate:?}", session.1)
         });
         self.witness.resumed(&self.database, session);
-        let wake = opened.then(|| {
-            let row = &self.database.sessions[session];
-            Message::SessionResolved(SessionResolved::new(
-                &row.conversation,
-                (session.1, Generation(row.generation)),
-                row.conversation.task.as_ref(),
-                row.queue_tail,
-            ))
-        });
-        let rows = self
-            .database
-            .outbox_insert(Service::Orchestrator, wake.into_iter().collect());
-        if fate == Fate::Committed {
-            self.processes[p].relay.extend(rows);
-        }
-        fate == Fate::Committed
+        let wake = opened.then(|| self.database.wake_up(session));
+        self.commit_rows(p, fate, wake.into_iter().collect())
     }
 }

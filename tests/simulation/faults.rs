@@ -69,6 +69,15 @@ impl World {
         if self.random.chance(rates.resume) {
             self.plan_resume();
         }
+        if self.random.chance(rates.answer) {
+            self.plan_answers();
+        }
+        if self.random.chance(rates.edit) {
+            self.plan_edit();
+        }
+        if self.random.chance(rates.hold) {
+            self.plan_hold();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

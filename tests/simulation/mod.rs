@@ -3,7 +3,8 @@
 //! commits with a lost answer. The same seed makes the same run.
 //!
 //! Real: every pure decision. Parsing and judging a notification and resolving its session (`resolver::intake`); closing with a
-//! task (`storage::lifecycle`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
+//! task, and who is told of a question's end (`storage::lifecycle`); the order of an edited queue, holds and tool policies
+//! (`domain`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
 //! calls (`tool_gateway::decisions`); messages and their ids (`contracts`). Models, small and literal: Postgres ([`database`], each
 //! guarded write named after its statement), NATS ([`broker`]), the agents ([`provider`]), and the processes ([`processes`]), state
 //! machines with memory only. So a mistake in a statement is not found here, but by the services' own tests and the fault campaign.
@@ -189,6 +190,13 @@ impl fmt::Display for Many {
             collecting,
             without_provider,
             opened,
+            edited,
+            refused,
+            paused,
+            answered,
+            too_late,
+            approved,
+            fired,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -200,6 +208,11 @@ impl fmt::Display for Many {
             f,
             "{stopped} turns stopped on request, {dropped} calls dropped, {runs} turns of several items; parked: {parked} times behind a \
              stopped turn, {collecting} for a run; {without_provider} for a provider; {opened} gates opened by items"
+        )?;
+        writeln!(
+            f,
+            "{answered} questions ended by persons, {too_late} answers too late, {approved} calls approved, {fired} timers fired; {edited} edits, {refused} \
+             refused; {paused} times parked behind a pause"
         )?;
         write!(
             f,
@@ -245,5 +258,12 @@ impl Counts {
         self.collecting += other.collecting;
         self.without_provider += other.without_provider;
         self.opened += other.opened;
+        self.edited += other.edited;
+        self.refused += other.refused;
+        self.paused += other.paused;
+        self.answered += other.answered;
+        self.too_late += other.too_late;
+        self.approved += other.approved;
+        self.fired += other.fired;
     }
 }

@@ -196,7 +196,7 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
     let count = 1 + random.below(2);
     (0..count)
         .map(|n| {
-            let (name, arguments) = match random.below(12) {
+            let (name, arguments) = match random.below(16) {
                 0 | 1 => ("task_status", "done".to_owned()),
                 2 => ("task_status", "in_progress".to_owned()),
                 3 => ("task_status", "cancelled".to_owned()),
@@ -208,6 +208,8 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
                 6 | 7 => ("task_message", String::new()),
                 8 => ("no_reply", String::new()),
                 9 => ("no_such_tool", String::new()),
+                10 | 12 => ("ask_question", (*random.pick(&["", "2000", "30000"])).to_owned()),
+                11 => ("check_later", (*random.pick(&["500", "5000", "60000"])).to_owned()),
                 _ => ("task_history", String::new()),
             };
             FunctionCall {

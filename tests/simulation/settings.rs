@@ -34,9 +34,12 @@ pub(crate) struct Rates {
     pub(crate) stale: u32,
     pub(crate) time_jump: u32,
     pub(crate) close: u32,
-    /// A person stops the turn of a session, or resumes a parked one.
+    /// A person stops the turn of a session, or resumes a parked one; ends a question; edits a queue; pauses, or lets go on.
     pub(crate) stop: u32,
     pub(crate) resume: u32,
+    pub(crate) answer: u32,
+    pub(crate) edit: u32,
+    pub(crate) hold: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -62,9 +65,10 @@ pub(crate) struct Settings {
     /// Steps with faults; then faults end.
     pub(crate) steps: u64,
     pub(crate) offers: usize,
-    /// Chances in a thousand that an offer collects, or steers.
+    /// Chances in a thousand that an offer collects, steers, or else injects.
     pub(crate) collects: u32,
     pub(crate) steers: u32,
+    pub(crate) injects: u32,
     /// Chance in a thousand that an offer goes to the first agent's session of the first task.
     pub(crate) focus: u32,
 }
@@ -98,6 +102,7 @@ impl Settings {
             collect_items_max: Count::new(3),
             collect_bytes_max: Bytes::new(if random.chance(800) { 1_000 } else { 2 }),
             stop_confirm_ms_max: Ms::new(1_000),
+            hold_look_ms: Ms::new(3_000),
             ..DeliverySettings::default()
         };
         Settings {
@@ -114,6 +119,7 @@ impl Settings {
             offers: 3 + random.below(8),
             collects: *random.pick(&[0, 150, 700]),
             steers: *random.pick(&[0, 150, 300]),
+            injects: *random.pick(&[200, 200, 700]),
             focus: *random.pick(&[0, 0, 700]),
         }
     }
@@ -155,8 +161,11 @@ impl Rates {
             failed: rate(40),
             broken: rate(60),
             calls_tools: 250 + rate(150),
-            stop: rate(15),
+            stop: rate(25),
             resume: rate(15),
+            answer: rate(60),
+            edit: rate(10),
+            hold: rate(6),
         }
     }
 

@@ -1,7 +1,10 @@
-//! Checks the invariants I1 to I11, I18 to I20, I23 and I24 to I26 independently of the rows that they concern: some after every transaction, the rest at the end.
+//! Checks the invariants I1 to I11 and I18 to I27 independently of the rows that they concern: some after every transaction, the rest
+//! at the end.
 
 mod brakes;
 mod breaker;
+mod control;
+mod questions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,6 +12,7 @@ use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::Conversation;
 use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
 use storage::lifecycle::reply_message_id;
+use uuid::Uuid;
 
 use self::brakes::Brakes;
 use super::{
@@ -57,6 +61,10 @@ pub(crate) struct Witness {
     started: BTreeMap<(SessionId, bool), (i64, NotificationId)>,
     brakes: Brakes,
     tries: breaker::Tries,
+    asked: questions::Asked,
+    control: control::Control,
+    /// Calls that a person has approved, by their records.
+    pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
 }
 
@@ -76,13 +84,20 @@ impl Witness {
         self.look_at_sessions(database);
         self.look_at_notifications(database);
         self.look_at_turns(database);
+        self.look_at_asked(database);
     }
 
     fn look_at_sessions(&mut self, database: &Database) {
         let mut waiting: BTreeMap<(&AccountId, SessionId), i32> = BTreeMap::new();
-        for ((account, _), row) in &database.notifications {
-            if let (NotificationState::Queued, Some((session, _))) = (row.state, row.place) {
+        let mut places = BTreeSet::new();
+        for (name, row) in &database.notifications {
+            if let (NotificationState::Queued, Some((session, position))) = (row.state, row.place) {
+                let (account, id) = name;
+                self.waits(name, session, row);
                 *waiting.entry((account, session)).or_default() += 1;
+                if !places.insert((account, session, position)) {
+                    self.breaks("I24", || format!("{id} shares place {position} of session {session}"));
+                }
             }
         }
         let mut generations: Vec<(&Conversation, i32, bool)> = Vec::with_capacity(database.sessions.len());
@@ -292,6 +307,14 @@ impl Witness {
                 )
             });
         }
+        if effect.needs_approval && !self.approved.contains(&effect.call) {
+            self.breaks("I27", || {
+                format!(
+                    "call {} of turn {} ran, and nobody had approved it",
+                    effect.ordinal, effect.turn
+                )
+            });
+        }
         if effect.in_ended_turn {
             self.breaks("I19", || {
                 format!(
@@ -474,7 +497,7 @@ fn may_follow(before: NotificationState, after: NotificationState) -> bool {
     match before {
         Queued => matches!(after, Running | Cancelled),
         Running => matches!(after, Queued | Delivered | Failed | Cancelled),
-        Refused | Failed => after == Queued,
+        Refused | Failed => matches!(after, Queued | Cancelled),
         Delivered | Cancelled => false,
     }
 }

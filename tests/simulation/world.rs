@@ -73,6 +73,18 @@ pub(crate) struct Counts {
     pub(crate) without_provider: u64,
     /// Gates that an item opened.
     pub(crate) opened: u64,
+    /// Edits of queues, and those that came too late.
+    pub(crate) edited: u64,
+    pub(crate) refused: u64,
+    /// Times that a session was parked behind a pause.
+    pub(crate) paused: u64,
+    /// Questions that a person ended, and attempts to end one that was over.
+    pub(crate) answered: u64,
+    pub(crate) too_late: u64,
+    /// Calls that ran with a person's approval.
+    pub(crate) approved: u64,
+    /// Timers that have fired.
+    pub(crate) fired: u64,
 }
 
 /// Possible next steps.
@@ -151,6 +163,10 @@ impl World {
             let row = Account {
                 scope,
                 auto_create_tasks: self.random.chance(500),
+                asks: self
+                    .random
+                    .chance(500)
+                    .then(|| *self.random.pick(&["task_message", "task_status"])),
             };
             self.database.accounts.insert(account.clone(), row);
             let mut assignees = Vec::new();
@@ -188,6 +204,7 @@ impl World {
             self.strike();
         }
         self.calm_down();
+        self.release_all();
         let calm_since = self.database.now;
         let mut steps = 0;
         while self.witness.broken.is_none() && (self.step() || self.resume_all()) {
@@ -283,6 +300,7 @@ impl World {
         at(self.broker.next_due());
         at((self.broker.down_until > now).then_some(self.broker.down_until));
         at(self.database.outbox_next_due());
+        at(self.database.timers_next());
         for row in self.database.sessions.values() {
             at(row
                 .wake_at

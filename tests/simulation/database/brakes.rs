@@ -91,6 +91,11 @@ impl Database {
         released.sort_unstable();
         released.dedup();
         self.sessions_unpark(&released, bug);
+        let mut first: Vec<SessionName> = arrived.iter().filter(|item| item.goes_first()).map(name).collect();
+        first.dedup();
+        for name in &first {
+            self.sessions_look(name);
+        }
         let stops = self.turn_stop(&asked, bug);
         for item in arrived.iter().filter(|item| item.keeps_open()) {
             self.stop_continues(&name(item));
@@ -130,12 +135,12 @@ impl Database {
         let row = self.sessions.get_mut(&park.session).expect("locked");
         row.phase = park.phase;
         row.lease_owner = None;
-        row.gate = Some(park.gate);
+        (row.gate, row.gate_ref) = (Some(park.gate), park.gate_ref);
         row.wake_at = park.wake_ms.map(|ms| now + ms);
     }
 
     /// `SESSIONS_UNPARK`.
-    fn sessions_unpark(&mut self, names: &[SessionName], bug: Option<Bug>) {
+    pub(super) fn sessions_unpark(&mut self, names: &[SessionName], bug: Option<Bug>) {
         let now = self.now;
         for name in names {
             let row = self.sessions.get_mut(name).expect("locked");
@@ -144,6 +149,15 @@ impl Database {
                 row.gate = None;
                 row.wake_at = Some(now);
             }
+        }
+    }
+
+    /// `SESSIONS_LOOK`.
+    pub(super) fn sessions_look(&mut self, name: &SessionName) {
+        let now = self.now;
+        let row = self.sessions.get_mut(name).expect("locked");
+        if row.gate.is_some() && row.active_turn.is_none() {
+            row.wake_at = Some(now);
         }
     }
 
@@ -171,7 +185,7 @@ impl Database {
     }
 
     /// `STOPS_CONTINUE`.
-    fn stop_continues(&mut self, session: &SessionName) {
+    pub(super) fn stop_continues(&mut self, session: &SessionName) {
         let stop = self.sessions.get_mut(session).and_then(|row| row.stop.as_mut());
         if let Some(stop) = stop.filter(|stop| stop.turn.is_some()) {
             stop.then = StopThen::Continue;

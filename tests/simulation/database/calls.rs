@@ -1,7 +1,5 @@
-//! A call in the tool-gateway's transaction, from its checks to its record. One step, since the transaction locks the session, so
+//! A call in the tool-gateway's transaction, from its checks to its record, and a call that somebody was asked about. One step, since the transaction locks the session, so
 //! no other closes or claims it, and since two records of one call meet at their key.
-
-use std::sync::Arc;
 
 use contracts::{
     Headers, TraceContext, header,
@@ -10,17 +8,21 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, SessionId, SessionKind, TaskId,
-    TaskStatus, ToolCallState, TurnId,
+    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, PolicyScope, PolicyVerdict, QuestionKind,
+    QuestionState, SessionId, SessionKind, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId, TurnId, Verdict,
+    tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
-    CallFacts, CallRequest, CallTurn, Capability, Consequence, Presented, RecordedCall, Refusal, ToolAnswer, asked,
+    CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall, Refusal,
+    ToolAnswer, asked,
 };
 use uuid::Uuid;
 
 use super::{
-    CallRow, Database, moment,
+    CallRow, Database, Millis, moment,
     outbox::{Message, Published, Service},
+    questions::QuestionRow,
+    timers::TimerRow,
 };
 use crate::simulation::bugs::Bug;
 
@@ -31,16 +33,43 @@ pub(crate) enum Executed {
         state: ToolCallState,
         outbox: Vec<Uuid>,
         /// The tool ran in this transaction.
-        effect: Option<Effect>,
+        effect: Option<Box<Effect>>,
     },
     OutOfTurn,
+    /// Somebody is asked about it: it is on record, and has not run.
+    Asked,
     /// A dead letter: no row of such a call or session exists.
     Unowned,
 }
 
+impl Executed {
+    /// Nothing was done.
+    fn was_over(state: ToolCallState) -> Executed {
+        Executed::Over {
+            state,
+            outbox: Vec::new(),
+            effect: None,
+        }
+    }
+}
+
+/// What the checks say of a call.
+struct Admission {
+    admitted: Result<(), Refusal>,
+    waits: bool,
+    asks: bool,
+}
+
+/// As `LAPSE` of `execute/asking.rs`, and shorter.
+const LAPSE: Millis = 20_000;
+
 /// The effect of a tool, for the witness.
 #[derive(Clone, Debug)]
 pub(crate) struct Effect {
+    /// Its record's id.
+    pub(crate) call: (AccountId, Uuid),
+    /// A policy asks about calls of the tool.
+    pub(crate) needs_approval: bool,
     pub(crate) turn: TurnId,
     pub(crate) ordinal: i32,
     /// Its session was closed before it began.
@@ -68,23 +97,19 @@ impl Database {
     /// The locks, `FACTS`, the tool, `CALLS_INSERT` and the outbox. `deliveries` of the request do not count.
     pub(crate) fn execute(&mut self, request: &ToolRequested, deliveries: u32, bug: Option<Bug>) -> Executed {
         let asked = asked(request, TraceContext::default());
-        let name = (asked.account.clone(), asked.session);
-        let key = (asked.account.clone(), asked.id);
-        if let Some(row) = self.calls.get(&key)
+        if let Some(row) = self.calls.get(&(asked.account.clone(), asked.id))
             && bug != Some(Bug::CallRunAgain)
         {
-            return Executed::Over {
-                state: row.state,
-                outbox: Vec::new(),
-                effect: None,
+            let is_same = (&row.name, &row.arguments) == (&asked.name, &asked.arguments);
+            return match row.state.is_over() {
+                true => Executed::was_over(row.state),
+                false if is_same => self.decided(&asked.account, asked.id, bug).1,
+                false => Executed::Unowned,
             };
         }
         let Some(mut facts) = self.call_facts(&asked, request.turn_id) else {
             return Executed::Unowned;
         };
-        let was_closed = self.sessions[&name].closed.is_some();
-        let ended = self.turns.get(&(asked.account.clone(), request.turn_id));
-        let in_ended_turn = ended.is_some_and(|turn| turn.state.is_over());
         if bug == Some(Bug::ClosedCallAllowed) {
             facts.is_closed = false;
         }
@@ -93,7 +118,7 @@ impl Database {
         {
             turn.call = Some(recorded(&asked));
         }
-        let (admitted, waits) = self.admit(&asked, &facts);
+        let Admission { admitted, waits, asks } = self.admit(&asked, &facts);
         if let Err(refusal) = &admitted
             && refusal.consequence() == Consequence::Buried
         {
@@ -103,48 +128,154 @@ impl Database {
         if waits && !gives_up {
             return Executed::OutOfTurn;
         }
-        let overtook = self.earlier(&asked, request.turn_id);
+        let effect = self.effect(&asked, request.turn_id);
         let outcome = match admitted {
+            Ok(()) if asks && self.may_open(&asked.account, asked.session) => {
+                let row = self.question(&asked, &facts, QuestionKind::Tool);
+                self.question_open(&asked.account, row, Some(self.now + LAPSE));
+                self.call_write(&asked, request.turn_id, ToolCallState::Requested, String::new());
+                return Executed::Asked;
+            }
+            Ok(()) if asks => Err(ToolAnswer::failed("too_many_questions", "", "")),
             Ok(()) => self.run(&asked, &facts, bug),
             Err(refusal) => Err(refusal.told()),
         };
+        self.over(&asked, outcome, effect)
+    }
+
+    /// `execute/asking.rs`: runs or refuses a call that somebody was asked about, as its record and its question say. Gives the call
+    /// of the record.
+    pub(crate) fn decided(
+        &mut self,
+        account: &AccountId,
+        id: Uuid,
+        bug: Option<Bug>,
+    ) -> (Option<CallRequest>, Executed) {
+        let Some(row) = self.calls.get(&(account.clone(), id)).cloned() else {
+            return (None, Executed::Unowned);
+        };
+        let turn = row.turn.expect("a call here is of a turn");
+        let mut claims = Claims {
+            turn,
+            task: None,
+            session_key: String::new(),
+            generation: row.generation,
+            fence: row.fence,
+            agent: self.sessions[&(account.clone(), row.session)].conversation.agent,
+        };
+        let mut asked = CallRequest {
+            account: account.clone(),
+            session: row.session,
+            id,
+            call_id: row.call_id.clone(),
+            ordinal: row.ordinal,
+            name: row.name.clone(),
+            arguments: row.arguments.clone(),
+            origin: Origin::Turn(claims.clone()),
+            trace: TraceContext::default(),
+        };
+        let facts = self.call_facts(&asked, turn).expect("its session is there");
+        claims.session_key.clone_from(&facts.session_key);
+        claims.task = facts.task().cloned();
+        asked.origin = Origin::Turn(claims);
+        if row.state.is_over() && bug != Some(Bug::ApprovedTwice) {
+            return (Some(asked), Executed::was_over(row.state));
+        }
+        let is_asked = |question: &&QuestionRow| match bug {
+            Some(Bug::ApprovalForOthers) => question.turn == turn && question.kind == QuestionKind::Tool,
+            _ => question.call == id,
+        };
+        let question = self.questions.values().find(is_asked);
+        let (is_open, is_approved) = question.map_or((false, false), |question| {
+            let is_open = question.state.is_open();
+            let any = bug == Some(Bug::VerdictUnread) && !is_open;
+            (is_open, any || question.verdict == Some(Verdict::Approved))
+        });
+        let admitted = self.admit(&asked, &facts).admitted;
+        // It was the turn's call when it was recorded.
+        let admitted = admitted.map_err(|refusal| match refusal.consequence() {
+            Consequence::Late | Consequence::Answered => refusal,
+            Consequence::Buried => Refusal::Superseded,
+        });
+        let late = |refusal: &Refusal| refusal.consequence() == Consequence::Late;
+        let is_late = admitted.as_ref().is_err_and(late);
+        if is_open && !is_late {
+            return (Some(asked), Executed::Asked);
+        }
+        let effect = self.effect(&asked, turn);
+        let outcome = match admitted {
+            Err(refusal) if is_late || is_approved => Err(refusal.told()),
+            Ok(()) if is_approved => self.run(&asked, &facts, bug),
+            Ok(()) | Err(_) => Err(ToolAnswer::failed("denied", "", "")),
+        };
+        let executed = self.over(&asked, outcome, effect);
+        (Some(asked), executed)
+    }
+
+    /// The tool has run, or did not: the record and the outbox.
+    fn over(&mut self, asked: &CallRequest, outcome: Result<Done, ToolAnswer>, effect: Effect) -> Executed {
         let (state, result, done) = match outcome {
             Ok(done) => (ToolCallState::Finished, "ok".to_owned(), Some(done)),
             Err(told) => (told.state, told.code.to_owned(), None),
         };
-        let row = CallRow {
-            session: asked.session,
-            turn: Some(request.turn_id),
-            ordinal: asked.ordinal,
-            name: asked.name.clone(),
-            state,
-            result,
-        };
-        self.calls.insert(key, row);
-        self.version += 1;
+        self.call_write(asked, effect.turn, state, result);
         let Some(done) = done else {
-            return Executed::Over {
-                state,
-                outbox: Vec::new(),
-                effect: None,
-            };
+            return Executed::was_over(state);
         };
-        let was_asked_for = self.was_asked_for(&asked, request.turn_id);
         Executed::Over {
             state,
             outbox: self.outbox_insert(Service::ToolGateway, done.messages),
-            effect: Some(Effect {
-                turn: request.turn_id,
-                ordinal: asked.ordinal,
-                in_closed_session: was_closed,
-                in_ended_turn,
-                was_asked_for,
-                overtook,
+            effect: Some(Box::new(Effect {
                 closed: done.closed,
                 cancelled: done.cancelled,
                 cut: done.cut,
                 asked: done.asked,
-            }),
+                ..effect
+            })),
+        }
+    }
+
+    /// `CALLS_INSERT` and `CALL_END`.
+    fn call_write(&mut self, asked: &CallRequest, turn: TurnId, state: ToolCallState, result: String) {
+        let Origin::Turn(claims) = &asked.origin else {
+            unreachable!("a call here is of a turn");
+        };
+        let key = (asked.account.clone(), asked.id);
+        let started_at = self.calls.get(&key).map_or(self.now, |row| row.started_at);
+        let row = CallRow {
+            session: asked.session,
+            turn: Some(turn),
+            ordinal: asked.ordinal,
+            call_id: asked.call_id.clone(),
+            name: asked.name.clone(),
+            arguments: asked.arguments.clone(),
+            generation: claims.generation,
+            fence: claims.fence,
+            state,
+            result,
+            started_at,
+            finished_at: state.is_over().then_some(self.now),
+        };
+        self.calls.insert(key, row);
+        self.version += 1;
+    }
+
+    /// A call that is about to run, as the witness sees it.
+    fn effect(&self, asked: &CallRequest, turn: TurnId) -> Effect {
+        let row = self.turns.get(&(asked.account.clone(), turn));
+        Effect {
+            call: (asked.account.clone(), asked.id),
+            turn,
+            ordinal: asked.ordinal,
+            in_closed_session: self.sessions[&(asked.account.clone(), asked.session)].closed.is_some(),
+            in_ended_turn: row.is_some_and(|turn| turn.state.is_over()),
+            was_asked_for: row.is_some() && self.was_asked_for(asked, turn),
+            needs_approval: self.accounts[&asked.account].asks == Some(asked.name.as_str()),
+            overtook: self.earlier(asked, turn),
+            closed: Vec::new(),
+            cancelled: Vec::new(),
+            cut: Vec::new(),
+            asked: None,
         }
     }
 
@@ -153,7 +284,7 @@ impl Database {
         let is_over = |ordinal: i32| {
             let mut calls = self.calls.iter();
             calls.any(|((account, _), call)| {
-                *account == asked.account && call.turn == Some(turn) && call.ordinal == ordinal
+                *account == asked.account && call.turn == Some(turn) && call.ordinal == ordinal && call.state.is_over()
             })
         };
         let round = self
@@ -179,7 +310,14 @@ impl Database {
             task: found.task.clone(),
             hops: found.hops,
             tools: Some(found.tools.clone()),
-            until: found.waiting_since.map(|since| moment(since + found.tools_wait_ms)),
+            until: found.waiting_since.map(|since| {
+                let of_turn = self
+                    .calls
+                    .values()
+                    .filter(|call| call.turn == Some(turn) && call.started_at >= since);
+                let asked_ms: Millis = of_turn.map(|call| call.open_ms(self.now)).sum();
+                moment(since + found.tools_wait_ms + asked_ms)
+            }),
             call: found
                 .journal
                 .last()
@@ -196,6 +334,16 @@ impl Database {
                 }),
             earlier: self.earlier(asked, turn),
             over: Vec::new(),
+        });
+        let policy = self.accounts[&asked.account].asks.map(|tool| ToolPolicy {
+            id: ToolPolicyId(Uuid::nil()),
+            scope_kind: PolicyScope::Account,
+            scope_id: asked.account.to_string(),
+            tool: tool.to_owned(),
+            visible: None,
+            verdict: Some(PolicyVerdict::Ask),
+            audience: None,
+            schema_hash: None,
         });
         Some(CallFacts {
             needs_plan: false,
@@ -218,13 +366,14 @@ impl Database {
             turn,
             newest_hops: None,
             now: moment(self.now),
-            tool_policies: 0,
-            policies: Arc::default(),
+            tool_policies: i32::from(policy.is_some()),
+            policies: policy.into_iter().collect(),
         })
     }
 
-    /// As `execute::decide`: whether the call is admitted, and whether it waits. Agents here name no task but their own.
-    fn admit(&self, asked: &CallRequest, facts: &CallFacts) -> (Result<(), Refusal>, bool) {
+    /// As `execute::decide`: whether the call is admitted, and whether it waits or is asked about. Agents here name no task but their
+    /// own.
+    fn admit(&self, asked: &CallRequest, facts: &CallFacts) -> Admission {
         let capability = Capability {
             session: asked.session,
             facts,
@@ -240,7 +389,8 @@ impl Database {
             };
             let admitted = capability.admit(&presented);
             let waits = capability.waits_for_earlier(&presented, &admitted);
-            (admitted, waits)
+            let asks = tool.is_some_and(|tool| capability.ruled(tool).0 == PolicyVerdict::Ask);
+            Admission { admitted, waits, asks }
         })
     }
 
@@ -258,8 +408,52 @@ impl Database {
         match asked.name.as_str() {
             "task_status" => self.run_task_status(asked, facts, bug),
             "response_request" => self.run_response_request(asked, facts),
+            "ask_question" => self.run_ask_question(asked, facts),
+            "check_later" => self.run_check_later(asked, facts),
             _ => Ok(Done::default()),
         }
+    }
+
+    /// A question in the name of the call's turn.
+    fn question(&self, asked: &CallRequest, facts: &CallFacts, kind: QuestionKind) -> QuestionRow {
+        let session = &self.sessions[&(asked.account.clone(), asked.session)];
+        QuestionRow {
+            kind,
+            state: QuestionState::Open,
+            conversation: session.conversation.clone(),
+            task: facts.task().map(TaskId::key),
+            session: asked.session,
+            turn: facts.turn.as_ref().expect("the call is of a turn").id,
+            call: asked.id,
+            verdict: None,
+        }
+    }
+
+    /// `tools/ask_question.rs`: the argument is the time until it lapses, if it does.
+    fn run_ask_question(&mut self, asked: &CallRequest, facts: &CallFacts) -> Result<Done, ToolAnswer> {
+        let row = self.question(asked, facts, QuestionKind::Question);
+        if !self.may_ask(&asked.account, asked.session, row.turn) {
+            return Err(ToolAnswer::failed("may_not_ask", "", ""));
+        }
+        let lapse_at = asked.arguments.parse::<Millis>().ok().map(|ms| self.now + ms);
+        self.question_open(&asked.account, row, lapse_at);
+        Ok(Done::default())
+    }
+
+    /// `tools/check_later.rs`: the argument is the time.
+    fn run_check_later(&mut self, asked: &CallRequest, facts: &CallFacts) -> Result<Done, ToolAnswer> {
+        let of = self.question(asked, facts, QuestionKind::Question);
+        let Some(chain) = self.later(&asked.account, asked.session, of.turn) else {
+            return Err(ToolAnswer::failed("too_many_timers", "", ""));
+        };
+        let due_at = self.now + asked.arguments.parse::<Millis>().expect("agents here give a time");
+        let timer = TimerRow {
+            chain,
+            hops: facts.hops(),
+            ..TimerRow::new(TimerKind::CheckLater, asked.id.to_string(), due_at, &of)
+        };
+        self.timer_set(&asked.account, timer);
+        Ok(Done::default())
     }
 
     /// `tools/task_status.rs`.
@@ -367,6 +561,11 @@ pub(crate) fn notification(
         headers,
         payload: serde_json::to_vec(message).expect("wire types have string keys").into(),
     }
+}
+
+/// Whether the tool's calls share no transaction.
+pub(crate) fn runs_alone(name: &str) -> bool {
+    with_tools(|tools| tools.iter().any(|tool| tool.name == name && tool.runs_alone))
 }
 
 /// Definitions hold schemas and are created once.

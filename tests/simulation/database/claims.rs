@@ -43,9 +43,11 @@ use storage::{
 };
 use uuid::Uuid;
 
-use super::{Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
+use super::{CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
 use crate::simulation::{bugs::Bug, settings::Settings};
 
+/// As in `claim.rs`, and shorter.
+const UNDECIDED_LOOK_MS: Millis = 10_000;
 /// Error of the wrong clock ([`Bug::LeaseByLocalClock`]).
 const AHEAD: Millis = 10_000;
 
@@ -57,7 +59,7 @@ pub(crate) struct Claimed {
     /// Sessions whose lease was taken, including new turns.
     pub(crate) started: Vec<(SessionName, TurnId, Vec<NotificationId>)>,
     pub(crate) resumed: Vec<(SessionName, TurnId)>,
-    /// Sessions whose run may still grow.
+    /// Sessions that a gate keeps.
     pub(crate) parked: Vec<Park>,
 }
 
@@ -90,7 +92,7 @@ impl Database {
             gate: row.gate,
             gate_ref: None,
             queue_tail: row.queue_tail,
-            queue_edits: 0,
+            queue_edits: row.queue_edits,
             streak: Streak::default(),
             facts: SessionFacts {
                 phase: row.phase,
@@ -122,6 +124,20 @@ impl Database {
                 result: call.result.clone(),
             })
             .collect();
+        let of_turn = || {
+            let calls = self.calls.iter();
+            calls.filter_map(|((account, _), call)| {
+                (*account == session.account && call.turn == Some(id)).then_some(call)
+            })
+        };
+        let last = row.journal.last().map_or(&[][..], |round| &round.calls);
+        let in_last = |call: &&CallRow| last.iter().any(|asked| asked.ordinal == call.ordinal);
+        let asked = Asked {
+            open_ms: of_turn()
+                .find(|call| !call.state.is_over())
+                .map(|call| call.open_ms(self.now)),
+            sum_ms: of_turn().filter(in_last).map(|call| call.open_ms(self.now)).sum(),
+        };
         let first = (session.account.clone(), row.notifications[0].clone());
         let attempts = self.notifications.get(&first).map_or(0, |row| row.attempts);
         Some(OpenTurn {
@@ -163,7 +179,7 @@ impl Database {
                     .any(|(_, _, item)| item.mode == QueueMode::Inject),
             ),
             results,
-            asked: Asked::default(),
+            asked,
         })
     }
 
@@ -196,6 +212,10 @@ impl Database {
                 continue;
             };
             taken.insert(name.clone(), ());
+            // As `stop_held`: what waits to be injected waits on, under any hold.
+            if self.kept(&session, turn.task.as_ref(), bug).is_some() {
+                turn.injectable = 0;
+            }
             if inject::takes(&session, &turn) {
                 self.inject(&session, &mut turn, settings, bug);
             }
@@ -226,7 +246,11 @@ impl Database {
             if possible(awaited, bug).is_none() {
                 continue;
             }
-            self.turns_wait(&session.name(), call.ordinal, settings.delivery.tools_again_ms.i64());
+            let wait_ms = match turn.asked.open_ms {
+                Some(_) => UNDECIDED_LOOK_MS,
+                None => settings.delivery.tools_again_ms.i64(),
+            };
+            self.turns_wait(&session.name(), call.ordinal, wait_ms);
             messages.push(self.request(session.turn(turn.id, turn.task.clone()), turn.agent_id, call));
         }
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
@@ -251,6 +275,11 @@ impl Database {
         let Some(mut item) = self.queue_next(session) else {
             return Start::Nothing;
         };
+        let task = item.facts.task.as_ref().map(|task| &task.id);
+        if let Some(hold) = self.kept(session, task, bug) {
+            claimed.parked.extend(self.park_for_hold(session, &hold, settings, bug));
+            return Start::Waits;
+        }
         match self.join_run(&mut item, settings, bug) {
             Run::Start { .. } => {}
             Run::Wait { ms } => {
@@ -369,7 +398,7 @@ impl Database {
     }
 
     /// The queued items of a session, in order.
-    fn queue<'a>(
+    pub(super) fn queue<'a>(
         &'a self,
         account: &AccountId,
         session: SessionId,
@@ -561,7 +590,7 @@ impl Database {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Start {
     Begun,
-    /// A run may still grow.
+    /// A gate keeps it.
     Waits,
     Nothing,
 }

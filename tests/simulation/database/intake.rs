@@ -4,10 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contracts::content::ContentHash;
+use contracts::{
+    Headers, TraceContext, content::ContentHash, notification::NotificationMessage, session::SessionResolved,
+};
+use delivery::store::SessionName;
 use domain::{
-    ActorKind, AgentRef, AgentSlug, Conversation, Fence, Gate, Generation, NotificationId, NotificationState,
-    QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase, TaskId, TaskStatus,
+    Actor, ActorKind, AgentRef, AgentSlug, CloseReason, Conversation, Fence, Gate, Generation, NotificationId,
+    NotificationState, QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase, TASK_CLOSED, TaskId, TaskStatus,
 };
 use resolver::{
     intake::{
@@ -22,16 +25,20 @@ use resolver::{
     },
     store::partitions::{Lease, PartitionOffset},
 };
-use storage::session::{
-    arrivals::Arrived,
-    items_append::NewItem,
-    items_append_known::{Believed, Known as KnownSession},
-    sessions_lock::ActiveSession,
-    sessions_open::Newest,
+use storage::{
+    lifecycle::close_reason,
+    session::{
+        arrivals::Arrived,
+        items_append::NewItem,
+        items_append_known::{Believed, Known as KnownSession},
+        sessions_lock::ActiveSession,
+        sessions_open::Newest,
+    },
 };
 
 use super::{
     Database, DeadLetter, NotificationRow, SessionRow, Task,
+    calls::notification,
     outbox::{Message, receipt},
 };
 use crate::simulation::bugs::Bug;
@@ -41,6 +48,16 @@ pub(crate) const LIMITS: QueueLimits = QueueLimits {
     hops_max: 8,
     items_max: 4,
 };
+
+/// An item of Signalbox's own that was entered.
+#[derive(Debug)]
+pub(crate) struct OwnItem {
+    pub(crate) account: domain::AccountId,
+    pub(crate) id: NotificationId,
+    pub(crate) session: SessionId,
+    pub(crate) number: i64,
+    pub(crate) messages: Vec<Message>,
+}
 
 /// The result of a batch.
 #[derive(Debug)]
@@ -201,7 +218,7 @@ impl Database {
                 joins: row.queue_mode == QueueMode::Collect && !met_rest,
                 ..row.clone()
             };
-            self.notification_enter(&row, received, false, bug);
+            self.notification_enter(&row, (&received.payload, &received.subject), false, bug);
             let (session, position) = place.expect("all go to sessions");
             places.push((row.id.clone(), received.sequence, session, position));
         }
@@ -313,13 +330,22 @@ impl Database {
             }) else {
                 continue;
             };
-            self.notification_enter(row, received, requeue, bug);
+            self.notification_enter(row, (&received.payload, &received.subject), requeue, bug);
             let (session, position) = row.queued.expect("what was accepted is queued");
             let sequence = sequences
                 .get(&(row.account, received.id.as_str()))
                 .copied()
                 .unwrap_or(received.sequence);
             places.push((row.id.clone(), sequence, session, position));
+        }
+        for (row, received) in queued
+            .closed
+            .0
+            .iter()
+            .chain(&queued.closed.1)
+            .filter_map(|row| Some((row, batch.iter().rev().find(|received| received.id == *row.id)?)))
+        {
+            self.notification_enter(row, (&received.payload, &received.subject), false, bug);
         }
         let arrived: Vec<Arrived<'_>> = queued.arrived.iter().map(|(_, arrived)| *arrived).collect();
         let (stops, released) = self.arrivals_apply(&arrived, bug);
@@ -330,7 +356,7 @@ impl Database {
             if !self.notifications.contains_key(&(row.account.clone(), row.id.clone()))
                 && let Some(received) = batch.iter().find(|received| received.id == *row.id)
             {
-                self.notification_enter(&row, received, false, bug);
+                self.notification_enter(&row, (&received.payload, &received.subject), false, bug);
             }
         }
         for (received, refused) in &decided.refused {
@@ -364,30 +390,17 @@ impl Database {
 
     /// Of a conversation, under lock: the session seen before if it is still open, else the newest one now.
     fn found(&self, conversation: &Conversation, seen: Option<&SessionId>, bug: Option<Bug>) -> Found {
-        let locked = seen.and_then(|id| {
-            let row = self.sessions.get(&(conversation.account.clone(), *id))?;
-            row.closed.is_none().then_some(ActiveSession {
-                id: *id,
-                generation: Generation(row.generation),
-                queue_tail: row.queue_tail,
-                queued: row.queued,
-                rests: row.phase == SessionPhase::Idle && row.queued == 0,
-                gate: row.gate,
-                active_turn: row.active_turn,
-                will_hold: row.will_hold(),
-            })
-        });
+        let locked = seen.and_then(|id| self.active_session(&(conversation.account.clone(), *id)));
         if let Some(session) = locked {
             return Found::Active(session);
         }
         if self.agents[&(conversation.account.clone(), conversation.agent)].removed {
             return Found::AgentRemoved;
         }
-        // No item of the simulation asks not to open its session again.
         let closed = |generation: Option<i32>| {
             Found::Closed(Newest {
                 generation: generation.map(Generation),
-                ended: false,
+                ended: self.has_ended(conversation),
             })
         };
         match self.newest(conversation) {
@@ -395,6 +408,85 @@ impl Database {
             Some(newest) if bug == Some(Bug::GenerationReused) => closed(Some(newest - 1)),
             Some(newest) => closed(Some(newest)),
         }
+    }
+
+    /// A session as `SESSIONS_LOCK` reads it for its next item. None: it is closed.
+    pub(super) fn active_session(&self, name: &SessionName) -> Option<ActiveSession> {
+        let row = self.sessions.get(name)?;
+        row.closed.is_none().then_some(ActiveSession {
+            id: name.1,
+            generation: Generation(row.generation),
+            queue_tail: row.queue_tail,
+            queued: row.queued,
+            rests: row.phase == SessionPhase::Idle && row.queued == 0,
+            gate: row.gate,
+            active_turn: row.active_turn,
+            will_hold: row.will_hold(),
+        })
+    }
+
+    /// `ended` of `SESSIONS_NEWEST_OF_TASKS`.
+    fn has_ended(&self, conversation: &Conversation) -> bool {
+        let Some(task) = &conversation.task else { return false };
+        let status = self.tasks.get(&(conversation.account.clone(), task.clone()));
+        let of_conversation = self
+            .of_account(&conversation.account)
+            .filter(|(_, row)| row.conversation == *conversation);
+        let newest = of_conversation.max_by_key(|(_, row)| row.generation);
+        let closed_by_task = newest
+            .and_then(|(_, row)| row.closed)
+            .is_some_and(|(_, reason)| reason != CloseReason::AgentRemoved);
+        closed_by_task || status.is_some_and(|task| close_reason(task.status).is_some())
+    }
+
+    /// `item_enter` of an item of Signalbox's own: into the open session of its conversation, at once. None: no session is open.
+    pub(super) fn item_enter(
+        &mut self,
+        conversation: &Conversation,
+        task: Option<&TaskId>,
+        message: NotificationMessage,
+        hops: u16,
+        bug: Option<Bug>,
+    ) -> Option<OwnItem> {
+        let session = self.active_session(&self.active(conversation)?.clone())?;
+        let id = NotificationId::parse(&self.fresh_id().to_string()).expect("a UUID is an id");
+        let message = NotificationMessage {
+            id: Some(id.clone()),
+            agent: Some(conversation.agent.to_string()),
+            sender: Some(Actor::system()),
+            ..message
+        };
+        let published = notification(&conversation.account, task, &message, hops);
+        let content =
+            contracts::notification::read(&Headers::default(), &published.payload).expect("an item of ours is read");
+        let (hash, trace) = (ContentHash::of(task, &content), TraceContext::default());
+        let number = session.queue_tail + 1;
+        let row = NewItem {
+            task,
+            agent: Some(conversation.agent),
+            queued: Some((session.id, number)),
+            ..NewItem::of(&conversation.account, &id, Some(&content), hash, (None, hops, &trace))
+        };
+        self.notification_enter(&row, (&published.payload, &published.subject), false, bug);
+        let arrived = Arrived {
+            conversation,
+            session,
+            mode: content.mode(),
+            sender: &content.sender,
+            task,
+        };
+        let (stops, released) = self.arrivals_apply(&[arrived], bug);
+        let place = (session.id, session.generation);
+        let wake = (session.rests || !released.is_empty())
+            .then(|| Message::SessionResolved(SessionResolved::new(conversation, place, task, number)));
+        let stops = stops.into_iter().map(Message::SessionStopRequested);
+        Some(OwnItem {
+            account: conversation.account.clone(),
+            id,
+            session: session.id,
+            number,
+            messages: stops.chain(wake).collect(),
+        })
     }
 
     /// Whether `ITEMS_APPEND` or `ITEMS_REQUEUE` would write fewer rows than asked.
@@ -442,13 +534,21 @@ impl Database {
             stop: None,
             stopped_turn: None,
             gate: None,
+            gate_ref: None,
+            queue_edits: 0,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);
     }
 
     /// One row of `ITEMS_APPEND` or `ITEMS_REQUEUE`, counted in its session.
-    fn notification_enter(&mut self, new: &NewItem<'_>, received: &Received, requeue: bool, bug: Option<Bug>) {
+    fn notification_enter(
+        &mut self,
+        new: &NewItem<'_>,
+        (payload, subject): (&bytes::Bytes, &str),
+        requeue: bool,
+        bug: Option<Bug>,
+    ) {
         let metadata: serde_json::Value = serde_json::from_str(&new.metadata).expect("what was written is read");
         let row = NotificationRow {
             task: new.task.map(TaskId::key),
@@ -465,10 +565,16 @@ impl Database {
             author_name: new.sender.map(|sender| sender.name.clone()).unwrap_or_default(),
             body: new.body.to_owned(),
             debounce_ms: metadata.get("collect_debounce_ms").cloned(),
-            reopens: new.metadata.contains("\"reopen\":true").then_some(true),
+            reopens: metadata.get("reopen").and_then(serde_json::Value::as_bool),
+            source: ["question_id", "timer_id"]
+                .iter()
+                .find_map(|name| metadata.get(name)?.as_str()?.parse().ok()),
+            revision: 1,
             hash: ContentHash::from_bytes(&new.hash).expect("32 bytes"),
             state: if new.queued.is_some() {
                 NotificationState::Queued
+            } else if new.reason.as_deref() == Some(TASK_CLOSED) {
+                NotificationState::Cancelled
             } else {
                 NotificationState::Refused
             },
@@ -477,8 +583,8 @@ impl Database {
             attempts: 0,
             hops: new.hops,
             created_at: self.now,
-            payload: received.payload.clone(),
-            subject: received.subject.clone(),
+            payload: payload.clone(),
+            subject: subject.to_owned(),
         };
         self.notifications.insert((new.account.clone(), new.id.clone()), row);
         debug_assert!(!requeue || new.queued.is_some(), "what is queued again has a place");

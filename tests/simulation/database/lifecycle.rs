@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
-    AccountId, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
+    AccountId, Actor, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
     SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
 };
 use storage::{
     lifecycle::close_reason,
+    question::{self, Ending},
     session::{Closing, Waiting, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest},
 };
 
@@ -37,7 +38,7 @@ pub(crate) struct Closed {
 }
 
 impl Database {
-    /// `TASK_LOCK`, `TASK_SET`, `TURN_START` and [`Self::close`]. `None`: no such task.
+    /// `TASK_LOCK`, `TASK_SET`, `TURN_START`, [`Self::close`], `QUESTIONS_END_OF_TASK` and `CLEAR_OF_TASK`. `None`: no such task.
     pub(crate) fn task_status_set(
         &mut self,
         account: &AccountId,
@@ -63,6 +64,14 @@ impl Database {
             _ => Closing::Ended,
         };
         let mut closed = self.close(account, Scope::Task(task), reason, closing, bug);
+        let ending = Ending::Cancelled { reason: TASK_CLOSED };
+        if bug != Some(Bug::QuestionsOutliveTask) {
+            let asked = question::Scope::Task(task);
+            closed.messages.extend(self.questions_end_of(account, asked, &ending));
+        }
+        if bug != Some(Bug::TimersOutliveTask) {
+            self.timers_clear(account, |timer| timer.task.as_ref() == Some(&task.key()));
+        }
         if to == TaskStatus::Cancelled {
             self.cut(account, task, turn, &mut closed, bug);
         }
@@ -92,20 +101,30 @@ impl Database {
             .extend(stops.into_iter().map(Message::SessionStopRequested));
     }
 
-    /// `AGENT_REMOVE` and [`Self::close`]. `None`: no such agent, or already removed.
+    /// `AGENT_REMOVE`, [`Self::close`], `QUESTIONS_END_OF_AGENT` and `CLEAR_OF_AGENT`. `None`: no such agent, or already removed.
     pub(crate) fn agent_remove(&mut self, account: &AccountId, agent: AgentId, bug: Option<Bug>) -> Option<Closed> {
         let row = self.agents.get_mut(&(account.clone(), agent))?;
         if row.removed {
             return None;
         }
         row.removed = true;
-        Some(self.close(
+        let mut closed = self.close(
             account,
             Scope::Agent(agent),
             CloseReason::AgentRemoved,
             Closing::Ended,
             bug,
-        ))
+        );
+        let withdrawn = Ending::Withdrawn {
+            by: &Actor::system(),
+            reason: Some(AGENT_REMOVED),
+            is_asker: true,
+        };
+        closed
+            .messages
+            .extend(self.questions_end_of(account, question::Scope::Agent(agent), &withdrawn));
+        self.timers_clear(account, |timer| timer.conversation.agent == agent);
+        Some(closed)
     }
 
     /// `UNCOUNT`. A mistake may have left an item in a session that was removed.

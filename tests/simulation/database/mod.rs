@@ -2,31 +2,37 @@
 //! literally.
 //!
 //! Interference of two transactions is modelled where statements of one see different snapshots: the resolver's reads before its
-//! locks ([`intake`]). Everything under the locks of its sessions is one step.
+//! locks ([`intake`]), an answer's look at its question ([`questions`]), and a sweep's look at due timers ([`timers`]). Everything under
+//! the locks of its sessions is one step.
 
 pub(crate) mod brakes;
 pub(crate) mod breakers;
 pub(crate) mod calls;
 pub(crate) mod claims;
+pub(crate) mod edits;
+pub(crate) mod holds;
 pub(crate) mod intake;
 pub(crate) mod lifecycle;
 pub(crate) mod outbox;
 pub(crate) mod outcomes;
+pub(crate) mod questions;
+pub(crate) mod timers;
 
 use std::collections::BTreeMap;
 
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CloseReason, Conversation, Fence, Gate, MessageId, NotificationId,
-    NotificationState, QueueMode, SessionEvent, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId,
-    TaskStatus, ToolCallState, TurnId, TurnState, breaker::Breaker,
+    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
+    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope,
+    SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker,
+    hold::Hold,
 };
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use self::outbox::OutboxRow;
+use self::{outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
 use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
@@ -45,6 +51,8 @@ pub(crate) fn millis(at: OffsetDateTime) -> Millis {
 pub(crate) struct Account {
     pub(crate) scope: SessionScope,
     pub(crate) auto_create_tasks: bool,
+    /// The tool whose calls a policy of the account asks about.
+    pub(crate) asks: Option<&'static str>,
 }
 
 #[derive(Clone, Debug)]
@@ -81,6 +89,9 @@ pub(crate) struct SessionRow {
     /// A turn that was stopped, until the next one begins.
     pub(crate) stopped_turn: Option<TurnId>,
     pub(crate) gate: Option<Gate>,
+    /// What keeps it; counts while it has a gate.
+    pub(crate) gate_ref: Option<Uuid>,
+    pub(crate) queue_edits: i64,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -153,6 +164,9 @@ pub(crate) struct NotificationRow {
     /// `metadata.collect_debounce_ms`.
     pub(crate) debounce_ms: Option<serde_json::Value>,
     pub(crate) reopens: Option<bool>,
+    /// The question or the timer that an item of Signalbox's own tells of.
+    pub(crate) source: Option<Uuid>,
+    pub(crate) revision: i32,
     pub(crate) hash: ContentHash,
     pub(crate) state: NotificationState,
     pub(crate) reason: Option<String>,
@@ -197,9 +211,22 @@ pub(crate) struct CallRow {
     pub(crate) session: domain::SessionId,
     pub(crate) turn: Option<TurnId>,
     pub(crate) ordinal: i32,
+    pub(crate) call_id: CallId,
     pub(crate) name: String,
+    pub(crate) arguments: String,
+    pub(crate) generation: Generation,
+    pub(crate) fence: Fence,
     pub(crate) state: ToolCallState,
     pub(crate) result: String,
+    pub(crate) started_at: Millis,
+    pub(crate) finished_at: Option<Millis>,
+}
+
+impl CallRow {
+    /// From its record to its result: only a call that somebody is asked about is recorded before it runs.
+    pub(crate) fn open_ms(&self, now: Millis) -> Millis {
+        self.finished_at.unwrap_or(now) - self.started_at
+    }
 }
 
 /// The resolver's offset in one partition.
@@ -237,6 +264,8 @@ pub(crate) struct Database {
     pub(crate) notifications: BTreeMap<(AccountId, NotificationId), NotificationRow>,
     pub(crate) turns: BTreeMap<(AccountId, TurnId), TurnRow>,
     pub(crate) calls: BTreeMap<(AccountId, Uuid), CallRow>,
+    pub(crate) questions: BTreeMap<(AccountId, QuestionId), QuestionRow>,
+    pub(crate) timers: BTreeMap<(AccountId, TimerId), TimerRow>,
     /// Replies in threads, by message id.
     pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
     pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,
@@ -244,6 +273,8 @@ pub(crate) struct Database {
     /// Alive until.
     pub(crate) replicas: BTreeMap<Uuid, Millis>,
     pub(crate) partitions: Vec<PartitionRow>,
+    /// Those that are not released.
+    pub(crate) holds: BTreeMap<(AccountId, HoldId), Hold>,
     /// By the name of the provider, which is its account.
     pub(crate) breakers: BTreeMap<String, Breaker>,
     ids: u64,

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use contracts::{
     Headers, header,
     session::{SessionClosed, SessionResolved, SessionStopRequested},
-    tool::{ToolFinished, ToolRequested},
+    tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::TurnId;
 use uuid::Uuid;
@@ -28,6 +28,7 @@ pub(crate) enum Message {
     SessionStopRequested(SessionStopRequested),
     ToolRequested(ToolRequested),
     ToolFinished(ToolFinished),
+    ToolApproved(ToolApproved),
     Notification(Published),
     /// The id of an event of a turn. No service reads events.
     Event(String),
@@ -57,6 +58,7 @@ impl Message {
             Self::SessionStopRequested(message) => message.message_id(),
             Self::ToolRequested(message) => message.message_id(),
             Self::ToolFinished(message) => message.message_id(),
+            Self::ToolApproved(message) => message.message_id(),
             Self::Event(id) => id.clone(),
             // Not deduplicated by the broker (topology.rs).
             Self::Notification(_) => String::new(),

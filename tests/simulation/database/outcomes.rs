@@ -8,10 +8,13 @@ use delivery::{
         settle::Settled,
     },
 };
-use domain::{Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
-use storage::session::{
-    sessions_lock::LockedSession,
-    turns_record::{Changed, ItemChange},
+use domain::{Actor, Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
+use storage::{
+    question::{Ending, Scope},
+    session::{
+        sessions_lock::LockedSession,
+        turns_record::{Changed, ItemChange},
+    },
 };
 use uuid::Uuid;
 
@@ -98,6 +101,15 @@ impl Database {
             });
             self.session_change(&session, &decided.change, bug);
             self.items_change(&decided.change);
+            if decided.change.turn.over && report.work.is_asking {
+                let withdrawn = Ending::Withdrawn {
+                    by: &Actor::system(),
+                    reason: Some("the turn has ended"),
+                    is_asker: true,
+                };
+                let of_turn = Scope::Turn(session.id, report.work.turn.id);
+                messages.extend(self.questions_end_of(&session.account, of_turn, &withdrawn));
+            }
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
             }

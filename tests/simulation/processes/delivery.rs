@@ -161,7 +161,7 @@ impl World {
             Message::SessionClosed(message) => (message.account.clone(), message.session_id),
             Message::SessionStopRequested(message) => (message.account.clone(), message.session_id),
             Message::ToolFinished(message) => (message.account.clone(), message.session_id),
-            Message::ToolRequested(_) | Message::Notification(_) | Message::Event(_) => {
+            Message::ToolRequested(_) | Message::ToolApproved(_) | Message::Notification(_) | Message::Event(_) => {
                 unreachable!("delivery reads wake-ups")
             }
         };
@@ -215,6 +215,7 @@ impl World {
         let parked_by = |gate| claimed.parked.iter().filter(|park| park.gate == gate).count() as u64;
         self.counts.collecting += parked_by(Gate::Collect);
         self.counts.without_provider += parked_by(Gate::Provider);
+        self.counts.paused += parked_by(Gate::Pause);
         self.counts.resumed += claimed.resumed.len() as u64;
         self.note(
             "claimed",

@@ -4,6 +4,7 @@
 mod delivery;
 mod relay;
 mod resolver;
+mod timers;
 mod tool_gateway;
 
 use std::collections::VecDeque;
@@ -52,6 +53,7 @@ pub(crate) struct Process {
     routes: Routes,
     conductor: Conductor,
     callings: Vec<Calling>,
+    firing: Option<timers::Firing>,
 }
 
 /// Possible next steps of a process.
@@ -76,6 +78,8 @@ pub(crate) enum Act {
     Work(usize),
     Record,
     Call(usize),
+    LookAtTimers,
+    FireTimers,
 }
 
 impl Process {
@@ -98,6 +102,7 @@ impl Process {
             routes: Routes::default(),
             conductor: Conductor::new(settings),
             callings: Vec::new(),
+            firing: None,
         }
     }
 
@@ -164,7 +169,7 @@ impl World {
             Service::Resolver => self.resolver_acts(p, acts),
             Service::Delivery => self.delivery_acts(p, acts),
             Service::ToolGateway => acts.extend((0..process.callings.len()).map(Act::Call)),
-            Service::Orchestrator => {}
+            Service::Orchestrator => self.orchestrator_acts(p, acts),
         }
     }
 
@@ -191,6 +196,8 @@ impl World {
             Act::Work(n) => self.work(p, n),
             Act::Record => self.record(p),
             Act::Call(n) => self.call(p, n),
+            Act::LookAtTimers => self.look_at_timers(p),
+            Act::FireTimers => self.fire_timers(p),
         }
     }
 

@@ -1,13 +1,21 @@
 //! The tool-gateway: requests in transactions of one or several, then each result, then each acknowledgement.
 
-use contracts::tool::{ToolFinished, ToolRequested};
+use contracts::{
+    TraceContext,
+    tool::{ToolApproved, ToolFinished, ToolRequested},
+};
 use domain::{StopKind, StopThen};
-use tool_gateway::decisions::order_delay;
+use tool_gateway::decisions::{CallRequest, Origin, asked, order_delay};
 
 use crate::simulation::{
     broker::Queued,
     bugs::Bug,
-    database::{Millis, calls::Executed, lifecycle::CANCELLED_BY, outbox::Message},
+    database::{
+        Millis,
+        calls::{Executed, runs_alone},
+        lifecycle::CANCELLED_BY,
+        outbox::Message,
+    },
     world::{Fate, World},
 };
 
@@ -15,39 +23,51 @@ use crate::simulation::{
 const POSTPONED: Millis = 500;
 const BATCH_MAX: usize = 4;
 
-/// A request in progress.
+/// A request in progress, or the hint that somebody has decided about one.
 #[derive(Debug)]
 pub(crate) struct Calling {
     token: u64,
     deliveries: u32,
-    request: ToolRequested,
     stage: Stage,
 }
 
 #[derive(Debug)]
 enum Stage {
-    Read,
+    Read(ToolRequested),
+    Decided(ToolApproved),
     Publishing(ToolFinished),
     Acknowledging,
 }
 
 impl World {
     pub(super) fn call_begins(&mut self, p: usize, queued: Queued) {
-        let Message::ToolRequested(request) = queued.message else {
-            unreachable!("the tool-gateway reads requests");
+        let stage = match queued.message {
+            Message::ToolRequested(request) => Stage::Read(request),
+            Message::ToolApproved(approved) => Stage::Decided(approved),
+            other => unreachable!("the tool-gateway does not read {}", other.id()),
         };
         self.processes[p].callings.push(Calling {
             token: queued.token,
             deliveries: queued.deliveries,
-            request,
-            stage: Stage::Read,
+            stage,
         });
     }
 
     pub(super) fn call(&mut self, p: usize, n: usize) {
         let calling = self.processes[p].callings.remove(n);
         match &calling.stage {
-            Stage::Read => self.execute_all(p, calling),
+            Stage::Read(_) => self.execute_all(p, calling),
+            Stage::Decided(approved) => {
+                let fate = self.fate(p);
+                if fate == Fate::Failed {
+                    self.postpone(calling.token, POSTPONED);
+                    return;
+                }
+                match self.database.decided(&approved.account, approved.call, self.bug) {
+                    (Some(asked), executed) => self.executed(p, calling, (&asked, executed), fate),
+                    (None, _) => self.acknowledge(calling.token),
+                }
+            }
             Stage::Publishing(finished) => {
                 if self.publish(Message::ToolFinished(finished.clone())) {
                     let stage = Stage::Acknowledging;
@@ -63,14 +83,16 @@ impl World {
     /// One transaction, which the call may share with calls of other turns.
     fn execute_all(&mut self, p: usize, first: Calling) {
         let mut batch = vec![first];
-        let may_share =
-            |calling: &Calling| matches!(calling.stage, Stage::Read) && calling.request.name != "task_status";
-        if may_share(&batch[0]) {
+        let shared = |calling: &Calling| match &calling.stage {
+            Stage::Read(request) => Some(request.turn_id).filter(|_| !runs_alone(&request.name)),
+            Stage::Decided(_) | Stage::Publishing(_) | Stage::Acknowledging => None,
+        };
+        if shared(&batch[0]).is_some() {
             let callings = &mut self.processes[p].callings;
             while batch.len() < BATCH_MAX
                 && let Some(n) = callings.iter().position(|calling| {
-                    let turn = calling.request.turn_id;
-                    may_share(calling) && batch.iter().all(|other| other.request.turn_id != turn)
+                    let turn = shared(calling);
+                    turn.is_some() && batch.iter().all(|other| shared(other) != turn)
                 })
                 && self.random.chance(500)
             {
@@ -78,71 +100,75 @@ impl World {
             }
         }
         let fate = self.fate(p);
-        if fate == Fate::Failed {
-            if self.bug == Some(Bug::BatchHalfCommitted) && batch.len() > 1 {
-                self.execute(p, &batch[0], fate);
-                self.database.forget_call(&batch[0].request);
+        let half = fate == Fate::Failed && self.bug == Some(Bug::BatchHalfCommitted) && batch.len() > 1;
+        for (n, calling) in batch.into_iter().enumerate() {
+            let (token, deliveries) = (calling.token, calling.deliveries);
+            let Stage::Read(request) = &calling.stage else { continue };
+            let request = request.clone();
+            if fate != Fate::Failed || half && n == 0 {
+                let executed = self.database.execute(&request, deliveries, self.bug);
+                self.executed(p, calling, (&asked(&request, TraceContext::default()), executed), fate);
+            } else {
+                self.postpone(token, POSTPONED);
             }
-            for calling in batch {
-                self.postpone(calling.token, POSTPONED);
-            }
-            return;
-        }
-        for calling in batch {
-            if let Some(stage) = self.execute(p, &calling, fate) {
-                self.processes[p].callings.push(Calling { stage, ..calling });
+            if half && n == 0 {
+                self.database.forget_call(&request);
             }
         }
     }
 
-    fn execute(&mut self, p: usize, calling: &Calling, fate: Fate) -> Option<Stage> {
-        let request = &calling.request;
-        let executed = self.database.execute(request, calling.deliveries, self.bug);
-        self.note("executed", [p as u64, request.ordinal.unsigned_abs().into()], || {
+    fn executed(&mut self, p: usize, calling: Calling, (asked, executed): (&CallRequest, Executed), fate: Fate) {
+        let Origin::Turn(claims) = &asked.origin else {
+            unreachable!("a call here is of a turn");
+        };
+        self.note("executed", [p as u64, asked.ordinal.unsigned_abs().into()], || {
             format!(
                 "process {p}: {} {} of turn {}: {executed:?}; {fate:?}",
-                request.name, request.ordinal, request.turn_id
+                asked.name, asked.ordinal, claims.turn
             )
         });
         if let Executed::Over {
             effect: Some(effect), ..
         } = &executed
         {
+            self.counts.approved += u64::from(effect.needs_approval);
             self.witness.acted(effect);
             for turn in &effect.cut {
-                let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
-                self.witness.stop_asked(&self.database, &request.account, *turn, asked);
+                let asked_for = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
+                self.witness
+                    .stop_asked(&self.database, &asked.account, *turn, asked_for);
             }
         }
         if fate != Fate::Committed {
             self.postpone(calling.token, POSTPONED);
-            return None;
+            return;
         }
-        match executed {
+        let stage = match executed {
             Executed::Over { state, outbox, .. } => {
                 self.processes[p].relay.extend(outbox);
-                Some(Stage::Publishing(ToolFinished {
-                    account: request.account.clone(),
-                    task: request.task.clone(),
-                    session_id: request.session_id,
-                    generation: request.generation,
-                    fence: request.fence,
-                    turn_id: request.turn_id,
-                    call_id: request.call_id.clone(),
-                    ordinal: request.ordinal,
-                    name: request.name.clone(),
+                Stage::Publishing(ToolFinished {
+                    account: asked.account.clone(),
+                    task: claims.task.clone(),
+                    session_id: asked.session,
+                    generation: claims.generation,
+                    fence: claims.fence,
+                    turn_id: claims.turn,
+                    call_id: asked.call_id.clone(),
+                    ordinal: asked.ordinal,
+                    name: asked.name.clone(),
                     state,
                     result: None,
-                }))
+                })
             }
             Executed::OutOfTurn => {
                 let delay = order_delay(calling.deliveries);
                 self.postpone(calling.token, Millis::try_from(delay.as_millis()).expect("short"));
-                None
+                return;
             }
-            // A dead letter, which ends the request.
-            Executed::Unowned => Some(Stage::Acknowledging),
-        }
+            // A dead letter, which ends the request; or the answer will run the call.
+            Executed::Unowned | Executed::Asked => Stage::Acknowledging,
+        };
+        self.processes[p].callings.push(Calling { stage, ..calling });
     }
 
     pub(super) fn postpone(&mut self, token: u64, delay: Millis) {

@@ -25,8 +25,8 @@ pub(super) struct Brakes {
     asked: BTreeMap<TurnId, Vec<Asked>>,
     /// Sessions in which nothing may start.
     held: BTreeSet<SessionId>,
-    /// An item's session, and its number there.
-    numbers: BTreeMap<(AccountId, NotificationId), (SessionId, i64)>,
+    /// An item's session, its number there, and its place among those that wait.
+    numbers: BTreeMap<(AccountId, NotificationId), (SessionId, i64, i64)>,
     /// What went with a call: a turn, and the number of answers before the call.
     notes: BTreeMap<(TurnId, usize), String>,
     called: BTreeSet<TurnId>,
@@ -142,7 +142,7 @@ impl Witness {
                     .brakes
                     .numbers
                     .get(&(account.clone(), id.clone()))
-                    .is_some_and(|(_, before)| *before < number)
+                    .is_some_and(|(_, before, _)| *before < number)
         };
         // Nothing of what the stop kept is left.
         let alone = !database.notifications.iter().any(waits);
@@ -163,26 +163,34 @@ impl Witness {
                 self.stop_asked(database, &name.0, turn, asked);
             }
         }
-        self.brakes.numbers.insert(name, (session, number));
+        let place = row.mode.position(number);
+        self.brakes.numbers.insert(name, (session, number, place));
     }
 
-    /// The order of an item among those that wait: its number, but steers before all others.
-    fn order(&mut self, name: (AccountId, NotificationId), row: &NotificationRow) -> (bool, i64) {
+    /// An item waits: one that was carried into the next generation is noted before an edit may move it.
+    pub(super) fn waits(&mut self, name: &(AccountId, NotificationId), session: SessionId, row: &NotificationRow) {
+        let known = self.brakes.numbers.get(name);
+        if known.is_none_or(|(placed, _, _)| *placed != session) {
+            self.order(name.clone(), row);
+        }
+    }
+
+    /// The place of an item among those that wait.
+    pub(super) fn order(&mut self, name: (AccountId, NotificationId), row: &NotificationRow) -> i64 {
         let (session, position) = row.place.expect("it is queued");
-        let number = match self.brakes.numbers.get(&name) {
-            Some((placed, number)) if *placed == session => *number,
-            // It moved to the next generation, with the places that its items have there.
+        match self.brakes.numbers.get(&name) {
+            Some((placed, _, place)) if *placed == session => *place,
+            // It moved to the next generation, with the place that it has there: a carried steer's is among the carried items.
             _ => {
-                let number = match position {
-                    ..0 => position - QueueMode::Steer.position(0),
-                    _ => position,
-                };
-                self.brakes.numbers.insert(name, (session, number));
-                number
+                self.brakes.numbers.insert(name, (session, position, position));
+                position
             }
-        };
-        // A steer that was carried into the next generation stands among the carried items.
-        (position >= 0, number)
+        }
+    }
+
+    /// An edit gave an item another place.
+    pub(super) fn moved(&mut self, name: (AccountId, NotificationId), place: i64) {
+        self.brakes.numbers.entry(name).and_modify(|known| known.2 = place);
     }
 
     /// A turn begins with these items.
@@ -203,12 +211,12 @@ impl Witness {
         self.brakes.begun.insert(turn, begun);
         let named = |id: &NotificationId| (account.clone(), id.clone());
         let rows: Vec<&NotificationRow> = items.iter().map(|id| &database.notifications[&named(id)]).collect();
-        let run: Vec<(bool, i64)> = items
+        let run: Vec<i64> = items
             .iter()
             .zip(&rows)
             .map(|(id, row)| self.order(named(id), row))
             .collect();
-        let mut next: Option<((bool, i64), &NotificationRow)> = None;
+        let mut next: Option<(i64, &NotificationRow)> = None;
         for ((owner, id), row) in &database.notifications {
             let waits = row.state == NotificationState::Queued && row.place.is_some_and(|(of, _)| of == *session);
             if !waits || owner != account {
@@ -230,6 +238,7 @@ impl Witness {
             });
         }
         let head = rows[0];
+        self.starts(database, &named(&items[0]), head);
         let is_like_head = |row: &NotificationRow| {
             (row.mode, &row.author, &row.task) == (head.mode, &head.author, &head.task)
                 && match row.mode {
@@ -258,7 +267,7 @@ impl Witness {
         }
     }
 
-    /// A queued item was cancelled: only the end of its task or of its session does this.
+    /// A queued item was cancelled: only the end of its task or of its session does this, and who withdraws it.
     pub(super) fn cancelled_waiting(
         &mut self,
         database: &Database,
@@ -274,7 +283,7 @@ impl Witness {
             .as_ref()
             .and_then(|task| database.tasks.get(&(name.0.clone(), task.clone())));
         let has_ended = task.is_some_and(|task| close_reason(task.status).is_some());
-        if !is_closed && !has_ended {
+        if !is_closed && !has_ended && !self.is_withdrawn(name) {
             self.breaks("I25", || {
                 format!("{} waited and was cancelled: {:?}", name.1, row.reason)
             });

@@ -194,7 +194,7 @@ impl Ending<'_> {
     }
 
     /// Whether an item tells the asker. The kinds whose answer the asker gets in another way are told of nothing here.
-    fn is_told(&self, kind: QuestionKind) -> bool {
+    pub fn is_told(&self, kind: QuestionKind) -> bool {
         let by_item = match kind {
             QuestionKind::Question | QuestionKind::Plan => true,
             QuestionKind::Review | QuestionKind::Tool => false,

@@ -1,0 +1,164 @@
+//! People who edit what waits, and who pause and go on. Each has looked at the rows before, so what is asked may no longer fit.
+
+use delivery::store::SessionName;
+use domain::{AccountId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, StopKind, StopThen, hold::Hold};
+use storage::session::sessions_lock::queue_revision;
+
+use super::{Deed, STOPPED_BY, person};
+use crate::simulation::{
+    database::{
+        edits::Edit,
+        holds::scope_id,
+        moment,
+        outbox::{Message, Service},
+    },
+    world::{Fate, World},
+};
+
+impl World {
+    /// Somebody looks at a queue, and wants it otherwise.
+    pub(crate) fn plan_edit(&mut self) {
+        let sessions: Vec<SessionName> = self
+            .database
+            .sessions
+            .iter()
+            .filter(|(_, row)| row.queued > 0)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if sessions.is_empty() {
+            return;
+        }
+        let session = self.random.pick(&sessions).clone();
+        let row = &self.database.sessions[&session];
+        let queue_revision = queue_revision(row.queue_tail, row.turn_count, row.queue_edits);
+        let seen = self.database.places(&session);
+        let mut order: Vec<NotificationId> = seen.iter().map(|item| item.id.clone()).collect();
+        let item = self.random.pick(&order).clone();
+        let item_revision = self.database.notifications[&(session.0.clone(), item.clone())].revision;
+        let op = *self.random.pick(&[
+            QueueOp::Withdraw,
+            QueueOp::Withdraw,
+            QueueOp::Promote,
+            QueueOp::Order,
+            QueueOp::Replace,
+        ]);
+        for n in (1..order.len()).rev() {
+            order.swap(n, self.random.below(n + 1));
+        }
+        let is_of_queue = op == QueueOp::Order;
+        let edit = Edit {
+            session,
+            op,
+            item: (!is_of_queue).then_some(item),
+            order,
+            seen,
+            queue_revision,
+            item_revision: self.random.chance(700).then_some(item_revision),
+            by_admin: self.random.chance(700),
+        };
+        self.deeds.insert(0, Deed::Edit(Box::new(edit)));
+    }
+
+    /// `PATCH`, `DELETE …/queue/{item}`, `…/promote` and `…/order`.
+    pub(super) fn edit(&mut self, edit: &Edit) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let messages = self.database.queue_edit(edit, &person(), self.bug);
+        self.note("edited", [u64::from(messages.is_some()), 0], || {
+            format!("{edit:?}: {}; {fate:?}", messages.is_some())
+        });
+        let Some(messages) = messages else {
+            self.counts.refused += 1;
+            return true;
+        };
+        self.counts.edited += 1;
+        self.witness.edited(&self.database, edit);
+        self.commit_rows(p, fate, messages)
+    }
+
+    /// Somebody pauses a session, its task, its agent or its account, or lets one go on.
+    pub(crate) fn plan_hold(&mut self) {
+        let holds: Vec<(AccountId, HoldId)> = self.database.holds.keys().cloned().collect();
+        if !holds.is_empty() && self.random.chance(500) {
+            let (account, hold) = self.random.pick(&holds).clone();
+            self.deeds.insert(0, Deed::Release(account, hold));
+            return;
+        }
+        let sessions: Vec<SessionName> = self.database.sessions.keys().cloned().collect();
+        if sessions.is_empty() {
+            return;
+        }
+        let session = self.random.pick(&sessions).clone();
+        let scope = *self.random.pick(HoldScope::ALL);
+        let Some(scope_id) = scope_id(scope, &session, &self.database) else {
+            return;
+        };
+        let hold = Hold {
+            id: HoldId(self.database.fresh_id()),
+            scope_kind: scope,
+            scope_id,
+            running: *self.random.pick(&[HoldRunning::Finish, HoldRunning::Stop]),
+            until: self.random.chance(300).then(|| moment(self.database.now + 5_000)),
+            by_name: STOPPED_BY.to_owned(),
+        };
+        self.deeds.insert(0, Deed::Hold(session.0, Box::new(hold)));
+    }
+
+    /// `POST …/holds`. In the calm, nobody pauses any more.
+    pub(super) fn hold(&mut self, account: &AccountId, hold: &Hold) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        if self.calm {
+            return true;
+        }
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let (id, stops) = self.database.hold_set(account, hold.clone(), self.bug);
+        self.note("paused", [stops.len() as u64, 0], || {
+            format!("{account}: {hold:?}: {stops:?}; {fate:?}")
+        });
+        self.witness.paused(account, Hold { id, ..hold.clone() });
+        for stop in &stops {
+            let asked = (StopKind::Paused, STOPPED_BY, StopThen::Continue);
+            self.witness.stop_asked(&self.database, account, stop.turn_id, asked);
+        }
+        self.commit_rows(p, fate, stops.into_iter().map(Message::SessionStopRequested).collect())
+    }
+
+    /// `DELETE …/holds/{id}`. A repetition finds none.
+    pub(super) fn release(&mut self, account: &AccountId, hold: HoldId) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let messages = self.database.hold_release(account, hold, self.bug);
+        self.note("released", [messages.len() as u64, 0], || {
+            format!("{account}: {hold}; {fate:?}")
+        });
+        self.witness.released(hold);
+        self.commit_rows(p, fate, messages)
+    }
+
+    /// When the faults end, so do all pauses: work is to end.
+    pub(crate) fn release_all(&mut self) {
+        let holds: Vec<(AccountId, HoldId)> = self.database.holds.keys().cloned().collect();
+        self.deeds.splice(
+            0..0,
+            holds.into_iter().map(|(account, hold)| Deed::Release(account, hold)),
+        );
+    }
+
+    /// The end of a transaction that sends these. `true`: it was answered.
+    pub(super) fn commit_rows(&mut self, p: usize, fate: Fate, messages: Vec<Message>) -> bool {
+        let rows = self.database.outbox_insert(Service::Orchestrator, messages);
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
+        }
+        fate == Fate::Committed
+    }
+}
