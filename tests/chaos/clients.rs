@@ -172,7 +172,7 @@ impl Clients {
     /// Repeats a recorded offer until there is an answer.
     pub(crate) async fn pursue(&self, book: &Book, number: usize, account: usize, via: Via) {
         let message = match book.find(number).what {
-            Offered::Stop { .. } | Offered::Resume { .. } => self.aim(book, number, account).await,
+            Offered::Stop { .. } | Offered::Resume { .. } | Offered::Answer { .. } => self.aim(book, number, account).await,
             _ => self.message(book, number, account, via),
         };
         let Some(message) = message else { return };
@@ -185,7 +185,11 @@ impl Clients {
                 return;
             }
         }
-        self.write_late(book, number, account).await;
+        match book.find(number).what {
+            // A repeated request is no second answer.
+            Offered::Answer { .. } => drop(self.attempt(book, number, &message, number).await),
+            _ => self.write_late(book, number, account).await,
+        }
     }
 
     /// Waits before the next attempt; whether the campaign has ended.
@@ -196,22 +200,23 @@ impl Clients {
         }
     }
 
-    /// The request of a stop or a resumption, for the session that its client sees. None: there is no session, which answers the
-    /// offer.
+    /// The request of a stop, a resumption or an answer, for the session or the question that its client sees. None: there is none,
+    /// which answers the offer.
     async fn aim(&self, book: &Book, number: usize, account: usize) -> Option<Message> {
-        let (task, agent, stop) = match book.find(number).what {
+        let whose = format!("/api/orgs/{}", account_id(account));
+        let (path, stop) = match book.find(number).what {
             Offered::Stop {
                 task,
                 agent,
                 then,
                 named,
                 after_ms,
-            } => (task, agent, Some((then, named, after_ms))),
-            Offered::Resume { task, agent } => (task, agent, None),
+            } => (seen_at(&task, &agent), Some((then, named, after_ms))),
+            Offered::Resume { task, agent } => (seen_at(&task, &agent), None),
+            Offered::Answer { .. } => ("/questions?state=open&limit=100".to_owned(), None),
             _ => return None,
         };
-        let sessions = format!("/api/orgs/{}/sessions", account_id(account));
-        let path = format!("{sessions}?task={task}&agent={agent}&active=true");
+        let path = format!("{whose}{path}");
         let sent_at = OffsetDateTime::now_utc();
         let mut seen = Value::Null;
         for place in 0.. {
@@ -219,7 +224,8 @@ impl Clients {
                 .asked(book, number + place, account, (Method::GET, &path), None)
                 .await;
             if !matches!(answer, Answer::Unknown { .. }) {
-                seen = body["items"][0].clone();
+                let found = body["items"].as_array();
+                seen = found.and_then(|found| found.last()).cloned().unwrap_or_default();
                 // A turn is likely to begin soon.
                 if stop.is_none() || seen["active_turn_id"].is_string() || place >= AIMS_MAX {
                     break;
@@ -229,7 +235,7 @@ impl Clients {
                 return None;
             }
         }
-        let Some(session) = seen["id"].as_str() else {
+        let Some(target) = seen["id"].as_str() else {
             let (via, ended_at, answer) = (Via::Http, OffsetDateTime::now_utc(), Answer::Accepted);
             book.tried(
                 number,
@@ -242,28 +248,33 @@ impl Clients {
             );
             return None;
         };
-        let (verb, mut body) = ("resume", json!({}));
-        let (verb, turn) = match stop {
-            None => (verb, None),
-            Some((then, named, after_ms)) => {
+        let (mut body, mut turn) = (json!({}), None);
+        let verb = match (book.find(number).what, stop) {
+            (Offered::Answer { withdraws: true }, _) => "questions/{}/withdraw",
+            (Offered::Answer { withdraws: false }, _) => {
+                body["text"] = json!(answer(&self.tenants[account].canary, number));
+                "questions/{}/answer"
+            }
+            (_, None) => "sessions/{}/resume",
+            (_, Some((then, named, after_ms))) => {
                 body["then"] = json!(then);
-                let turn = seen["active_turn_id"].as_str().filter(|_| named);
+                turn = seen["active_turn_id"].as_str().filter(|_| named);
                 if let Some(turn) = turn {
                     body["turn_id"] = json!(turn);
                 }
                 sleep(Duration::from_millis(after_ms)).await;
-                ("stop", turn)
+                "sessions/{}/stop"
             }
         };
         book.aimed(Aim {
             offer: number,
-            session_id: session.to_owned(),
+            target: target.to_owned(),
             turn_id: turn.map(str::to_owned),
         });
         Some(Message::Request {
             account,
             method: Method::POST,
-            path: format!("{sessions}/{session}/{verb}"),
+            path: format!("{whose}/{}", verb.replace("{}", target)),
             body: Bytes::from(body.to_string()),
             key: format!("offer-{number}"),
         })
@@ -278,7 +289,7 @@ impl Clients {
         let Some(aim) = book.aims().into_iter().find(|aim| aim.offer == number) else {
             return;
         };
-        let path = format!("/api/orgs/{}/sessions/{}", account_id(account), aim.session_id);
+        let path = format!("/api/orgs/{}/sessions/{}", account_id(account), aim.target);
         for _ in 0..AIMS_MAX {
             let (_, session) = self.asked(book, number, account, (Method::GET, &path), None).await;
             if session["id"].is_string() && session["stopping"] == false {
@@ -499,8 +510,8 @@ impl Clients {
                     key,
                 }
             }
-            // The fault creates this request itself, and the client aims a brake first.
-            Offered::Poison { .. } | Offered::Stop { .. } | Offered::Resume { .. } => return None,
+            // The fault creates this request itself, and the client aims the others first.
+            Offered::Poison { .. } | Offered::Stop { .. } | Offered::Resume { .. } | Offered::Answer { .. } => return None,
         })
     }
 }
@@ -524,6 +535,16 @@ fn publish(account: &str, task: Option<&str>, payload: &Value) -> Message {
         subject: format!("signalbox.notification.{account}.{}", task.unwrap_or("-")),
         payload: Bytes::from(payload.to_string()),
     }
+}
+
+/// The query for the session of an agent on a task.
+fn seen_at(task: &str, agent: &str) -> String {
+    format!("/sessions?task={task}&agent={agent}&active=true")
+}
+
+/// What the client of this offer answers: words for the stub provider, whose agent is told them.
+pub(crate) fn answer(canary: &str, offer: usize) -> String {
+    format!("{canary} work=reply effect=a{offer}-asked;")
 }
 
 /// A notification's body that tells the stub provider the agent's action.

@@ -113,6 +113,8 @@ const HUNTS: &[Hunt] = &[
     hunt("written_late", "repeat", meanwhile("I19 the agent of a stopped")),
     hunt("gate_unread", "repeat", meanwhile("I20 nothing starts")),
     hunt("queue_steered_away", "repeat", at_once("I25 ")),
+    hunt("answered_twice", "repeat", at_once("I21 a question is answered")),
+    hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
     hunt("key_ignored", "key_reused", at_once("I17 ")),
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];

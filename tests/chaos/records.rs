@@ -120,6 +120,9 @@ pub(crate) enum Offered {
     },
     /// Goes on with what waits behind a stop.
     Resume { task: String, agent: String },
+    /// Answers the oldest open question of the account that its client sees, with its own words and `effect=a<number>-asked`; or
+    /// withdraws it.
+    Answer { withdraws: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,11 +134,11 @@ pub(crate) enum Author {
     Ci,
 }
 
-/// The session that a stop or a resumption was sent to, and the turn that it named.
+/// The session that a stop or a resumption was sent to, and the turn that it named; or the question of an answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Aim {
     pub(crate) offer: usize,
-    pub(crate) session_id: String,
+    pub(crate) target: String,
     pub(crate) turn_id: Option<String>,
 }
 
@@ -169,6 +172,10 @@ pub(crate) enum WorkKind {
     Finish,
     /// `no_reply`, then a text that must not be posted.
     Silent,
+    /// `ask_question` with `effect <effect>` in its text, then a reply. What is answered has words of its own.
+    Question,
+    /// `check_later`, with words in its note, then a reply. The campaign makes the timer due.
+    Later,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }

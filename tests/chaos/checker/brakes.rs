@@ -46,14 +46,14 @@ fn aimed<'a>(evidence: &Evidence<'a>, turn: &'a TurnRow, is_stop: bool) -> impl 
     evidence.records.aims.iter().filter(move |aim| {
         let offer = &offers[aim.offer];
         let is_kind = matches!(offer.what, Offered::Stop { .. }) == is_stop;
-        aim.session_id == turn.session_id && offer.account == turn.account_id && is_kind
+        aim.target == turn.session_id && offer.account == turn.account_id && is_kind
     })
 }
 
 /// The turn that a stop ends by its answer. None: no answer is known.
 fn told(evidence: &Evidence<'_>, aim: &Aim) -> Option<(String, String)> {
     let (path, key) = (
-        format!("/sessions/{}/stop", aim.session_id),
+        format!("/sessions/{}/stop", aim.target),
         format!("offer-{}", aim.offer),
     );
     let answer = evidence
@@ -428,7 +428,7 @@ mod tests {
     fn aim(story: &mut Story, offer: usize, turn: Option<&str>) {
         story.records.aims.push(Aim {
             offer,
-            session_id: "session-1".to_owned(),
+            target: "session-1".to_owned(),
             turn_id: turn.map(str::to_owned),
         });
     }

@@ -164,6 +164,8 @@ fn rows(call: &str) -> Rows {
             turn_id: Some("turn-1".to_owned()),
             queue_mode: QueueMode::Followup,
             joins: false,
+            kind: "message".to_owned(),
+            of: None,
             sender_kind: "user".to_owned(),
             sender_id: "ann".to_owned(),
             created_at: at(2),
