@@ -115,6 +115,12 @@ const HUNTS: &[Hunt] = &[
     hunt("queue_steered_away", "repeat", at_once("I25 ")),
     hunt("answered_twice", "repeat", at_once("I21 a question is answered")),
     hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
+    hunt("hold_unread", "repeat", at_once("I20 no turn begins behind")),
+    hunt(
+        "withdrawn_delivered",
+        "repeat",
+        meanwhile("I25 an item that was withdrawn"),
+    ),
     hunt("key_ignored", "key_reused", at_once("I17 ")),
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];

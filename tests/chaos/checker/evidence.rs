@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::Context;
-use domain::QueueMode;
+use domain::{HoldRunning, HoldScope, QueueMode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use sqlx::{Connection, Executor, PgConnection, Row};
@@ -143,6 +143,19 @@ pub(super) struct OnceRow {
     pub(super) ended_at: Option<OffsetDateTime>,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct HoldRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) scope_kind: HoldScope,
+    pub(super) scope_id: String,
+    pub(super) running: HoldRunning,
+    #[serde(with = "rfc3339")]
+    pub(super) created_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
+    pub(super) released_at: Option<OffsetDateTime>,
+}
+
 /// A status change of a task.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct MoveRow {
@@ -169,6 +182,7 @@ pub(super) struct Rows {
     pub(super) calls: Vec<CallRow>,
     pub(super) messages: Vec<MessageRow>,
     pub(super) moves: Vec<MoveRow>,
+    pub(super) holds: Vec<HoldRow>,
     pub(super) questions: Vec<OnceRow>,
     /// Of kind `check_later`.
     pub(super) timers: Vec<OnceRow>,
@@ -203,6 +217,8 @@ const MESSAGES: &str = "
 const MOVES: &str = "
     select to_jsonb(r) from (select account_id, task_id, detail ->> 'to' as to, created_at from activity
                              where kind = 'task.status_changed') r";
+const HOLDS: &str = "
+    select to_jsonb(r) from (select account_id, id, scope_kind, scope_id, running, created_at, released_at from hold) r";
 const QUESTIONS: &str = "
     select to_jsonb(r) from (select account_id, id, state, session_id, answer ->> 'text' as text, notification_id, ended_at
                              from question where kind = 'question') r";
@@ -266,6 +282,7 @@ impl Rows {
             calls: load(&mut connection, CALLS).await?,
             messages: load(&mut connection, MESSAGES).await?,
             moves: load(&mut connection, MOVES).await?,
+            holds: load(&mut connection, HOLDS).await?,
             questions: load(&mut connection, QUESTIONS).await?,
             timers: load(&mut connection, TIMERS).await?,
             outbox: load(&mut connection, OUTBOX).await?,
@@ -389,6 +406,9 @@ impl<'a> Evidence<'a> {
             | Offered::Status { .. }
             | Offered::Stop { .. }
             | Offered::Resume { .. }
+            | Offered::Hold { .. }
+            | Offered::Release { .. }
+            | Offered::Edit { .. }
             | Offered::Answer { .. } => Vec::new(),
         }
     }
@@ -425,6 +445,9 @@ impl<'a> Evidence<'a> {
                 | Offered::Status { .. }
                 | Offered::Stop { .. }
                 | Offered::Resume { .. }
+                | Offered::Hold { .. }
+                | Offered::Release { .. }
+                | Offered::Edit { .. }
                 | Offered::Answer { .. } => {}
             }
         }

@@ -12,6 +12,7 @@ mod evidence;
 #[cfg(test)]
 mod fabricated;
 mod growth;
+mod holds;
 mod leases;
 mod order;
 mod outcomes;
@@ -74,6 +75,8 @@ const ALWAYS: &[Check] = &[
     brakes::gates_hold,
     brakes::runs_are_due,
     brakes::nothing_dropped,
+    holds::nothing_starts,
+    holds::edits_stand,
     questions::ended_once,
     questions::answers_are_items,
     questions::none_of_closed_sessions,

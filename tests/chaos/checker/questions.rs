@@ -96,10 +96,16 @@ pub(super) fn items_are_named(
     let mut found = Vec::new();
     for row in rows {
         let entered = items.remove(&(&row.account_id, &row.id)).unwrap_or_default();
-        let strange = entered.iter().filter(|item| Some(&item.id) != row.notification_id.as_ref());
+        let strange = entered
+            .iter()
+            .filter(|item| Some(&item.id) != row.notification_id.as_ref());
         let strange: Vec<&str> = strange.map(|item| item.id.as_str()).collect();
         let named = row.notification_id.as_deref();
-        let is_there = || evidence.notifications.contains_key(&(&row.account_id, named.unwrap_or_default()));
+        let is_there = || {
+            evidence
+                .notifications
+                .contains_key(&(&row.account_id, named.unwrap_or_default()))
+        };
         let is_open = || {
             let session = row.session_id.as_deref().unwrap_or_default();
             let session = evidence.sessions.get(&(row.account_id.as_str(), session));
@@ -151,7 +157,8 @@ pub(super) fn left<'a>(
 /// When the system is idle: the campaign has answered all.
 pub(super) fn none_open(evidence: &Evidence<'_>) -> Vec<Violation> {
     let open = evidence.rows.questions.iter().filter(|row| row.state == "open");
-    open.map(|row| broken("no question is open in the end", of(row))).collect()
+    open.map(|row| broken("no question is open in the end", of(row)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -178,7 +185,7 @@ mod tests {
             story.records.aims.push(Aim {
                 offer: number,
                 target: "q-1".to_owned(),
-                turn_id: None,
+                named: None,
             });
         }
         story.rows.questions.push(OnceRow {

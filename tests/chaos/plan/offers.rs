@@ -4,10 +4,10 @@
 use super::OFFER_GAP_MS;
 use crate::{
     dice::Dice,
-    records::{Author, Offered, Via, Work, WorkKind},
+    records::{Author, EditOp, Offered, Via, Work, WorkKind},
 };
 
-use domain::{QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
 
 pub(crate) const ACCOUNTS: usize = 3;
 /// Slugs, the same in every account.
@@ -66,7 +66,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
-        for scene in [brake, question] {
+        for scene in [brake, question, hold] {
             if dice.below(SCENES) == 0 {
                 let mut stage = Stage::new(&mut dice, &mut ids);
                 let (account, mut at_ms) = (stage.account, at_ms);
@@ -156,7 +156,11 @@ impl<'a> Stage<'a> {
 
 /// A question, perhaps a message of a person meanwhile, and two clients that end it at once.
 fn question(stage: &mut Stage<'_>) -> Scene {
-    let mut scene = vec![(Via::Nats, 0, stage.send(WorkKind::Question, QueueMode::Followup, Author::Ann))];
+    let mut scene = vec![(
+        Via::Nats,
+        0,
+        stage.send(WorkKind::Question, QueueMode::Followup, Author::Ann),
+    )];
     if stage.dice.below(3) == 0 {
         let meanwhile = stage.send(WorkKind::Reply, QueueMode::Followup, Author::Bob);
         scene.push((Via::Http, stage.dice.between(0, 1_500), meanwhile));
@@ -167,15 +171,63 @@ fn question(stage: &mut Stage<'_>) -> Scene {
     scene
 }
 
+/// A hold, items that wait for its end, and edits of them.
+fn hold(stage: &mut Stage<'_>) -> Scene {
+    let (task, agent) = (stage.task.to_owned(), stage.agent.to_owned());
+    let scopes = [
+        HoldScope::Session,
+        HoldScope::Task,
+        HoldScope::Agent,
+        HoldScope::Account,
+    ];
+    let hold = Offered::Hold {
+        scope: *stage.dice.pick(&scopes),
+        task: task.clone(),
+        agent: agent.clone(),
+        running: *stage
+            .dice
+            .pick(&[HoldRunning::Finish, HoldRunning::Finish, HoldRunning::Stop]),
+        for_ms: stage.dice.between(1_500, 5_000),
+    };
+    // A session to hold.
+    let mut scene = vec![(
+        Via::Nats,
+        0,
+        stage.send(WorkKind::Message, QueueMode::Followup, Author::Ann),
+    )];
+    scene.push((Via::Http, 400, hold));
+    for _ in 0..stage.dice.below(3) + 2 {
+        let author = *stage.dice.pick(&[Author::Ann, Author::Bob, Author::Ci]);
+        let waits = stage.send(WorkKind::Message, QueueMode::Followup, author);
+        scene.push((Via::Nats, stage.dice.between(50, 300), waits));
+    }
+    for _ in 0..stage.dice.below(3) {
+        let op = *stage.dice.pick(&[EditOp::Withdraw, EditOp::Replace, EditOp::Promote]);
+        let (task, agent) = (task.clone(), agent.clone());
+        scene.push((
+            Via::Http,
+            stage.dice.between(50, 600),
+            Offered::Edit { task, agent, op },
+        ));
+    }
+    scene
+}
+
 /// A turn that takes seconds, items that wait behind it, a brake, and perhaps what opens its gate: else the end of the campaign does.
 fn brake(stage: &mut Stage<'_>) -> Scene {
     let (task, agent) = (stage.task, stage.agent);
     // What a service alone has sent waits for a person.
     let all = [Author::Ci, Author::Ann, Author::Bob];
     let authors = &all[..*stage.dice.pick(&[1, all.len()])];
-    let mut scene = vec![(Via::Nats, 0, stage.send(WorkKind::Slow, QueueMode::Followup, Author::Ci))];
+    let mut scene = vec![(
+        Via::Nats,
+        0,
+        stage.send(WorkKind::Slow, QueueMode::Followup, Author::Ci),
+    )];
     for _ in 0..stage.dice.below(4) + 1 {
-        let mode = *stage.dice.pick(&[QueueMode::Followup, QueueMode::Collect, QueueMode::Collect]);
+        let mode = *stage
+            .dice
+            .pick(&[QueueMode::Followup, QueueMode::Collect, QueueMode::Collect]);
         let kind = *stage.dice.pick(&[WorkKind::Message, WorkKind::Message, WorkKind::Slow]);
         let author = *stage.dice.pick(authors);
         let waits = stage.send(kind, mode, author);
