@@ -121,6 +121,7 @@ const HUNTS: &[Hunt] = &[
         "repeat",
         meanwhile("I25 an item that was withdrawn"),
     ),
+    hunt("all_probe", "provider_quota", meanwhile("I23 behind an open breaker")),
     hunt("key_ignored", "key_reused", at_once("I17 ")),
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];

@@ -54,6 +54,9 @@ pub(crate) struct Heard {
     /// Account and turn that was stopped → number of items that were parked behind it.
     #[serde(default)]
     pub(crate) parked: BTreeMap<String, usize>,
+    /// Id of the event → when a breaker opened.
+    #[serde(default)]
+    pub(crate) opened: BTreeMap<String, OffsetDateTime>,
 }
 
 /// An account and its private texts.

@@ -104,6 +104,7 @@ impl Story {
                     .map(str::to_owned)
                     .into(),
                 parked: BTreeMap::new(),
+                opened: BTreeMap::new(),
             },
         };
         Story {

@@ -7,6 +7,7 @@
 
 mod accounts;
 mod brakes;
+mod breaker;
 mod effects;
 mod evidence;
 #[cfg(test)]
@@ -77,6 +78,8 @@ const ALWAYS: &[Check] = &[
     brakes::nothing_dropped,
     holds::nothing_starts,
     holds::edits_stand,
+    breaker::one_probe,
+    breaker::nothing_failed,
     questions::ended_once,
     questions::answers_are_items,
     questions::none_of_closed_sessions,
