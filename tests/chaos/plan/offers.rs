@@ -201,8 +201,8 @@ fn hold(stage: &mut Stage<'_>) -> Scene {
         let waits = stage.send(WorkKind::Message, QueueMode::Followup, author);
         scene.push((Via::Nats, stage.dice.between(50, 300), waits));
     }
-    for _ in 0..stage.dice.below(3) {
-        let op = *stage.dice.pick(&[EditOp::Withdraw, EditOp::Replace, EditOp::Promote]);
+    for _ in 0..=stage.dice.below(3) {
+        let op = *stage.dice.pick(&[EditOp::Withdraw, EditOp::Withdraw, EditOp::Replace, EditOp::Promote]);
         let (task, agent) = (task.clone(), agent.clone());
         scene.push((
             Via::Http,
