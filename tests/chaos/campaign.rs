@@ -38,6 +38,8 @@ use crate::{
 
 /// Interval at which accounts read their own data and try to read foreign data.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
+/// The shortest time of a timer is longer than a campaign may wait: the campaign makes one of three due at each look.
+const DUE: &str = "update timer set due_at = now() where state = 'waiting' and kind = 'check_later' and due_at > now() and random() < 0.3";
 /// Interval of reading the processes' memory and open files.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// The schedule pauses while more faults wait for their target, or more offers for an answer, than this; at most as long as the
@@ -352,11 +354,13 @@ impl Campaign {
         });
     }
 
-    /// Accounts read their own data and try others'. The checker judges the answers.
+    /// Accounts read their own data and try others'. The checker judges the answers. Timers become due.
     async fn look(self: Arc<Self>, seed: u64) {
         let mut dice = Dice::new(seed, "look");
         loop {
             sleep(LOOK_EVERY).await;
+            // Without the database nothing becomes due.
+            let _ = sqlx::query(DUE).execute(&self.system.observer).await;
             let (own, other) = (dice.below(ACCOUNTS), dice.below(ACCOUNTS));
             let whose = account_id(own);
             let task = *dice.pick(&crate::plan::TASKS);

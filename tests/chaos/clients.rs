@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use async_nats::jetstream;
 use bytes::Bytes;
+use domain::HoldScope;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -17,7 +18,7 @@ use crate::{
     dice::Dice,
     plan::{ACCOUNTS, AGENTS, ASSIGNED, TASKS, account_id, canary},
     provider::word,
-    records::{Agent, Aim, Answer, ApiAnswer, Author, Offered, Tenant, Try, Via, Work},
+    records::{Agent, Aim, Answer, ApiAnswer, Author, EditOp, Offered, Tenant, Try, Via, Work},
     system::{OPERATOR_TOKEN, System},
 };
 
@@ -172,12 +173,19 @@ impl Clients {
     /// Repeats a recorded offer until there is an answer.
     pub(crate) async fn pursue(&self, book: &Book, number: usize, account: usize, via: Via) {
         let message = match book.find(number).what {
-            Offered::Stop { .. } | Offered::Resume { .. } => self.aim(book, number, account).await,
+            Offered::Stop { .. }
+            | Offered::Resume { .. }
+            | Offered::Hold { .. }
+            | Offered::Edit { .. }
+            | Offered::Answer { .. } => self.aim(book, number, account).await,
             _ => self.message(book, number, account, via),
         };
         let Some(message) = message else { return };
         for place in 0.. {
-            let answer = self.attempt(book, number, &message, place).await;
+            let (answer, said) = self.attempt(book, number, &message, place).await;
+            if let (Offered::Hold { for_ms, .. }, Some(hold)) = (book.find(number).what, said["id"].as_str()) {
+                self.release_after(book, (number, account), hold, for_ms).await;
+            }
             if !matches!(answer, Answer::Unknown { .. }) {
                 break;
             }
@@ -185,7 +193,21 @@ impl Clients {
                 return;
             }
         }
-        self.write_late(book, number, account).await;
+        match book.find(number).what {
+            // A repeated request is no second answer.
+            Offered::Answer { .. } => drop(self.attempt(book, number, &message, number).await),
+            _ => self.write_late(book, number, account).await,
+        }
+    }
+
+    async fn release_after(&self, book: &Book, (of, account): (usize, usize), hold: &str, for_ms: u64) {
+        book.aimed(Aim {
+            offer: of,
+            target: hold.to_owned(),
+            named: None,
+        });
+        sleep(Duration::from_millis(for_ms)).await;
+        Box::pin(self.offer(book, account, Via::Http, Offered::Release { of })).await;
     }
 
     /// Waits before the next attempt; whether the campaign has ended.
@@ -196,22 +218,25 @@ impl Clients {
         }
     }
 
-    /// The request of a stop or a resumption, for the session that its client sees. None: there is no session, which answers the
-    /// offer.
+    /// The request of a stop, a resumption or an answer, for the session or the question that its client sees. None: there is none,
+    /// which answers the offer.
     async fn aim(&self, book: &Book, number: usize, account: usize) -> Option<Message> {
-        let (task, agent, stop) = match book.find(number).what {
+        let whose = format!("/api/orgs/{}", account_id(account));
+        let (path, stop) = match book.find(number).what {
             Offered::Stop {
                 task,
                 agent,
                 then,
                 named,
                 after_ms,
-            } => (task, agent, Some((then, named, after_ms))),
-            Offered::Resume { task, agent } => (task, agent, None),
+            } => (seen_at(&task, &agent), Some((then, named, after_ms))),
+            Offered::Resume { task, agent } | Offered::Hold { task, agent, .. } | Offered::Edit { task, agent, .. } => {
+                (seen_at(&task, &agent), None)
+            }
+            Offered::Answer { .. } => ("/questions?state=open&limit=100".to_owned(), None),
             _ => return None,
         };
-        let sessions = format!("/api/orgs/{}/sessions", account_id(account));
-        let path = format!("{sessions}?task={task}&agent={agent}&active=true");
+        let path = format!("{whose}{path}");
         let sent_at = OffsetDateTime::now_utc();
         let mut seen = Value::Null;
         for place in 0.. {
@@ -219,9 +244,15 @@ impl Clients {
                 .asked(book, number + place, account, (Method::GET, &path), None)
                 .await;
             if !matches!(answer, Answer::Unknown { .. }) {
-                seen = body["items"][0].clone();
-                // A turn is likely to begin soon.
-                if stop.is_none() || seen["active_turn_id"].is_string() || place >= AIMS_MAX {
+                let found = body["items"].as_array();
+                seen = found.and_then(|found| found.last()).cloned().unwrap_or_default();
+                // A turn is likely to begin soon, and so is a question to be asked.
+                let is_there = match (&stop, &book.find(number).what) {
+                    (Some(_), _) => seen["active_turn_id"].is_string(),
+                    (None, Offered::Answer { .. }) => seen.is_object(),
+                    (None, _) => true,
+                };
+                if is_there || place >= AIMS_MAX {
                     break;
                 }
             }
@@ -229,41 +260,90 @@ impl Clients {
                 return None;
             }
         }
-        let Some(session) = seen["id"].as_str() else {
-            let (via, ended_at, answer) = (Via::Http, OffsetDateTime::now_utc(), Answer::Accepted);
-            book.tried(
-                number,
-                Try {
-                    via,
-                    sent_at,
-                    ended_at,
-                    answer,
-                },
-            );
+        let Some(target) = seen["id"].as_str() else {
+            book.tried(number, nothing_to_do(sent_at));
             return None;
         };
-        let (verb, mut body) = ("resume", json!({}));
-        let (verb, turn) = match stop {
-            None => (verb, None),
-            Some((then, named, after_ms)) => {
+        let (mut body, mut named, mut method) = (json!({}), None, Method::POST);
+        let verb = match (book.find(number).what, stop) {
+            (
+                Offered::Hold {
+                    scope,
+                    task,
+                    agent,
+                    running,
+                    ..
+                },
+                _,
+            ) => {
+                let id = match scope {
+                    HoldScope::Account => account_id(account),
+                    HoldScope::Task => task,
+                    HoldScope::Agent => agent,
+                    HoldScope::Session => target.to_owned(),
+                };
+                body = json!({"scope": {"kind": scope, "id": id}, "running": running});
+                "holds".to_owned()
+            }
+            (Offered::Edit { op, .. }, _) => {
+                let queue = format!("sessions/{target}/queue");
+                let path = format!("{whose}/{queue}");
+                let (_, seen) = self.asked(book, number, account, (Method::GET, &path), None).await;
+                let items = seen["items"].as_array();
+                let item = items.and_then(|items| items.iter().rfind(|item| item["editable"] == true));
+                let id = item.and_then(|item| item["id"].as_str());
+                let (Some(item), Some(id)) = (item, id) else {
+                    book.tried(number, nothing_to_do(sent_at));
+                    return None;
+                };
+                named = Some(id.to_owned());
+                let revision = &item["revision"];
+                match op {
+                    EditOp::Withdraw => {
+                        method = Method::DELETE;
+                        format!("{queue}/{id}?revision={revision}")
+                    }
+                    EditOp::Replace => {
+                        method = Method::PATCH;
+                        let text = item["body"].as_str().unwrap_or_default();
+                        body = json!({"revision": revision, "body": format!("{text} {}", edited(number))});
+                        format!("{queue}/{id}")
+                    }
+                    EditOp::Promote => {
+                        body = json!({"revision": seen["revision"]});
+                        format!("{queue}/{id}/promote")
+                    }
+                }
+            }
+            (Offered::Answer { withdraws: true }, _) => format!("questions/{target}/withdraw"),
+            (Offered::Answer { withdraws: false }, _) => {
+                body["text"] = json!(answer(&self.tenants[account].canary, number));
+                format!("questions/{target}/answer")
+            }
+            (_, None) => format!("sessions/{target}/resume"),
+            (_, Some((then, is_named, after_ms))) => {
                 body["then"] = json!(then);
-                let turn = seen["active_turn_id"].as_str().filter(|_| named);
+                let turn = seen["active_turn_id"].as_str().filter(|_| is_named);
+                named = turn.map(str::to_owned);
                 if let Some(turn) = turn {
                     body["turn_id"] = json!(turn);
                 }
                 sleep(Duration::from_millis(after_ms)).await;
-                ("stop", turn)
+                format!("sessions/{target}/stop")
             }
         };
-        book.aimed(Aim {
-            offer: number,
-            session_id: session.to_owned(),
-            turn_id: turn.map(str::to_owned),
-        });
+        // A hold has its id when it is set.
+        if verb != "holds" {
+            book.aimed(Aim {
+                offer: number,
+                target: target.to_owned(),
+                named,
+            });
+        }
         Some(Message::Request {
             account,
-            method: Method::POST,
-            path: format!("{sessions}/{session}/{verb}"),
+            method,
+            path: format!("{whose}/{verb}"),
             body: Bytes::from(body.to_string()),
             key: format!("offer-{number}"),
         })
@@ -278,7 +358,7 @@ impl Clients {
         let Some(aim) = book.aims().into_iter().find(|aim| aim.offer == number) else {
             return;
         };
-        let path = format!("/api/orgs/{}/sessions/{}", account_id(account), aim.session_id);
+        let path = format!("/api/orgs/{}/sessions/{}", account_id(account), aim.target);
         for _ in 0..AIMS_MAX {
             let (_, session) = self.asked(book, number, account, (Method::GET, &path), None).await;
             if session["id"].is_string() && session["stopping"] == false {
@@ -298,10 +378,14 @@ impl Clients {
         }
     }
 
-    async fn attempt(&self, book: &Book, number: usize, message: &Message, place: usize) -> Answer {
+    /// The answer with its body.
+    async fn attempt(&self, book: &Book, number: usize, message: &Message, place: usize) -> (Answer, Value) {
         let sent_at = OffsetDateTime::now_utc();
-        let (via, answer) = match message {
-            Message::Publish { subject, payload } => (Via::Nats, self.publish(subject.clone(), payload.clone()).await),
+        let (via, (answer, said)) = match message {
+            Message::Publish { subject, payload } => {
+                let answer = self.publish(subject.clone(), payload.clone()).await;
+                (Via::Nats, (answer, Value::Null))
+            }
             Message::Request {
                 account,
                 method,
@@ -310,10 +394,11 @@ impl Clients {
                 key,
             } => {
                 let place = number + place;
-                let answer = self
-                    .request(book, place, *account, (method.clone(), path), Some((body, key)))
-                    .await;
-                (Via::Http, answer)
+                let told = (method.clone(), path.as_str());
+                (
+                    Via::Http,
+                    self.asked(book, place, *account, told, Some((body, key))).await,
+                )
             }
         };
         book.tried(
@@ -325,7 +410,7 @@ impl Clients {
                 answer: answer.clone(),
             },
         );
-        answer
+        (answer, said)
     }
 
     pub(crate) async fn publish(&self, subject: String, payload: Bytes) -> Answer {
@@ -480,6 +565,10 @@ impl Clients {
                 let body = json!({"body": words(canary, &work)});
                 request(Method::POST, format!("/tasks/{task}/messages"), body)
             }
+            Offered::Release { of } => {
+                let hold = book.aims().into_iter().rfind(|aim| aim.offer == of)?.target;
+                request(Method::DELETE, format!("/holds/{hold}"), json!({}))
+            }
             Offered::Status { task, status } => {
                 request(Method::PATCH, format!("/tasks/{task}"), json!({"status": status}))
             }
@@ -499,8 +588,13 @@ impl Clients {
                     key,
                 }
             }
-            // The fault creates this request itself, and the client aims a brake first.
-            Offered::Poison { .. } | Offered::Stop { .. } | Offered::Resume { .. } => return None,
+            // The fault creates this request itself, and the client aims the others first.
+            Offered::Poison { .. }
+            | Offered::Stop { .. }
+            | Offered::Resume { .. }
+            | Offered::Hold { .. }
+            | Offered::Edit { .. }
+            | Offered::Answer { .. } => return None,
         })
     }
 }
@@ -524,6 +618,31 @@ fn publish(account: &str, task: Option<&str>, payload: &Value) -> Message {
         subject: format!("signalbox.notification.{account}.{}", task.unwrap_or("-")),
         payload: Bytes::from(payload.to_string()),
     }
+}
+
+/// The answer of an offer that has found nothing to aim at.
+fn nothing_to_do(sent_at: OffsetDateTime) -> Try {
+    Try {
+        via: Via::Http,
+        sent_at,
+        ended_at: OffsetDateTime::now_utc(),
+        answer: Answer::Accepted,
+    }
+}
+
+/// What this offer adds to an item's text.
+pub(crate) fn edited(offer: usize) -> String {
+    format!("(edited {offer})")
+}
+
+/// The query for the session of an agent on a task.
+fn seen_at(task: &str, agent: &str) -> String {
+    format!("/sessions?task={task}&agent={agent}&active=true")
+}
+
+/// What the client of this offer answers: words for the stub provider, whose agent is told them.
+pub(crate) fn answer(canary: &str, offer: usize) -> String {
+    format!("{canary} work=reply effect=a{offer}-asked;")
 }
 
 /// A notification's body that tells the stub provider the agent's action.

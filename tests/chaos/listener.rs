@@ -1,5 +1,5 @@
-//! Subscribes to every message on the bus as the operator, and records secrets in headers and payloads, and which events of turns
-//! and of parked sessions there were. Stores no message, and misses messages that are published while it is disconnected: the stream of events has them,
+//! Subscribes to every message on the bus as the operator, and records secrets in headers and payloads, and which events of turns,
+//! of parked sessions and of breakers there were. Stores no message, and misses messages that are published while it is disconnected: the stream of events has them,
 //! unless it was wiped.
 
 use std::{
@@ -12,6 +12,7 @@ use anyhow::Context;
 use async_nats::{HeaderMap, jetstream::consumer::pull::OrderedConfig};
 use contracts::{Root, header, message::Stream};
 use futures::StreamExt;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{clients::publisher, records::Heard};
@@ -53,7 +54,7 @@ impl Listener {
     pub(crate) async fn read_stream(&self, nats_url: &str) -> anyhow::Result<()> {
         let jetstream = async_nats::jetstream::new(publisher(nats_url).await?);
         let stream = jetstream.get_stream(Stream::Event.name(&Root::default())).await?;
-        for (events, headers_only) in [("turn.*", true), ("session.parked", false)] {
+        for (events, headers_only) in [("turn.*", true), ("session.parked", false), ("provider.opened", false)] {
             let config = OrderedConfig {
                 filter_subject: format!("signalbox.event.*.*.{events}"),
                 headers_only,
@@ -87,8 +88,14 @@ fn note(notes: &mut Heard, subject: &str, headers: Option<&HeaderMap>, payload: 
     if event.contains(".turn.") {
         notes.turns.insert(id.to_string());
     }
+    let gated: serde_json::Value = serde_json::from_slice(payload).unwrap_or_default();
+    if id.as_str().starts_with("provider.opened:") {
+        let at = gated["at"]
+            .as_str()
+            .and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
+        notes.opened.extend(at.map(|at| (id.to_string(), at)));
+    }
     if let Some(turn) = id.as_str().strip_prefix("session.parked:") {
-        let gated: serde_json::Value = serde_json::from_slice(payload).unwrap_or_default();
         let queued = gated["data"]["queued"]
             .as_u64()
             .and_then(|queued| usize::try_from(queued).ok());

@@ -113,6 +113,15 @@ const HUNTS: &[Hunt] = &[
     hunt("written_late", "repeat", meanwhile("I19 the agent of a stopped")),
     hunt("gate_unread", "repeat", meanwhile("I20 nothing starts")),
     hunt("queue_steered_away", "repeat", at_once("I25 ")),
+    hunt("answered_twice", "repeat", at_once("I21 a question is answered")),
+    hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
+    hunt("hold_unread", "repeat", at_once("I20 no turn begins behind")),
+    hunt(
+        "withdrawn_delivered",
+        "repeat",
+        meanwhile("I25 an item that was withdrawn"),
+    ),
+    hunt("all_probe", "provider_quota", meanwhile("I23 behind an open breaker")),
     hunt("key_ignored", "key_reused", at_once("I17 ")),
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];

@@ -1,5 +1,6 @@
 //! Waits until the system is idle: every fault is healed, and every queue becomes empty within a limit. A queue that does not is
-//! stuck: a finding, described here while its rows exist. Sessions that the campaign stopped are resumed first.
+//! stuck: a finding, described here while its rows exist. Sessions that the campaign stopped are resumed first,
+//! and what agents ask is answered.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -48,6 +49,14 @@ const QUEUES: &[(&str, &str)] = &[
          from turn where state in ('started', 'calling', 'awaiting_tools') limit 10",
     ),
     (
+        "questions without an end",
+        "select account_id || ' ' || id || ' ' || created_at from question where state = 'open' limit 10",
+    ),
+    (
+        "timers that are due",
+        "select account_id || ' ' || id || coalesce(' ' || reason, '') from timer where state = 'waiting' and kind = 'check_later' limit 10",
+    ),
+    (
         "messages in the outbox",
         "select service || ' ' || subject || ' ' || created_at || coalesce(' claimed ' || claimed_at::text, '')
          from outbox limit 10",
@@ -62,6 +71,7 @@ pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::
     let (mut calm, mut least, mut moved_at, mut said_at) = (0, i64::MAX, begun, begun);
     loop {
         resume_stopped(campaign, &mut resumed).await?;
+        answer_open(campaign).await?;
         let waiting = waiting(campaign, &jetstream).await?;
         calm = if waiting.is_empty() { calm + 1 } else { 0 };
         if calm >= CALM_LOOKS {
@@ -98,20 +108,32 @@ async fn resume_stopped(campaign: &Campaign, resumed: &mut BTreeSet<(Uuid, i64)>
     let aims = campaign.book.aims();
     for row in sqlx::query(STOPPED).fetch_all(&campaign.system.observer).await? {
         let (account, session): (String, Uuid) = (row.get(0), row.get(1));
-        let is_ours = aims.iter().any(|aim| aim.session_id == session.to_string());
+        let is_ours = aims.iter().any(|aim| aim.target == session.to_string());
         if is_ours && resumed.insert((session, row.get(2))) {
-            let accounts = &campaign.clients.tenants;
-            let account = accounts.iter().position(|tenant| tenant.id == account);
             let what = Offered::Resume {
                 task: row.get(3),
                 agent: row.get(4),
             };
-            campaign
-                .offer(account.expect("an account of the campaign"), Via::Http, what)
-                .await;
+            campaign.offer(place_of(campaign, &account), Via::Http, what).await;
         }
     }
     Ok(())
+}
+
+/// Answers what is still asked. A question is also ended by its task.
+async fn answer_open(campaign: &Campaign) -> anyhow::Result<()> {
+    const OPEN: &str = "select account_id from question where state = 'open'";
+    for row in sqlx::query(OPEN).fetch_all(&campaign.system.observer).await? {
+        let what = Offered::Answer { withdraws: false };
+        campaign.offer(place_of(campaign, row.get(0)), Via::Http, what).await;
+    }
+    Ok(())
+}
+
+fn place_of(campaign: &Campaign, account: &str) -> usize {
+    let accounts = &campaign.clients.tenants;
+    let place = accounts.iter().position(|tenant| tenant.id == account);
+    place.expect("an account of the campaign")
 }
 
 async fn left(observer: &PgPool) -> anyhow::Result<i64> {

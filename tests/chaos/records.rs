@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use domain::{QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -54,6 +54,9 @@ pub(crate) struct Heard {
     /// Account and turn that was stopped → number of items that were parked behind it.
     #[serde(default)]
     pub(crate) parked: BTreeMap<String, usize>,
+    /// Id of the event → when a breaker opened.
+    #[serde(default)]
+    pub(crate) opened: BTreeMap<String, OffsetDateTime>,
 }
 
 /// An account and its private texts.
@@ -120,6 +123,21 @@ pub(crate) enum Offered {
     },
     /// Goes on with what waits behind a stop.
     Resume { task: String, agent: String },
+    /// Pauses what an agent works at, and releases the hold after this time.
+    Hold {
+        scope: HoldScope,
+        task: String,
+        agent: String,
+        running: HoldRunning,
+        for_ms: u64,
+    },
+    /// Releases the hold of this offer.
+    Release { of: usize },
+    /// Edits the last item that waits in an agent's session.
+    Edit { task: String, agent: String, op: EditOp },
+    /// Answers the oldest open question of the account that its client sees, with its own words and `effect=a<number>-asked`; or
+    /// withdraws it.
+    Answer { withdraws: bool },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -131,12 +149,22 @@ pub(crate) enum Author {
     Ci,
 }
 
-/// The session that a stop or a resumption was sent to, and the turn that it named.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EditOp {
+    Withdraw,
+    /// Its text gets a mark, and keeps its words.
+    Replace,
+    Promote,
+}
+
+/// The session that a brake or an edit was sent to, and the turn or the item that it named; or the question of an answer, or the
+/// hold that was set.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Aim {
     pub(crate) offer: usize,
-    pub(crate) session_id: String,
-    pub(crate) turn_id: Option<String>,
+    pub(crate) target: String,
+    pub(crate) named: Option<String>,
 }
 
 /// The agent's action in the turn of this notification. It stands in the notification's body, in words for the stub: `work=<kind>
@@ -169,6 +197,10 @@ pub(crate) enum WorkKind {
     Finish,
     /// `no_reply`, then a text that must not be posted.
     Silent,
+    /// `ask_question` with `effect <effect>` in its text, then a reply. What is answered has words of its own.
+    Question,
+    /// `check_later`, with words in its note, then a reply. The campaign makes the timer due.
+    Later,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }

@@ -82,7 +82,7 @@ impl Report {
     ) -> anyhow::Result<Report> {
         const NOTIFICATIONS: &str = "select state, count(*) from notification group by 1";
         const TURNS: &str =
-            "select case when error_class in ('stopped', 'steered') then error_class else state end, count(*)
+            "select case when error_class in ('stopped', 'steered', 'paused') then error_class else state end, count(*)
             from turn group by 1";
         const LATE: &str = "select state, count(*) from tool_call where ordinal = 0 group by 1";
         let observer = &campaign.system.observer;

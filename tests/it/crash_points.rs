@@ -22,8 +22,12 @@ const TRIALS_AT_ONCE: usize = 4;
 /// One session, so one `session.opened`: the resolver's only outbox row here.
 const REACHED_ONCE: &[(Role, &str)] = &[(Role::Resolver, "outbox.messages_published")];
 
-/// Reached by a stop or a timer only: `brakes` and `timers` have their trials.
-const REACHED_OTHERWISE: [&str; 2] = ["delivery.stop_dropped", "orchestrator.timer_written"];
+/// Reached by a stop, an answer or a timer only: `brakes`, `questions` and `timers` have their trials.
+const REACHED_OTHERWISE: [&str; 3] = [
+    "delivery.stop_dropped",
+    "orchestrator.answer_written",
+    "orchestrator.timer_written",
+];
 
 /// A service, a point, and the number of the hit.
 struct Trial {

@@ -40,6 +40,12 @@ fn what_must_not_be_braked() {
     are_found(&["queue_steered_away"]);
 }
 
+/// Bugs of questions, timers and holds.
+#[test]
+fn what_must_not_be_done_twice_or_start() {
+    are_found(&["answered_twice", "timer_twice", "hold_unread"]);
+}
+
 /// Bugs that repeat, leave open, reorder, or log a secret.
 #[test]
 fn what_must_not_be_seen() {

@@ -2,6 +2,7 @@
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use storage::Role;
 use testkit::{OPERATOR_TOKEN, Reply, Seen, eventually};
 
 use crate::house::House;
@@ -77,6 +78,30 @@ impl House {
         let task = self.get("/api/orgs/acme/tasks/T-1").await;
         task["status"].as_str().unwrap().to_owned()
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_was_not_committed_is_given_once_when_it_is_repeated() {
+    let mut house = house().await;
+    house.notify("acme", "T-1", "coder", "n-1", "PLEASE ASK").await;
+    let question = house.question().await;
+    let answer = || json!({"options": ["pg"]});
+    house
+        .running(Role::Orchestrator)
+        .crash_at("orchestrator.answer_written", 1);
+    tokio::select! {
+        biased;
+        () = house.running(Role::Orchestrator).crashed() => {}
+        (status, told) = house.answer(&question, answer()) => panic!("it was answered: {status} {told}"),
+    }
+    house.kill(Role::Orchestrator);
+    house.up().await;
+    assert_eq!(house.question().await["id"], question["id"], "it is still open");
+    let (status, told) = house.answer(&question, answer()).await;
+    assert_eq!(status, StatusCode::OK, "{told}");
+    let items = "select count(*) from notification where kind = 'answer'";
+    assert_eq!(house.world.database.count(items).await, 1);
+    house.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

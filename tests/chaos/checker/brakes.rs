@@ -4,17 +4,18 @@
 
 use std::collections::BTreeMap;
 
-use domain::{QueueMode, StopKind};
+use domain::{HoldRunning, QueueMode, StopKind};
 use time::{Duration, OffsetDateTime};
 
 use super::{
     Violation,
     evidence::{Evidence, NotificationRow, TurnRow},
+    holds::{covers, edits},
     sessions::LOCKS_WAIT_MAX,
     turns::{LOG_SLACK, is_known, journal_calls, sent_by_a_zombie},
 };
 use crate::{
-    records::{Aim, Offered},
+    records::{Aim, EditOp, Offered},
     system::{COLLECT_DEBOUNCE, COLLECT_ITEMS_MAX, COLLECT_WAIT_MAX},
 };
 
@@ -46,16 +47,13 @@ fn aimed<'a>(evidence: &Evidence<'a>, turn: &'a TurnRow, is_stop: bool) -> impl 
     evidence.records.aims.iter().filter(move |aim| {
         let offer = &offers[aim.offer];
         let is_kind = matches!(offer.what, Offered::Stop { .. }) == is_stop;
-        aim.session_id == turn.session_id && offer.account == turn.account_id && is_kind
+        aim.target == turn.session_id && offer.account == turn.account_id && is_kind
     })
 }
 
 /// The turn that a stop ends by its answer. None: no answer is known.
 fn told(evidence: &Evidence<'_>, aim: &Aim) -> Option<(String, String)> {
-    let (path, key) = (
-        format!("/sessions/{}/stop", aim.session_id),
-        format!("offer-{}", aim.offer),
-    );
+    let (path, key) = (format!("/sessions/{}/stop", aim.target), format!("offer-{}", aim.offer));
     let answer = evidence
         .records
         .answers
@@ -73,7 +71,7 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
         let Some((kind, error)) = stopped(turn) else { continue };
         let is_asked = match kind {
             // One that names no turn may have been carried out in an attempt whose answer was lost.
-            StopKind::Stopped => aimed(evidence, turn, true).any(|aim| match &aim.turn_id {
+            StopKind::Stopped => aimed(evidence, turn, true).any(|aim| match &aim.named {
                 Some(named) => *named == turn.id,
                 None => {
                     let once = evidence.records.offers[aim.offer].tries.len() == 1;
@@ -84,8 +82,14 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
                 let same = row.account_id == turn.account_id && row.task_id == turn.task_id;
                 same && row.is_steer() && error.ends_with(&row.sender_id)
             }),
-            // No client pauses, and the error of a cancelled task has no name in it.
-            StopKind::Paused | StopKind::Cancelled | StopKind::HandedOver => false,
+            StopKind::Paused => evidence.rows.holds.iter().any(|hold| {
+                hold.running == HoldRunning::Stop
+                    && covers(evidence, hold, turn)
+                    && turn.finished_at.is_none_or(|ended_at| hold.created_at < ended_at)
+                    && hold.released_at.is_none_or(|released_at| turn.started_at < released_at)
+            }),
+            // The error of a cancelled task has no name in it.
+            StopKind::Cancelled | StopKind::HandedOver => false,
         };
         if !is_asked {
             let what = "a turn is stopped only if a stop named it, or something steered it";
@@ -277,7 +281,9 @@ fn waited<'a>(evidence: &Evidence<'a>, turn: &TurnRow) -> Vec<&'a NotificationRo
             .turn_id
             .as_deref()
             .map(|id| evidence.turns.get(&(turn.account_id.as_str(), id)));
-        row.state == "queued" || taken.flatten().is_some_and(|taken| taken.number > turn.number)
+        // A withdrawn one may have waited.
+        let is_gone = row.state == "cancelled" && row.turn_id.is_none();
+        row.state == "queued" || is_gone || taken.flatten().is_some_and(|taken| taken.number > turn.number)
     };
     let rows = evidence.rows.notifications.iter();
     rows.filter(|row| {
@@ -308,7 +314,7 @@ pub(super) fn runs_are_due(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I25: in an open session only a stop cancels items, those of its turn, and the session counts what waits.
+/// I25: in an open session only a stop cancels items, those of its turn, or a withdrawal, and the session counts what waits.
 pub(super) fn nothing_dropped(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut queued: BTreeMap<(&str, &str), i32> = BTreeMap::new();
@@ -327,7 +333,9 @@ pub(super) fn nothing_dropped(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
         let turn = row.turn_id.as_deref().and_then(|id| evidence.turns.get(&(name.0, id)));
         let by_stop = turn.and_then(|turn| stopped(turn)).map(|(_, error)| error);
-        if by_stop.is_none() || by_stop != row.reason.as_deref() {
+        let is_withdrawn = edits(evidence, EditOp::Withdraw)
+            .any(|(offer, _, item)| offer.account == row.account_id && item == Some(row.id.as_str()));
+        if !is_withdrawn && (by_stop.is_none() || by_stop != row.reason.as_deref()) {
             found.push(broken(
                 "I25",
                 "what waits is cancelled only with its task",
@@ -428,8 +436,8 @@ mod tests {
     fn aim(story: &mut Story, offer: usize, turn: Option<&str>) {
         story.records.aims.push(Aim {
             offer,
-            session_id: "session-1".to_owned(),
-            turn_id: turn.map(str::to_owned),
+            target: "session-1".to_owned(),
+            named: turn.map(str::to_owned),
         });
     }
 
@@ -471,9 +479,9 @@ mod tests {
     #[test]
     fn a_stop_of_another_turn_is_found() {
         let mut story = story();
-        story.records.aims[0].turn_id = Some("turn-0".to_owned());
+        story.records.aims[0].named = Some("turn-0".to_owned());
         assert!(story.finds(stops_were_asked, "turn turn-1"));
-        story.records.aims[0].turn_id = None;
+        story.records.aims[0].named = None;
         assert_eq!(story.judge(stops_were_asked), [], "it named none, and was answered so");
         story.records.answers[1].body = r#"{"state": "nothing", "turn_id": null}"#.to_owned();
         assert!(story.finds(stops_were_asked, "turn turn-1"));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::Context;
-use domain::QueueMode;
+use domain::{HoldRunning, HoldScope, QueueMode};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use sqlx::{Connection, Executor, PgConnection, Row};
@@ -26,6 +26,10 @@ pub(super) struct NotificationRow {
     pub(super) queue_mode: QueueMode,
     /// With mode `collect`: it met a busy session.
     pub(super) joins: bool,
+    /// `answer`, `timer`, …
+    pub(super) kind: String,
+    /// The question or the timer that it is of.
+    pub(super) of: Option<String>,
     pub(super) sender_kind: String,
     pub(super) sender_id: String,
     #[serde(with = "rfc3339")]
@@ -123,6 +127,35 @@ pub(super) struct MessageRow {
     pub(super) turn_id: Option<String>,
 }
 
+/// A question or a timer: what ends once.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct OnceRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) state: String,
+    pub(super) session_id: Option<String>,
+    /// What the client answered.
+    #[serde(default)]
+    pub(super) text: Option<String>,
+    /// The item that it became.
+    pub(super) notification_id: Option<String>,
+    #[serde(with = "rfc3339::option")]
+    pub(super) ended_at: Option<OffsetDateTime>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct HoldRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) scope_kind: HoldScope,
+    pub(super) scope_id: String,
+    pub(super) running: HoldRunning,
+    #[serde(with = "rfc3339")]
+    pub(super) created_at: OffsetDateTime,
+    #[serde(with = "rfc3339::option")]
+    pub(super) released_at: Option<OffsetDateTime>,
+}
+
 /// A status change of a task.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct MoveRow {
@@ -149,6 +182,10 @@ pub(super) struct Rows {
     pub(super) calls: Vec<CallRow>,
     pub(super) messages: Vec<MessageRow>,
     pub(super) moves: Vec<MoveRow>,
+    pub(super) holds: Vec<HoldRow>,
+    pub(super) questions: Vec<OnceRow>,
+    /// Of kind `check_later`.
+    pub(super) timers: Vec<OnceRow>,
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, id and reason of dead letters.
     pub(super) buried: Vec<(String, String, String)>,
@@ -163,7 +200,8 @@ pub(super) struct Rows {
 
 const NOTIFICATIONS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason, task_id, turn_id, queue_mode, joins,
-                                    sender_kind, sender_id, created_at from notification) r";
+                                    kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id') as of, sender_kind, sender_id,
+                                    created_at from notification) r";
 const SESSIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, phase,
                                     queued, lease_owner, gate from session) r";
@@ -179,6 +217,14 @@ const MESSAGES: &str = "
 const MOVES: &str = "
     select to_jsonb(r) from (select account_id, task_id, detail ->> 'to' as to, created_at from activity
                              where kind = 'task.status_changed') r";
+const HOLDS: &str = "
+    select to_jsonb(r) from (select account_id, id, scope_kind, scope_id, running, created_at, released_at from hold) r";
+const QUESTIONS: &str = "
+    select to_jsonb(r) from (select account_id, id, state, session_id, answer ->> 'text' as text, notification_id, ended_at
+                             from question where kind = 'question') r";
+const TIMERS: &str = "
+    select to_jsonb(r) from (select account_id, id, state, session_id, notification_id, ended_at
+                             from timer where kind = 'check_later') r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
@@ -201,6 +247,8 @@ macro_rules! words {
           union all select account_id, 'dead letter ' || id, concat_ws(' ', payload, headers::text, detail) from dead_letter
           union all select account_id, 'idempotency ' || key, body::text from idempotency
           union all select account_id, 'instructions ' || hash, body from instruction_text
+          union all select account_id, 'question ' || id, concat_ws(' ', title, body, answer::text, reason) from question
+          union all select account_id, 'timer ' || id, concat_ws(' ', note, reason) from timer
           union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
     };
 }
@@ -234,6 +282,9 @@ impl Rows {
             calls: load(&mut connection, CALLS).await?,
             messages: load(&mut connection, MESSAGES).await?,
             moves: load(&mut connection, MOVES).await?,
+            holds: load(&mut connection, HOLDS).await?,
+            questions: load(&mut connection, QUESTIONS).await?,
+            timers: load(&mut connection, TIMERS).await?,
             outbox: load(&mut connection, OUTBOX).await?,
             buried: load(&mut connection, BURIED).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
@@ -354,7 +405,11 @@ impl<'a> Evidence<'a> {
             | Offered::Poison { .. }
             | Offered::Status { .. }
             | Offered::Stop { .. }
-            | Offered::Resume { .. } => Vec::new(),
+            | Offered::Resume { .. }
+            | Offered::Hold { .. }
+            | Offered::Release { .. }
+            | Offered::Edit { .. }
+            | Offered::Answer { .. } => Vec::new(),
         }
     }
 
@@ -389,7 +444,11 @@ impl<'a> Evidence<'a> {
                 | Offered::Message { .. }
                 | Offered::Status { .. }
                 | Offered::Stop { .. }
-                | Offered::Resume { .. } => {}
+                | Offered::Resume { .. }
+                | Offered::Hold { .. }
+                | Offered::Release { .. }
+                | Offered::Edit { .. }
+                | Offered::Answer { .. } => {}
             }
         }
         offered

@@ -104,6 +104,7 @@ impl Story {
                     .map(str::to_owned)
                     .into(),
                 parked: BTreeMap::new(),
+                opened: BTreeMap::new(),
             },
         };
         Story {
@@ -164,6 +165,8 @@ fn rows(call: &str) -> Rows {
             turn_id: Some("turn-1".to_owned()),
             queue_mode: QueueMode::Followup,
             joins: false,
+            kind: "message".to_owned(),
+            of: None,
             sender_kind: "user".to_owned(),
             sender_id: "ann".to_owned(),
             created_at: at(2),

@@ -7,16 +7,20 @@
 
 mod accounts;
 mod brakes;
+mod breaker;
 mod effects;
 mod evidence;
 #[cfg(test)]
 mod fabricated;
 mod growth;
+mod holds;
 mod leases;
 mod order;
 mod outcomes;
+mod questions;
 mod secrets;
 mod sessions;
+mod timers;
 mod turns;
 
 use std::fmt::{self, Display};
@@ -72,6 +76,15 @@ const ALWAYS: &[Check] = &[
     brakes::gates_hold,
     brakes::runs_are_due,
     brakes::nothing_dropped,
+    holds::nothing_starts,
+    holds::edits_stand,
+    breaker::one_probe,
+    breaker::nothing_failed,
+    questions::ended_once,
+    questions::answers_are_items,
+    questions::none_of_closed_sessions,
+    timers::fired_once,
+    timers::none_after_the_end,
     accounts::requests_and_answers,
     accounts::rows,
     secrets::nowhere,
@@ -85,6 +98,8 @@ const AT_REST: &[Check] = &[
     order::turns_announced,
     brakes::gates_open_in_the_end,
     leases::nobody_holds_anything,
+    questions::none_open,
+    timers::none_waits,
     growth::back_to_the_beginning,
     growth::no_open_transactions,
 ];

@@ -11,7 +11,7 @@ use super::{
     evidence::{CallRow, Evidence, NotificationRow},
 };
 use crate::{
-    records::{Answer, Fired, Offer, Offered, Via},
+    records::{Answer, EditOp, Fired, Offer, Offered, Via},
     system::COLLECT_ITEMS_MAX,
 };
 
@@ -33,6 +33,9 @@ fn broken(expected: &'static str, found: String) -> Violation {
 pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, session), turns) in &evidence.turns_of {
+        if is_promoted(evidence, session) {
+            continue;
+        }
         let mut before: BTreeMap<bool, (i64, &str)> = BTreeMap::new();
         for row in turns.iter().flat_map(|turn| evidence.items_of(turn)) {
             // An item that was carried into the next generation has its position there.
@@ -159,6 +162,9 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     for ((account, session), mut offers) in queues {
+        if is_promoted(evidence, session) {
+            continue;
+        }
         offers.sort_by_key(|(_, position)| *position);
         for pair in offers.windows(2) {
             let ((first, at), (second, behind)) = (&pair[0], &pair[1]);
@@ -233,6 +239,22 @@ pub(super) fn turns_announced(evidence: &Evidence<'_>) -> Vec<Violation> {
         found: format!("{event} was never published"),
     })
     .collect()
+}
+
+/// A client has put an item of this session first: its places are no longer those in which the items were accepted, and an item
+/// that was put back meanwhile has another place than its turn.
+fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
+    evidence.records.aims.iter().any(|aim| {
+        let op = &evidence.records.offers[aim.offer].what;
+        let promotes = matches!(
+            op,
+            Offered::Edit {
+                op: EditOp::Promote,
+                ..
+            }
+        );
+        promotes && aim.target == session
+    })
 }
 
 fn wipes<'a>(evidence: &Evidence<'a>) -> impl Iterator<Item = &'a Fired> {

@@ -113,20 +113,25 @@ pub(super) fn at_most_one(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// Always: every row comes from an offer, a posted message, or an agent's tool call.
+/// Always: every row comes from an offer, a posted message, an agent's tool call, or a question, which `questions` judges.
 pub(super) fn nothing_unasked(evidence: &Evidence<'_>) -> Vec<Violation> {
     let offered = evidence.offered();
     let is_offered = |account: &str, id: &str| offered.contains(&(account.to_owned(), id.to_owned()));
     let rows = evidence.rows.notifications.iter();
-    rows.filter(|row| !is_offered(&row.account_id, &row.id) && !row.body.contains("-asked;") && row.state != "refused")
-        .map(|row| {
-            let text: String = row.body.chars().take(120).collect();
-            broken(
-                "a notification was offered by somebody",
-                format!("notification {} of {} was not: {text}", row.id, row.account_id),
-            )
-        })
-        .collect()
+    rows.filter(|row| {
+        !is_offered(&row.account_id, &row.id)
+            && !row.body.contains("-asked;")
+            && row.of.is_none()
+            && row.state != "refused"
+    })
+    .map(|row| {
+        let text: String = row.body.chars().take(120).collect();
+        broken(
+            "a notification was offered by somebody",
+            format!("notification {} of {} was not: {text}", row.id, row.account_id),
+        )
+    })
+    .collect()
 }
 
 /// Always: no item waits in a closed session, where no turn would take it.

@@ -138,7 +138,7 @@ fn is_past(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
 }
 
 /// Whether a fault hit its caller, or all processes, during the call.
-fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
+pub(super) fn was_harmed(evidence: &Evidence<'_>, call: &ProviderCall) -> bool {
     let end = call.ended_at.unwrap_or(evidence.records.quiet_at);
     harmed_between(evidence, call, call.begun_at, end)
 }

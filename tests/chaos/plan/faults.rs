@@ -86,6 +86,8 @@ pub(crate) enum ProviderFailure {
         status: u16,
         retry_after: Option<&'static str>,
     },
+    /// The limit of its account is used up.
+    Quota,
     /// No byte.
     Silent,
     /// Headers and a first event, then silence.
@@ -272,6 +274,8 @@ const fn kind(name: &'static str, rows: &'static str, weight: u64, choose: fn(&m
     }
 }
 
+/// More calls than a breaker lets through while a fault lasts.
+const QUOTA_CALLS: usize = 60;
 /// Serialization failure, deadlock, lock timeout.
 const SQLSTATES: &[&str] = &["40001", "40P01", "55P03"];
 
@@ -405,6 +409,11 @@ pub(crate) const KINDS: &[Kind] = &[
         choice: dice.next(),
     }),
     kind("provider_status", "F21", 6, |dice| provider(dice, provider_status)),
+    // As many as come in its time: a breaker lets few of them through.
+    kind("provider_quota", "F21", 1, |_| Fault::Provider {
+        failure: ProviderFailure::Quota,
+        count: QUOTA_CALLS,
+    }),
     kind("provider_silent", "F22", 3, |dice| {
         provider(dice, |dice| {
             *dice.pick(&[

@@ -4,10 +4,10 @@
 use super::OFFER_GAP_MS;
 use crate::{
     dice::Dice,
-    records::{Author, Offered, Via, Work, WorkKind},
+    records::{Author, EditOp, Offered, Via, Work, WorkKind},
 };
 
-use domain::{QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
 
 pub(crate) const ACCOUNTS: usize = 3;
 /// Slugs, the same in every account.
@@ -44,6 +44,7 @@ const WORK: &[(WorkKind, u64)] = &[
     (WorkKind::TwoAtOnce, 12),
     (WorkKind::History, 6),
     (WorkKind::Ask, 6),
+    (WorkKind::Later, 8),
     (WorkKind::Done, 2),
     (WorkKind::Finish, 2),
     (WorkKind::Silent, 5),
@@ -55,7 +56,7 @@ const MODES: &[(QueueMode, u64)] = &[
     (QueueMode::Steer, 6),
     (QueueMode::Inject, 14),
 ];
-/// One of so many offers begins a scene.
+/// One of so many offers begins a scene, of each kind.
 const SCENES: usize = 12;
 
 pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
@@ -65,8 +66,20 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
-        if dice.below(SCENES) == 0 {
-            scene(&mut dice, &mut ids, at_ms, &mut offers);
+        for scene in [brake, question, hold] {
+            if dice.below(SCENES) == 0 {
+                let mut stage = Stage::new(&mut dice, &mut ids);
+                let (account, mut at_ms) = (stage.account, at_ms);
+                for (via, after_ms, what) in scene(&mut stage) {
+                    at_ms += after_ms;
+                    offers.push(PlannedOffer {
+                        at_ms,
+                        account,
+                        via,
+                        what,
+                    });
+                }
+            }
         }
         let account = dice.below(ACCOUNTS);
         let effect = format!("e{:06}", offers.len());
@@ -100,65 +113,149 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     offers
 }
 
-/// A turn that takes seconds, items that wait behind it, a brake, and perhaps what opens its gate: else the end of the campaign does.
-fn scene(dice: &mut Dice, ids: &mut [usize; ACCOUNTS], mut at_ms: u64, offers: &mut Vec<PlannedOffer>) {
-    let account = dice.below(ACCOUNTS);
-    let (task, agent) = (*dice.pick(&TASKS), *dice.pick(&AGENTS));
-    let send = |ids: &mut [usize; ACCOUNTS], kind, mode, author| {
-        ids[account] += 1;
-        let id = format!("n-{}", ids[account]);
+/// Where a scene is.
+struct Stage<'a> {
+    dice: &'a mut Dice,
+    ids: &'a mut [usize; ACCOUNTS],
+    account: usize,
+    task: &'static str,
+    agent: &'static str,
+}
+
+/// Way, time after the one before, and what.
+type Scene = Vec<(Via, u64, Offered)>;
+
+impl<'a> Stage<'a> {
+    fn new(dice: &'a mut Dice, ids: &'a mut [usize; ACCOUNTS]) -> Stage<'a> {
+        let (account, task, agent) = (dice.below(ACCOUNTS), *dice.pick(&TASKS), *dice.pick(&AGENTS));
+        Stage {
+            dice,
+            ids,
+            account,
+            task,
+            agent,
+        }
+    }
+
+    fn send(&mut self, kind: WorkKind, mode: QueueMode, author: Author) -> Offered {
+        self.ids[self.account] += 1;
+        let id = format!("n-{}", self.ids[self.account]);
         Offered::Notification {
             work: Work {
                 kind,
-                effect: format!("s{account}-{id}"),
+                effect: format!("s{}-{id}", self.account),
             },
             id,
-            task: Some(task.to_owned()),
-            agents: vec![agent.to_owned()],
+            task: Some(self.task.to_owned()),
+            agents: vec![self.agent.to_owned()],
             mode,
             author,
         }
+    }
+}
+
+/// A question, perhaps a message of a person meanwhile, and two clients that end it at once.
+fn question(stage: &mut Stage<'_>) -> Scene {
+    let mut scene = vec![(
+        Via::Nats,
+        0,
+        stage.send(WorkKind::Question, QueueMode::Followup, Author::Ann),
+    )];
+    if stage.dice.below(3) == 0 {
+        let meanwhile = stage.send(WorkKind::Reply, QueueMode::Followup, Author::Bob);
+        scene.push((Via::Http, stage.dice.between(0, 1_500), meanwhile));
+    }
+    let answer = |withdraws| Offered::Answer { withdraws };
+    scene.push((Via::Http, stage.dice.between(1_500, 4_000), answer(false)));
+    scene.push((Via::Http, 0, answer(stage.dice.below(5) == 0)));
+    scene
+}
+
+/// A hold, items that wait for its end, and edits of them.
+fn hold(stage: &mut Stage<'_>) -> Scene {
+    let (task, agent) = (stage.task.to_owned(), stage.agent.to_owned());
+    let scopes = [
+        HoldScope::Session,
+        HoldScope::Task,
+        HoldScope::Agent,
+        HoldScope::Account,
+    ];
+    let hold = Offered::Hold {
+        scope: *stage.dice.pick(&scopes),
+        task: task.clone(),
+        agent: agent.clone(),
+        running: *stage
+            .dice
+            .pick(&[HoldRunning::Finish, HoldRunning::Finish, HoldRunning::Stop]),
+        for_ms: stage.dice.between(1_500, 5_000),
     };
+    // A session to hold.
+    let mut scene = vec![(
+        Via::Nats,
+        0,
+        stage.send(WorkKind::Message, QueueMode::Followup, Author::Ann),
+    )];
+    scene.push((Via::Http, 400, hold));
+    for _ in 0..stage.dice.below(3) + 2 {
+        let author = *stage.dice.pick(&[Author::Ann, Author::Bob, Author::Ci]);
+        let waits = stage.send(WorkKind::Message, QueueMode::Followup, author);
+        scene.push((Via::Nats, stage.dice.between(50, 300), waits));
+    }
+    for _ in 0..=stage.dice.below(3) {
+        let op = *stage.dice.pick(&[EditOp::Withdraw, EditOp::Withdraw, EditOp::Replace, EditOp::Promote]);
+        let (task, agent) = (task.clone(), agent.clone());
+        scene.push((
+            Via::Http,
+            stage.dice.between(50, 600),
+            Offered::Edit { task, agent, op },
+        ));
+    }
+    scene
+}
+
+/// A turn that takes seconds, items that wait behind it, a brake, and perhaps what opens its gate: else the end of the campaign does.
+fn brake(stage: &mut Stage<'_>) -> Scene {
+    let (task, agent) = (stage.task, stage.agent);
     // What a service alone has sent waits for a person.
     let all = [Author::Ci, Author::Ann, Author::Bob];
-    let authors = &all[..*dice.pick(&[1, all.len()])];
-    let mut scene = vec![(Via::Nats, 0, send(ids, WorkKind::Slow, QueueMode::Followup, Author::Ci))];
-    for _ in 0..dice.below(4) + 1 {
-        let mode = *dice.pick(&[QueueMode::Followup, QueueMode::Collect, QueueMode::Collect]);
-        let kind = *dice.pick(&[WorkKind::Message, WorkKind::Message, WorkKind::Slow]);
-        let waits = send(ids, kind, mode, *dice.pick(authors));
-        scene.push((Via::Nats, dice.between(100, 400), waits));
+    let authors = &all[..*stage.dice.pick(&[1, all.len()])];
+    let mut scene = vec![(
+        Via::Nats,
+        0,
+        stage.send(WorkKind::Slow, QueueMode::Followup, Author::Ci),
+    )];
+    for _ in 0..stage.dice.below(4) + 1 {
+        let mode = *stage
+            .dice
+            .pick(&[QueueMode::Followup, QueueMode::Collect, QueueMode::Collect]);
+        let kind = *stage.dice.pick(&[WorkKind::Message, WorkKind::Message, WorkKind::Slow]);
+        let author = *stage.dice.pick(authors);
+        let waits = stage.send(kind, mode, author);
+        scene.push((Via::Nats, stage.dice.between(100, 400), waits));
     }
-    let then = *dice.pick(&[StopThen::Hold, StopThen::Hold, StopThen::Continue]);
-    let brake = match dice.below(4) {
-        0 => send(ids, WorkKind::Message, QueueMode::Steer, *dice.pick(authors)),
+    let then = *stage.dice.pick(&[StopThen::Hold, StopThen::Hold, StopThen::Continue]);
+    let author = *stage.dice.pick(authors);
+    let brake = match stage.dice.below(4) {
+        0 => stage.send(WorkKind::Message, QueueMode::Steer, author),
         _ => Offered::Stop {
             task: task.to_owned(),
             agent: agent.to_owned(),
             then,
-            named: dice.below(4) > 0,
-            after_ms: *dice.pick(&[0, 0, 0, 1_500, 4_000, 6_000]),
+            named: stage.dice.below(4) > 0,
+            after_ms: *stage.dice.pick(&[0, 0, 0, 1_500, 4_000, 6_000]),
         },
     };
-    scene.push((Via::Http, dice.between(100, 2_500), brake));
-    let opens = match dice.below(5) {
+    scene.push((Via::Http, stage.dice.between(100, 2_500), brake));
+    let opens = match stage.dice.below(5) {
         0 | 1 => Some(Offered::Resume {
             task: task.to_owned(),
             agent: agent.to_owned(),
         }),
-        2 => Some(send(ids, WorkKind::Reply, QueueMode::Followup, Author::Ann)),
+        2 => Some(stage.send(WorkKind::Reply, QueueMode::Followup, Author::Ann)),
         _ => None,
     };
-    scene.extend(opens.map(|opens| (Via::Http, dice.between(1_500, 4_000), opens)));
-    for (via, after_ms, what) in scene {
-        at_ms += after_ms;
-        offers.push(PlannedOffer {
-            at_ms,
-            account,
-            via,
-            what,
-        });
-    }
+    scene.extend(opens.map(|opens| (Via::Http, stage.dice.between(1_500, 4_000), opens)));
+    scene
 }
 
 fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {

@@ -121,6 +121,10 @@ pub(super) async fn failed(failure: ProviderFailure, said: Said, flight: Flight)
             }
             response
         }
+        ProviderFailure::Quota => {
+            let body = json!({"error": {"message": "as the schedule wants", "code": "insufficient_quota"}}).to_string();
+            at_once(StatusCode::TOO_MANY_REQUESTS, body, &flight, end)
+        }
         ProviderFailure::Silent => {
             tokio::time::sleep(FOR_EVER).await;
             at_once(StatusCode::OK, String::new(), &flight, end)
@@ -207,6 +211,7 @@ pub(super) async fn failed(failure: ProviderFailure, said: Said, flight: Flight)
 fn name(failure: ProviderFailure) -> &'static str {
     match failure {
         ProviderFailure::Status { .. } => "status",
+        ProviderFailure::Quota => "quota",
         ProviderFailure::Silent => "silent",
         ProviderFailure::SilentInStream => "silent in stream",
         ProviderFailure::CutStream => "cut stream",

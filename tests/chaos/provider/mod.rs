@@ -263,6 +263,14 @@ impl Shared {
                 let body = format!("{canary} work=reply effect={effect}-asked;");
                 call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
             }
+            (WorkKind::Question, 0) => {
+                let question = format!("{canary} effect {effect}: which one?");
+                call("ask_question", serde_json::json!({"question": question}))
+            }
+            (WorkKind::Later, 0) => {
+                let note = format!("{canary} work=reply effect={effect}-asked;");
+                call("check_later", serde_json::json!({"after_minutes": 1, "note": note}))
+            }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
@@ -283,6 +291,8 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Done, "done"),
     (WorkKind::Finish, "finish"),
     (WorkKind::Silent, "silent"),
+    (WorkKind::Question, "question"),
+    (WorkKind::Later, "later"),
     (WorkKind::Slow, "slow"),
 ];
 

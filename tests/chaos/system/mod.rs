@@ -49,6 +49,8 @@ const POLL: Duration = Duration::from_millis(20);
 /// Of runs, as the settings have them.
 pub(crate) const COLLECT_ITEMS_MAX: usize = 4;
 pub(crate) const COLLECT_DEBOUNCE: time::Duration = time::Duration::milliseconds(400);
+/// How long one turn has the probe of a breaker, as the settings have it.
+pub(crate) const BREAKER_PROBE_MAX: time::Duration = time::Duration::seconds(5);
 pub(crate) const COLLECT_WAIT_MAX: time::Duration = time::Duration::milliseconds(1_500);
 
 /// Short intervals, so that waits are short. The lease is that of an installation, since a busy machine loses a shorter one without

@@ -99,6 +99,7 @@ async fn reply(
     once.run(&app, access.party(), async |work| {
         let setting = app.setting(Some(question.to_string()), work.now);
         let (_, messages) = answer(&work.tx, &access, question, body, &setting).await?;
+        app.shutdown.crash_point("orchestrator.answer_written").await;
         let question = store::find(&work.tx, &access.account, question).await?;
         let question = question.ok_or_else(Problem::not_found)?;
         Ok(Done::new(store::shown(question, answerer(&access.caller))).with(messages))
