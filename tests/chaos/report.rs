@@ -43,6 +43,8 @@ pub(crate) struct Report {
     turns: BTreeMap<String, usize>,
     /// What agents wrote after their turns had been stopped.
     late_writes: BTreeMap<String, usize>,
+    /// Questions, timers and holds, with what became of them.
+    control: BTreeMap<String, usize>,
     provider_calls: BTreeMap<&'static str, usize>,
     api_answers_checked: usize,
     /// Service → the maximum memory of one of its processes.
@@ -84,6 +86,9 @@ impl Report {
         const TURNS: &str =
             "select case when error_class in ('stopped', 'steered', 'paused') then error_class else state end, count(*)
             from turn group by 1";
+        const CONTROL: &str = "select 'question ' || state, count(*) from question group by 1
+            union all select 'timer ' || state, count(*) from timer group by 1
+            union all select 'hold', count(*) from hold having count(*) > 0";
         const LATE: &str = "select state, count(*) from tool_call where ordinal = 0 group by 1";
         let observer = &campaign.system.observer;
         let counts = async |sql: &'static str| -> anyhow::Result<BTreeMap<String, usize>> {
@@ -107,6 +112,7 @@ impl Report {
             notifications: counts(NOTIFICATIONS).await?,
             turns: counts(TURNS).await?,
             late_writes: counts(LATE).await?,
+            control: counts(CONTROL).await?,
             provider_calls: calls(outcome),
             api_answers_checked: outcome.records.answers.len(),
             memory_peak_mib: peaks(outcome, |sample| sample.memory_kib / 1024),
@@ -297,6 +303,7 @@ impl Display for Report {
         writeln!(f, "notifications   {}", list(&self.notifications))?;
         writeln!(f, "turns           {}", list(&self.turns))?;
         writeln!(f, "late writes     {}", list(&self.late_writes))?;
+        writeln!(f, "asked and set   {}", list(&self.control))?;
         writeln!(f, "provider calls  {}", list(&self.provider_calls))?;
         writeln!(
             f,

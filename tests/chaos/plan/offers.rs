@@ -202,7 +202,9 @@ fn hold(stage: &mut Stage<'_>) -> Scene {
         scene.push((Via::Nats, stage.dice.between(50, 300), waits));
     }
     for _ in 0..=stage.dice.below(3) {
-        let op = *stage.dice.pick(&[EditOp::Withdraw, EditOp::Withdraw, EditOp::Replace, EditOp::Promote]);
+        let op = *stage
+            .dice
+            .pick(&[EditOp::Withdraw, EditOp::Withdraw, EditOp::Replace, EditOp::Promote]);
         let (task, agent) = (task.clone(), agent.clone());
         scene.push((
             Via::Http,
