@@ -112,6 +112,131 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "agent.account_id = $1",
         "ids are looked up within; `n.account_id` holds what is found by them",
     ),
+    (
+        "select w.account_id, w.id as session_id, p.id as plan, f.position",
+        "a.account_id = n.account_id",
+        "it tells whether a question is there, by an id or a task that the notification's account has, too",
+    ),
+    (
+        "select w.account_id, w.id as session_id, p.id as plan, f.position",
+        "o.account_id = n.account_id",
+        "it tells whether a question is there, by an id or a task that the notification's account has, too",
+    ),
+    (
+        "as task, k.display_id, k.status, k.blocked_owner",
+        "w.account_id = g.account_id",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "as task, k.display_id, k.status, k.blocked_owner",
+        "s.account_id = k.account_id",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "as task, k.display_id, k.status, k.blocked_owner",
+        "s.account_id = a.account_id",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "as task, k.display_id, k.status, k.blocked_owner",
+        "a.account_id = k.account_id",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "insert into recovery as r",
+        "s.account_id = a.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "insert into recovery as r",
+        "a.account_id = k.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "insert into recovery as r",
+        "t.account_id = e.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "insert into recovery as r",
+        "n.account_id = k.account_id",
+        "it tells of what type or in which state a notification is, and the twin's by the same id is alike",
+    ),
+    (
+        "insert into recovery as r",
+        "n.account_id = r.account_id",
+        "it tells of what type or in which state a notification is, and the twin's by the same id is alike",
+    ),
+    (
+        "from (select o.account_id, o.id, k.display_id, k.status, sha256",
+        "s.account_id = a.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "from (select o.account_id, o.id, k.display_id, k.status, sha256",
+        "a.account_id = k.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "from (select o.account_id, o.id, k.display_id, k.status, sha256",
+        "t.account_id = e.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "from (select o.account_id, o.id, k.display_id, k.status, sha256",
+        "k.account_id = o.account_id",
+        "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "select f.id as task, s.phase, s.active_turn_id as active_turn",
+        "s.account_id = g.account_id",
+        "no task of the walk is worked on in its agent's one session for all tasks",
+    ),
+    (
+        "select f.id as task, s.phase, s.active_turn_id as active_turn",
+        "t.account_id = s.account_id",
+        "no task of the walk is worked on in its agent's one session for all tasks",
+    ),
+    (
+        "select f.id as task, s.phase, s.active_turn_id as active_turn",
+        "n.account_id = s.account_id",
+        "no task of the walk is worked on in its agent's one session for all tasks",
+    ),
+    (
+        "select f.id as task, s.phase, s.active_turn_id as active_turn",
+        "g.account_id = f.account_id",
+        "no task of the walk is worked on in its agent's one session for all tasks",
+    ),
+    (
+        "select true from ( select from task_assignee",
+        "account_id = $1",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "select (select count(*) from task_assignee ta",
+        "ta.account_id = $1",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "select (select count(*) from task_assignee ta",
+        "s.account_id = $1",
+        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
+    ),
+    (
+        "delete from tool_policy p using (",
+        "s.account_id = any (array[w.account_id])",
+        "it tells whether what the rule is for is there, by ids of one account",
+    ),
+    (
+        "delete from tool_policy p using (",
+        "g.account_id = any (array[w.account_id])",
+        "it tells whether what the rule is for is there, by ids of one account",
+    ),
+    (
+        "delete from tool_policy p using (",
+        "k.account_id = any (array[w.account_id])",
+        "it tells whether what the rule is for is there, by ids of one account",
+    ),
 ];
 
 /// Number of queries of the mapper in each file. A new query must be executed by the walk.

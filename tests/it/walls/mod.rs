@@ -46,6 +46,7 @@ const SETTINGS: &[(&str, &str)] = &[
     ("delivery.retry_delay_ms_max", "60000"),
     ("delivery.sweep_interval_ms", "500"),
     ("delivery.collect_debounce_ms", "1000"),
+    ("orchestrator.liveness_interval_ms", "1000"),
     ("outbox.sweep_interval_ms", "500"),
     ("replica.lease_ms", "20000"),
     ("replica.renew_ms", "4000"),

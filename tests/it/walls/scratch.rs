@@ -51,7 +51,14 @@ const DIFFERENT: &str = "
     where account_id = '{twin}' and kind = 'system';
     update timer set due_at = due_at - interval '2000 years', ended_at = ended_at - interval '10 years', note = 'of the twin'
     where account_id = '{twin}';
-    update turn set hops = hops + 7, started_at = started_at - interval '1 day' where account_id = '{twin}';
+    update recovery set cause = cause || '-twin', created_at = created_at - interval '10 years',
+        ended_at = ended_at - interval '10 years' where account_id = '{twin}';
+    update question set title = 'of the twin', created_at = created_at - interval '10 years',
+        ended_at = ended_at - interval '10 years', plan_revision = plan_revision + 1000 where account_id = '{twin}';
+    update agent set provider = 'of-the-twin' where account_id = '{twin}';
+    update notification set sender_kind = 'user' where account_id = '{twin}' and kind = 'notification';
+    update turn set hops = hops + 7, started_at = started_at - interval '1 day', finished_at = finished_at + interval '1 day'
+    where account_id = '{twin}';
     update task_assignee t set agent_id = a.id from agent a
     where t.account_id = '{twin}' and t.task_id = 'chat' and a.account_id = '{twin}' and a.slug = '{twin}-reviewer';
     insert into task_assignee (account_id, task_id, agent_id)

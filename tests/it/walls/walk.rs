@@ -144,6 +144,17 @@ impl Walk<'_> {
     }
 
     async fn api(&self, method: &'static str, path: &str, body: &Value) -> Value {
+        let (status, body) = self.asked(method, path, body).await;
+        assert!(status < 300, "{method} {path}: {body}");
+        body
+    }
+
+    async fn conflicts(&self, method: &'static str, path: &str, body: &Value) {
+        let (status, body) = self.asked(method, path, body).await;
+        assert_eq!(status, 409, "{method} {path}: {body}");
+    }
+
+    async fn asked(&self, method: &'static str, path: &str, body: &Value) -> (u16, Value) {
         self.trials.next_step();
         let request = Request {
             door: Door::Api,
@@ -154,8 +165,7 @@ impl Walk<'_> {
             body: Some(body).filter(|body| !body.is_null()).map(Value::to_string),
         };
         let answer = self.field.send(&request).await;
-        assert!(answer.status < 300, "{request:?}: {answer:?}");
-        serde_json::from_str(&answer.body).unwrap_or(Value::Null)
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
     }
 
     /// On tasks that both accounts have, on new ones, without a task; the coordinator's; with tools, to the end.
@@ -504,6 +514,11 @@ impl Walk<'_> {
             (self.house.world.database.count(kept).await == 1).then_some(())
         })
         .await;
+        let plan = "select id::text from question where account_id = 'alder' and task_id = 'plan-1' and state = 'open' and kind = 'plan'";
+        let plan = self.house.world.database.texts(plan).await.remove(0);
+        for path in [format!("/questions/{plan}"), "/questions?kind=plan".to_owned()] {
+            self.api("GET", &path, &Value::Null).await;
+        }
         self.api("PATCH", "/tasks/PLAN-1", &gate(&format!("agent:{tester}")))
             .await;
         self.delivered("PLAN-1", "plans-2", "please plan PLAN-1").await;
@@ -547,6 +562,20 @@ impl Walk<'_> {
         self.api("POST", &format!("{question}/answer"), &approval).await;
         self.house.until(account, "asks-2", "delivered").await;
         self.delivered("LIVE-1", "allowed", calls).await;
+        let other = json!({"scope": {"kind": "agent", "id": "coder"}, "tool": "task_history", "verdict": "deny"});
+        self.conflicts("POST", "/tool-policies", &other).await;
+        self.conflicts("PUT", &rule, &json!({"revision": 9, "visible": true}))
+            .await;
+        // Too many, of an agent that is not there.
+        rows("tool_policy")
+            .with("account_id", account)
+            .with("scope_kind", "agent")
+            .set("scope_id", "gen_random_uuid()::text")
+            .from("generate_series(1, 500)")
+            .insert(&self.house.world.database.owner)
+            .await;
+        let another = json!({"scope": {"kind": "agent", "id": "coder"}, "tool": "no_reply", "verdict": "allow"});
+        self.api("POST", "/tool-policies", &another).await;
         self.api("PUT", &rule, &json!({"revision": 1, "visible": true})).await;
         self.api("DELETE", &rule, &Value::Null).await;
     }
@@ -709,15 +738,20 @@ impl Walk<'_> {
     /// A task goes to another agent, with a turn in progress and with what waits, and with a plan that awaits approval.
     async fn handed_over(&self) {
         let account = &self.tenant.account;
+        let task = json!({"id": "T-9", "title": "t", "assignees": ["coder"]});
+        self.api("POST", "/tasks", &task).await;
+        self.house.notify(account, "T-9", "tester", "came-before", "b").await;
+        self.house.until(account, "came-before", "delivered").await;
         self.house.notify(account, "T-9", "coder", "is-handed", HOLDS).await;
         self.house.until(account, "is-handed", "running").await;
         for id in ["goes-with-it", "goes-too"] {
             self.house.notify(account, "T-9", "coder", id, "b").await;
             self.house.until(account, id, "queued").await;
         }
-        let own = "session s where s.account_id = 'alder' and s.task_id = 't-9' and s.closed_at is null";
+        let own =
+            "session s where s.account_id = 'alder' and s.task_id = 't-9' and s.closed_at is null and s.queued > 0";
         let owner = &self.house.world.database.owner;
-        let of_it = "select id::text from session where account_id = 'alder' and task_id = 't-9' and closed_at is null";
+        let of_it = "select id::text from session where account_id = 'alder' and task_id = 't-9' and closed_at is null and queued > 0";
         let session = self.house.world.database.texts(of_it).await.remove(0);
         enqueued(account, session)
             .with("id", "stays-behind")
@@ -800,7 +834,7 @@ impl Walk<'_> {
     }
 
     /// A task that nothing moves on for an hour: its agent is told. What failed before has other facts by now.
-    async fn stranded(&mut self) {
+    async fn stranded(&self) {
         self.goes_round().await;
         let account = &self.tenant.account;
         self.api("PATCH", "", &json!({"liveness": "recover"})).await;
@@ -812,9 +846,7 @@ impl Walk<'_> {
             .execute(&self.house.world.database.owner)
             .await
             .expect("an hour passes");
-        self.house.kill(Role::Orchestrator);
         self.trials.next_step();
-        self.house.up().await;
         let told = "select notification_id from recovery where account_id = 'alder' and task_id = 'left-1'";
         let item = eventually("its agent is told", || async {
             self.house.world.database.texts(told).await.pop()
@@ -827,6 +859,13 @@ impl Walk<'_> {
             (!self.house.world.database.texts(asked).await.is_empty()).then_some(())
         })
         .await;
+        self.api("PATCH", "/tasks/LEFT-1", &json!({"status": "blocked"})).await;
+        self.api("GET", "/tasks/LEFT-1/next", &Value::Null).await;
+        self.api("PATCH", "/tasks/LEFT-1", &json!({"status": "done"})).await;
+        let open = "select id::text from recovery where account_id = 'alder' and state <> 'closed'";
+        let open = self.house.world.database.texts(open).await.remove(0);
+        self.api("POST", &format!("/recoveries/{open}/dismiss"), &json!({}))
+            .await;
     }
 
     async fn agent_goes(&self) {

@@ -256,6 +256,12 @@ async fn an_agent_s_one_session_for_all_its_tasks_counts_for_each() {
     assert_eq!(world.next(&tenant, "PROJ-7").await["code"], "queued");
     assert_eq!(world.look().await, 0);
     world.execute("update notification set task_id = null").await;
+    // A turn on nothing of the task's is no news of the task.
+    rows("turn")
+        .from("session s")
+        .set("account_id", "s.account_id")
+        .insert(&world.test.owner)
+        .await;
     assert_ne!(world.look().await, 0);
 }
 

@@ -427,13 +427,17 @@ mod tests {
 
     #[test]
     fn asks_waits_and_plans_until_it_is_answered() {
-        let (calls, said) = run(&input("DEMO-1", "Plan it, ask me, and look later, in 5 minutes."), &tools(ALL));
+        let (calls, said) = run(
+            &input("DEMO-1", "Plan it, ask me, and look later, in 5 minutes."),
+            &tools(ALL),
+        );
         let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["ask_question", "check_later", "submit_plan"]);
         assert_eq!(calls[0].1["question"], "Shall I go on with DEMO-1?");
         assert_eq!(calls[1].1["after_minutes"], 5);
         assert!(said.contains("I asked, and wait for the answer."), "{said}");
-        let answered = input("DEMO-1", "Ann: yes. Ask me later about the plan.").replace("Type: message", "Type: \"answer\"");
+        let answered =
+            input("DEMO-1", "Ann: yes. Ask me later about the plan.").replace("Type: message", "Type: \"answer\"");
         assert_eq!(run(&answered, &tools(ALL)).0, []);
     }
 
