@@ -1715,8 +1715,9 @@ revoke all on function session_parked(uuid, integer) from public;
 grant execute on function session_parked(uuid, integer) to signalbox_delivery, signalbox_orchestrator;
 
 -- A queue that waits for a person is not late, however old its head is.
-create or replace function notification_waiting(after_account text, after_session uuid, row_limit integer)
-    returns table (account_id text, session_id uuid, created_at timestamptz)
+drop function notification_waiting(text, uuid, integer);
+create function notification_waiting(after_account text, after_session uuid, row_limit integer)
+    returns table (account_id text, session_id uuid, created_at timestamptz, gate text)
     language sql stable security definer set search_path = public, pg_temp as $$
     with recursive head (account_id, session_id, created_at, number) as (
         (select n.account_id, n.session_id, n.created_at, 1 from public.notification n
@@ -1732,11 +1733,14 @@ create or replace function notification_waiting(after_account text, after_sessio
         where h.number < row_limit
     )
     select h.account_id, h.session_id,
-           case when s.gate in ('stopped', 'pause', 'no_progress', 'approval') then now() else h.created_at end
+           case when s.gate in ('stopped', 'pause', 'no_progress', 'approval') then now() else h.created_at end, s.gate
     from head h
     left join lateral (select s.gate from public.session s where s.account_id = h.account_id and s.id = h.session_id offset 0) s on true
     order by h.number
 $$;
+alter function notification_waiting(text, uuid, integer) owner to signalbox_sweeper;
+revoke all on function notification_waiting(text, uuid, integer) from public;
+grant execute on function notification_waiting(text, uuid, integer) to signalbox_delivery;
 
 -- == 0032_questions -----------------------------------------------------------
 
@@ -1908,6 +1912,15 @@ $$;
 alter function timer_due(text, integer) owner to signalbox_sweeper;
 revoke all on function timer_due(text, integer) from public;
 grant execute on function timer_due(text, integer) to signalbox_orchestrator;
+
+-- When the timer was due that is due first.
+create function timer_first() returns table (due_at timestamptz)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select t.due_at from public.timer t where t.state = 'waiting' and t.due_at < 'infinity' order by t.due_at limit 1
+$$;
+alter function timer_first() owner to signalbox_sweeper;
+revoke all on function timer_first() from public;
+grant execute on function timer_first() to signalbox_orchestrator;
 
 -- A handover gives what waits to another agent.
 grant update (agent_id) on notification to signalbox_orchestrator;
@@ -2102,3 +2115,16 @@ $$;
 alter function recovery_unclosed(text, uuid, integer) owner to signalbox_sweeper;
 revoke all on function recovery_unclosed(text, uuid, integer) from public;
 grant execute on function recovery_unclosed(text, uuid, integer) to signalbox_orchestrator;
+
+-- A page of the reviews that wait for a verdict; and of the plans between them, by the order of their index.
+grant select (account_id, id, task_id, kind, state) on question to signalbox_sweeper;
+create function review_open(after_account text, after_task text, after_kind text, row_limit integer)
+    returns table (account_id text, task_id text, kind text, question_id uuid)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select q.account_id, q.task_id, q.kind, q.id from public.question q
+    where q.kind in ('plan', 'review') and q.state = 'open' and (q.account_id, q.task_id, q.kind) > (after_account, after_task, after_kind)
+    order by q.account_id, q.task_id, q.kind limit row_limit
+$$;
+alter function review_open(text, text, text, integer) owner to signalbox_sweeper;
+revoke all on function review_open(text, text, text, integer) from public;
+grant execute on function review_open(text, text, text, integer) to signalbox_orchestrator;

@@ -135,7 +135,7 @@ async fn changes_go_back_and_the_next_done_opens_the_same_stage() {
     assert_eq!(back.status, StatusCode::OK, "{back:?}");
     assert_eq!(work.texts(STATUS).await, ["in_progress"]);
     let items = "select concat_ws(' ', kind, sender_kind, body like '%Name the keys.%', state) from notification";
-    assert_eq!(work.texts(items).await, ["answer user t queued"]);
+    assert_eq!(work.texts(items).await, ["review user t queued"]);
     let again = work.caught().await;
     assert_ne!(again, second);
     assert_eq!(
