@@ -69,7 +69,10 @@ pub(super) fn ended_once(evidence: &Evidence<'_>) -> Vec<Violation> {
             });
             if let Some(answer) = wrong {
                 let what = format!("{}: offer {} had {answer:?}", of(question), offer.number);
-                found.push(broken("a second answer is told that it is the second, and a repetition is not", what));
+                found.push(broken(
+                    "a second answer is told that it is the second, and a repetition is not",
+                    what,
+                ));
             }
         }
     }

@@ -237,6 +237,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "k.account_id = any (array[w.account_id])",
         "it tells whether what the rule is for is there, by ids of one account",
     ),
+    (
+        "select page.* from ( select page.*, count(*) over () as page_rows",
+        "s.account_id = q.account_id",
+        "it counts the sessions that a question keeps, by the question's id",
+    ),
 ];
 
 /// Number of queries of the mapper in each file. A new query must be executed by the walk.

@@ -853,15 +853,15 @@ impl Walk<'_> {
         })
         .await;
         self.house.until(account, &item, "delivered").await;
+        self.api("PATCH", "/tasks/LEFT-1", &json!({"status": "done"})).await;
         self.house.until(account, "again", "delivered").await;
         eventually("the reviewer is asked once more", || async {
             let asked = "select id::text from recovery where account_id = 'alder' and cause = 'review_undecided'";
             (!self.house.world.database.texts(asked).await.is_empty()).then_some(())
         })
         .await;
-        self.api("PATCH", "/tasks/LEFT-1", &json!({"status": "blocked"})).await;
-        self.api("GET", "/tasks/LEFT-1/next", &Value::Null).await;
-        self.api("PATCH", "/tasks/LEFT-1", &json!({"status": "done"})).await;
+        self.api("PATCH", "/tasks/LOOP-1", &json!({"status": "blocked"})).await;
+        self.api("GET", "/tasks/LOOP-1/next", &Value::Null).await;
         let open = "select id::text from recovery where account_id = 'alder' and state <> 'closed'";
         let open = self.house.world.database.texts(open).await.remove(0);
         self.api("POST", &format!("/recoveries/{open}/dismiss"), &json!({}))
