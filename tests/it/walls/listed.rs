@@ -242,6 +242,16 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "s.account_id = q.account_id",
         "it counts the sessions that a question keeps, by the question's id",
     ),
+    (
+        "select true from ( (select from question q where",
+        "q.account_id = $1",
+        "it tells whether a task has one, and the twin of the walk's task has none either",
+    ),
+    (
+        "select true from ( (select from question q where",
+        "w.account_id = $1",
+        "it tells whether a task has one, and the twin of the walk's task has none either",
+    ),
 ];
 
 /// Number of queries of the mapper in each file. A new query must be executed by the walk.
