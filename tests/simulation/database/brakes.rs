@@ -156,7 +156,7 @@ impl Database {
     pub(super) fn sessions_look(&mut self, name: &SessionName) {
         let now = self.now;
         let row = self.sessions.get_mut(name).expect("locked");
-        if row.gate.is_some() && row.active_turn.is_none() {
+        if row.gate.is_some_and(|gate| gate != Gate::Stopped) && row.active_turn.is_none() {
             row.wake_at = Some(now);
         }
     }

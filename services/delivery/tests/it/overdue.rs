@@ -22,7 +22,8 @@ async fn parked(scene: &Scene) {
 
 #[tokio::test]
 async fn an_item_that_waited_too_long_fails_and_can_be_redriven() {
-    let scene = Scene::with(|_| Reply::text("done")).await;
+    let mut scene = Scene::with(|_| Reply::text("done")).await;
+    scene.world.set("delivery.sweep_interval_ms", 50);
     parked(&scene).await;
     let delivery = scene.run().await;
     scene.until("n-2", "failed").await;
@@ -47,6 +48,8 @@ async fn an_item_that_waited_too_long_fails_and_can_be_redriven() {
     let (reason, payload) = letters[0].split_once(' ').unwrap();
     let payload: Value = serde_json::from_str(payload).unwrap();
     assert_eq!((reason, &payload["id"]), ("expired", &json!("n-1")));
+    let look = "select coalesce(wake_at::text, 'never') from session";
+    assert_eq!(scene.world.database.texts(look).await, ["never"], "a person goes on");
     assert!(scene.provider.seen().is_empty(), "nothing was started");
     let recovery = "select concat_ws(' ', cause, state, attempts) from recovery";
     assert_eq!(scene.world.database.texts(recovery).await, ["expired person 1"]);

@@ -74,11 +74,11 @@ pub async fn sessions_unpark(tx: &Tx, sessions: &[SessionName]) -> Result<(), St
     tx.execute("unpark sessions", SESSIONS_UNPARK, values).await.map(|_| ())
 }
 
-/// Relies on the primary key.
+/// What a person has stopped has nothing to ask: only a person goes on. Relies on the primary key.
 pub const SESSIONS_LOOK: &str = "
     update session s set wake_at = now()
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
-    where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate is not null and s.active_turn_id is null";
+    where s.account_id = any (array[w.account_id]) and s.id = w.id and s.gate <> 'stopped' and s.active_turn_id is null";
 
 /// Their gates are asked again: another item is first. The caller wakes delivery.
 pub async fn sessions_look(tx: &Tx, sessions: &[SessionName]) -> Result<(), StorageError> {
