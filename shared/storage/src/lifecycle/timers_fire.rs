@@ -14,7 +14,6 @@ use domain::{
     TimerKind, TimerState,
 };
 use sea_orm::FromQueryResult;
-
 use time::OffsetDateTime;
 
 use super::question::{Ending, NotEnded, question_end};
