@@ -328,9 +328,9 @@ async fn looks_at_a_paused_session_are_counted_and_cost_no_attempt() {
     .await;
     let row = "select concat_ws(' ', attempts, (select count(*) from turn)) from notification";
     assert_eq!(scene.world.database.texts(row).await, ["0 0"]);
+    assert_eq!(told(&mut heard, 1).await, ["parked pause"], "once");
     scene.release(hold).await;
     scene.until("n-1", "delivered").await;
-    assert_eq!(told(&mut heard, 1).await, ["parked pause"], "once");
     assert_eq!(scene.world.database.count(RELEASED).await, 1);
     running.stop().await;
 }

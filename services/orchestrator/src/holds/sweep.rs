@@ -1,8 +1,6 @@
 //! What holds have still to do: turns to stop, sessions to unpark, holds whose time is over. Idempotent, and safe in several
 //! replicas at once: each piece locks its hold.
 
-use std::time::Duration;
-
 use domain::error_chain;
 use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
@@ -14,16 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, database_now};
 
-/// One piece of a hold each time: 1,000 sessions a second.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Holds read in one query.
 const HOLDS_MAX: i32 = 500;
-/// Pieces of a hold at one look: 1,000 sessions a second.
+/// Pieces of a hold at one look: 1,000 sessions.
 const PIECES_MAX: usize = 4;
 
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "holds");
-    let mut ticks = Ticks::every(LOOK_EVERY, stop.clone());
+    let mut ticks = Ticks::every(app.settings.timer_interval_ms.duration(), stop.clone());
     while ticks.next().await {
         sweep.once(settle_once(&app, &stop)).await;
     }
