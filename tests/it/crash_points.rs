@@ -22,9 +22,10 @@ const TRIALS_AT_ONCE: usize = 4;
 /// One session, so one `session.opened`: the resolver's only outbox row here.
 const REACHED_ONCE: &[(Role, &str)] = &[(Role::Resolver, "outbox.messages_published")];
 
-/// Reached by a stop, an answer or a timer only: `brakes`, `questions` and `timers` have their trials.
-const REACHED_OTHERWISE: [&str; 3] = [
+/// Reached by a stop, a note, an answer or a timer only: `brakes`, delivery's `inject`, `questions` and `timers` have their trials.
+const REACHED_OTHERWISE: [&str; 4] = [
     "delivery.stop_dropped",
+    "delivery.note_written",
     "orchestrator.answer_written",
     "orchestrator.timer_written",
 ];

@@ -29,6 +29,7 @@ pub const CRASH_POINTS: &[&str] = &[
     "delivery.turn_taken",
     "delivery.turn_answered",
     "delivery.stop_dropped",
+    "delivery.note_written",
     "delivery.outcome_written",
     "delivery.outcome_committed",
     "tool_gateway.request_read",

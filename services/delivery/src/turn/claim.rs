@@ -124,7 +124,9 @@ impl Claimer {
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
         let mut passes = self.starter.defer(&tx, &mut resume, &mut starting).await?;
-        self.starter.inject(&tx, &mut resume).await?;
+        if self.starter.inject(&tx, &mut resume).await? > 0 {
+            self.shutdown.crash_point("delivery.note_written").await;
+        }
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
             let turn_id = turn.id;

@@ -30,8 +30,9 @@ pub fn takes(session: &LockedSession, turn: &OpenTurn) -> bool {
 }
 
 impl Starter {
-    /// Adds the items to the turns, and to their rows. The caller holds the sessions' locks.
-    pub(super) async fn inject(&self, tx: &Tx, resume: &mut [(LockedSession, OpenTurn)]) -> Result<(), StorageError> {
+    /// Adds the items to the turns, and to their rows; gives the number of turns that got some. The caller holds the sessions'
+    /// locks.
+    pub(super) async fn inject(&self, tx: &Tx, resume: &mut [(LockedSession, OpenTurn)]) -> Result<usize, StorageError> {
         let turns: Vec<(SessionName, TurnId, Option<TaskId>)> = resume
             .iter()
             .filter(|(session, turn)| takes(session, turn))
@@ -57,7 +58,8 @@ impl Starter {
                 );
             }
         }
-        items_join(tx, &joins).await
+        items_join(tx, &joins).await?;
+        Ok(joins.len())
     }
 }
 

@@ -99,6 +99,25 @@ async fn the_same_call_carries_the_same_note_after_a_crash() {
 }
 
 #[tokio::test]
+async fn a_note_of_a_crash_before_its_commit_is_given_once() {
+    let scene = asking(|| Reply::text("ok")).await;
+    let first = scene.run().await;
+    first.crash_at("delivery.note_written", 1);
+    scene.until_it_asks().await;
+    scene.inject("i-1", "Ann").await;
+    scene.tool_finished("c-1", 1, "{}").await;
+    first.crashed().await;
+    first.cut_off();
+    let second = scene.run().await;
+    scene.until("i-1", "delivered").await;
+    let seen = scene.provider.seen();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[1].input().matches("body of i-1").count(), 1);
+    assert_eq!(scene.notifications_of_turns().await, ["n-1 i-1"]);
+    second.stop().await;
+}
+
+#[tokio::test]
 async fn a_note_of_a_failed_call_goes_back_to_its_place() {
     let mut scene = Scene::with(|seen| match (seen.order, seen.input().contains("body of i-1")) {
         (0, _) => Reply::call("c-1", "task_history", json!({})),

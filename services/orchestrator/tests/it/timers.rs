@@ -108,6 +108,19 @@ async fn without_an_open_generation_the_resolver_gets_the_item() {
     assert_eq!(sent[0].payload["metadata"]["reopen"], json!(false));
 }
 
+/// It was set while the task ended, in a session that outlives the task.
+#[tokio::test]
+async fn a_timer_of_a_task_that_has_ended_wakes_nobody() {
+    let (world, tenant, coder) = working().await;
+    let session = seed::session(&world, &tenant, "PROJ-7", &coder, 1, true).await;
+    world.timers(session, 2, "now()").await;
+    world.execute("update task set status = 'done'").await;
+    assert_eq!(world.fire().await, 2);
+    assert_eq!(world.texts(ITEMS).await, Vec::<String>::new());
+    let why = "select distinct state || ': ' || reason from timer";
+    assert_eq!(world.texts(why).await, ["cleared: the task has ended"]);
+}
+
 #[tokio::test]
 async fn two_sweepers_fire_a_timer_once() {
     let (world, tenant, coder) = working().await;

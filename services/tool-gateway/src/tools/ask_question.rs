@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use storage::lifecycle::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
 use time::Duration;
 
-use super::{Running, ToolError, ToolOutcome, body, response_request::agents_named};
+use super::{Running, ToolError, ToolOutcome, body, response_request::agents_named, task_open};
 use crate::{
     arguments::invalid_field,
     call::{Effect, ToolAnswer},
@@ -31,6 +31,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         return Err(invalid_field("free_text", "a question without options is answered by text").into());
     }
     let audience = audience(running, &arguments).await?;
+    task_open(running).await?;
     may_ask(running).await?;
     let by = running.facts.actor();
     let hours = arguments.get("lapse_hours").and_then(Value::as_i64);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use storage::timer::{CheckLater, NewTimer, timer_set};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{Running, ToolError, ToolOutcome};
+use super::{Running, ToolError, ToolOutcome, task_open};
 use crate::{
     arguments::invalid_field,
     call::{Effect, ToolAnswer},
@@ -38,6 +38,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         );
         return Err(answer.into());
     };
+    task_open(running).await?;
     let tx = running.questions.tx;
     let Later { waiting, chain } = store::later(tx, running.account, (running.session, turn.id)).await?;
     if waiting >= TIMERS_MAX {

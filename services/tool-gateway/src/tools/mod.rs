@@ -123,6 +123,23 @@ async fn task_existing(running: Running<'_>, task: &TaskId) -> Result<store::Tas
     row.ok_or_else(|| Refusal::not_there(task, running.facts).told().into())
 }
 
+/// Refuses what would wait beyond the end of the turn's task: nothing would move it on.
+async fn task_open(running: Running<'_>) -> Result<(), ToolError> {
+    let Some(task) = running.facts.task() else {
+        return Ok(());
+    };
+    let row = running.questions.task((running.account.clone(), task.clone())).await;
+    let Some(row) = row.filter(|row| row.status.is_terminal()) else {
+        return Ok(());
+    };
+    let answer = ToolAnswer::refused(
+        "task_ended",
+        format!("Task {task} has ended ({}).", row.status),
+        "Nothing was changed. Say in your reply what is left; a message from a person can take it up again.",
+    );
+    Err(answer.into())
+}
+
 /// A text that the schema limits in characters, limited in bytes.
 fn body<'a>(arguments: &'a Map<String, Value>, field: &str) -> Result<&'a str, ToolError> {
     let text = arguments[field].as_str().unwrap_or_default();

@@ -120,6 +120,26 @@ async fn asking_is_refused_while_a_newer_message_waits() {
     world.end(&[&gateway]).await;
 }
 
+/// The agent's session goes on: a session without a task outlives the tasks of its turns.
+#[tokio::test]
+async fn on_a_task_that_has_ended_nothing_is_asked_and_no_timer_set() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    world.run(sqlx::query("update task set status = 'done'")).await;
+    let later = json!({"after_minutes": 5, "note": "Look at the build."});
+    for (ordinal, tool, arguments) in [
+        (1, "ask_question", json!({"question": "And now?"})),
+        (2, "check_later", later),
+    ] {
+        let refused = world.call(&coder.request(ordinal, tool, &arguments)).await;
+        assert_eq!(refused.code(Refused), "task_ended", "{tool}");
+    }
+    let left = "select ((select count(*) from question) + (select count(*) from timer))::text";
+    assert_eq!(world.database.texts(left).await, ["0"]);
+    world.end(&[&gateway]).await;
+}
+
 #[tokio::test]
 async fn open_questions_of_a_session_are_limited() {
     let world = World::new().await;

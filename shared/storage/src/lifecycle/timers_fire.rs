@@ -10,8 +10,8 @@
 
 use contracts::{Timestamp, notification::NotificationMessage};
 use domain::{
-    AccountId, Actor, AgentId, Conversation, NotificationId, QuestionId, QueueLimits, SessionId, TaskId, TimerId,
-    TimerKind, TimerState,
+    AccountId, Actor, AgentId, Conversation, NotificationId, QuestionId, QueueLimits, SessionId, TaskId, TaskStatus,
+    TimerId, TimerKind, TimerState,
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
@@ -47,6 +47,7 @@ pub struct DueTimer {
     agent_id: Option<AgentId>,
     /// As its client spelled it.
     task: Option<TaskId>,
+    task_status: Option<TaskStatus>,
     note: String,
     payload: serde_json::Value,
 }
@@ -57,7 +58,7 @@ pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_loc
 /// The oldest due timers of an account, of the kinds that this version fires. Relies on timer_due_of_account, whose order is
 /// requested, and on the primary key of tasks.
 pub const TIMERS_DUE: &str = "
-    select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, t.note, t.payload
+    select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, k.status as task_status, t.note, t.payload
     from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at < 'infinity' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse')
           order by t.account_id, t.due_at, t.id limit $2) t
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id";
@@ -126,6 +127,11 @@ pub async fn timers_fire(
             item: None,
         };
         match timer.kind {
+            // It was set while the task ended.
+            TimerKind::CheckLater if timer.task_status.is_some_and(TaskStatus::is_terminal) => {
+                mark.state = TimerState::Cleared;
+                mark.reason = Some("the task has ended".to_owned());
+            }
             TimerKind::CheckLater => {
                 let asked = serde_json::from_value(timer.payload.clone());
                 let asked: CheckLater = asked.map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
