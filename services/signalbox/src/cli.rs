@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Stop(StopArgs),
     /// Pause a session, an agent, a task or the whole account: no turn starts there
     Pause(PauseArgs),
+    /// Show what is paused, by whom, why and until when
+    Holds(ListArgs),
     /// Release what was paused, and resume a session whose turn was stopped
     Resume(ResumeArgs),
     /// Cancel a task: its turns in progress end, and all that waits is cancelled
@@ -193,7 +195,7 @@ pub(crate) struct ItemArgs {
     pub(crate) agent: String,
     /// The notification's body; `-` reads it from standard input
     pub(crate) body: String,
-    /// The idempotency key: a second notification with the same id does nothing
+    /// The idempotency key: the same notification again does nothing, and another one with its id is refused
     #[arg(long)]
     pub(crate) id: Option<String>,
     #[arg(long)]
@@ -489,6 +491,7 @@ pub(crate) struct QuestionArgs {
 }
 
 #[derive(Args, Debug)]
+#[group(id = "answer", required = true, multiple = true, args = ["verdict", "options", "text"])]
 pub(crate) struct QuestionAnswerArgs {
     #[command(flatten)]
     pub(crate) question: QuestionArgs,
@@ -499,7 +502,7 @@ pub(crate) struct QuestionAnswerArgs {
     #[arg(long = "option", value_name = "ID")]
     pub(crate) options: Vec<String>,
     /// The answer in words, or what to change
-    #[arg(long, required_unless_present_any = ["verdict", "options"])]
+    #[arg(long)]
     pub(crate) text: Option<String>,
     /// To approve a tool call: its arguments hash, as `questions show` prints it
     #[arg(long, value_name = "HASH")]

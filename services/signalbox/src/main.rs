@@ -25,8 +25,8 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        cancel, dead, demo_agent, handover, health, migrate, nats_users, next, notifications, notify, pause, provider,
-        providers, questions, queue, release, resume, sessions, stop, turns,
+        cancel, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications, notify, pause,
+        provider, providers, questions, queue, release, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -72,6 +72,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Sessions(args) => sessions::run(&args, json).await,
         Command::Stop(args) => stop::run(&args, json).await,
         Command::Pause(args) => pause::run(&args, json).await,
+        Command::Holds(args) => holds::run(&args, json).await,
         Command::Resume(args) => resume::run(&args, json).await,
         Command::Cancel(args) => cancel::run(&args, json).await,
         Command::Handover(args) => handover::run(&args, json).await,

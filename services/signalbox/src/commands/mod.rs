@@ -5,6 +5,7 @@ pub(crate) mod dead;
 pub(crate) mod demo_agent;
 pub(crate) mod handover;
 pub(crate) mod health;
+pub(crate) mod holds;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;
 pub(crate) mod next;

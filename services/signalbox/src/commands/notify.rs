@@ -110,7 +110,8 @@ async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> a
         }
         if Instant::now() + ASK_EVERY > deadline {
             bail!(
-                "notification {id} had no outcome within {} s: it is {state}",
+                "notification {id} had no outcome within {} s: it is {state}; `signalbox notifications {id}` has its session, and \
+                 `signalbox queue SESSION` why it waits",
                 limit.as_secs()
             );
         }

@@ -117,6 +117,25 @@ fn ended(question: &Question) -> String {
     )
 }
 
+/// The command line that answers it.
+fn how_to_answer(question: &Question) -> String {
+    let of = match question.kind.as_str() {
+        "plan" => "--verdict approved|changes|denied [--text 'What to change, or why']".to_owned(),
+        "review" => "--verdict approved|changes [--text 'What to change']".to_owned(),
+        "tool" => {
+            let hash = question.arguments_hash.as_deref().unwrap_or("HASH");
+            format!(
+                "--verdict approved --arguments-hash {}, or --verdict denied --text 'Why not'",
+                one_line(hash, 64)
+            )
+        }
+        _ if question.options.0.is_empty() => "--text 'The answer'".to_owned(),
+        _ if question.free_text => "--option ID, or --text 'The answer'".to_owned(),
+        _ => "--option ID".to_owned(),
+    };
+    format!("answer: signalbox questions answer {} {of}\n", question.id)
+}
+
 /// Texts of others keep to their lines.
 fn in_full(question: &Question) -> String {
     let lines = |text: &str| -> String {
@@ -146,6 +165,9 @@ fn in_full(question: &Question) -> String {
             one_line(&choice.id, 64),
             one_line(&choice.label, 200)
         ));
+    }
+    if question.state == QuestionState::Open.as_str() {
+        text.push_str(&how_to_answer(question));
     }
     if question.state != QuestionState::Open.as_str() {
         text.push_str(&ended(question));
@@ -191,6 +213,25 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");
+        assert!(!text.contains("answer: "), "{text}");
+        let open = |kind: &str, hash: Value| {
+            let mut open = question();
+            for (name, value) in [
+                ("state", json!("open")),
+                ("kind", json!(kind)),
+                ("arguments_hash", hash),
+            ] {
+                open[name] = value;
+            }
+            in_full(&read_as(&open).unwrap()).lines().last().unwrap().to_owned()
+        };
+        let answer = "answer: signalbox questions answer 0190b5a8-0000-7000-8000-000000000001";
+        assert_eq!(
+            open("question", json!(null)),
+            format!("{answer} --option ID, or --text 'The answer'")
+        );
+        let expected = format!("{answer} --verdict approved --arguments-hash d7, or --verdict denied --text 'Why not'");
+        assert_eq!(open("tool", json!("d7")), expected);
         assert!(table(&[question()]).unwrap().contains("answered"));
     }
 

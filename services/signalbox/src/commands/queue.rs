@@ -3,6 +3,7 @@
 
 use std::process::ExitCode;
 
+use anyhow::bail;
 use api::{
     notifications::Notification,
     queue::{IntoTurn, Item, ItemChange, Order, Promotion, Queue},
@@ -107,7 +108,20 @@ async fn order(args: &QueueOrderArgs, json: bool) -> anyhow::Result<ExitCode> {
         .iter()
         .map(|item| &item.id)
         .filter(|id| !args.notifications.contains(id));
-    let ids = args.notifications.iter().chain(others);
+    let named = &args.notifications;
+    for (n, id) in named.iter().enumerate() {
+        if !items.iter().any(|item| item.id == *id) {
+            bail!(
+                "notification {id} does not wait in session {}; `signalbox queue {}` shows what does",
+                args.session,
+                args.session
+            );
+        }
+        if named[..n].contains(id) {
+            bail!("notification {id} is named twice");
+        }
+    }
+    let ids = named.iter().chain(others);
     let items = ids.map(|id| NotificationId::parse(id)).collect::<Result<Vec<_>, _>>()?;
     let queue: Queue = client
         .put(&[&path[..], &["order"]].concat(), &Order { revision, items })

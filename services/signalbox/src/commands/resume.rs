@@ -99,6 +99,9 @@ fn what_follows(session: &Session) -> String {
         return format!("session {id} is closed: nothing was resumed");
     }
     match &session.gate {
+        Some(gate) if gate == "pause" => {
+            format!("session {id} stays paused with {waiting}: `signalbox holds` says by whom and how it ends")
+        }
         Some(gate) => format!("session {id} stays parked ({}) with {waiting}", one_line(gate, 30)),
         None if session.queued == 0 => format!("session {id} has no notification waiting"),
         None if session.active_turn_id.is_some() => {
@@ -138,6 +141,10 @@ mod tests {
         check(
             json!({"gate": "collect"}),
             "stays parked (collect) with 3 notifications",
+        );
+        check(
+            json!({"gate": "pause"}),
+            "stays paused with 3 notifications: `signalbox holds` says by whom and how it ends",
         );
         check(json!({"state": "closed"}), "is closed: nothing was resumed");
     }

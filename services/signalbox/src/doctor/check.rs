@@ -20,6 +20,7 @@ pub(super) enum Check {
     Queue,
     Breakers,
     Questions,
+    Timers,
     Consumers,
     Telemetry,
 }
@@ -48,6 +49,7 @@ impl Check {
             Check::Queue => ("queue", "docs/runbooks/work-waits.md"),
             Check::Breakers => ("provider breakers", "docs/runbooks/provider-quota.md"),
             Check::Questions => ("questions", "docs/runbooks/stuck-approval.md"),
+            Check::Timers => ("timers", "docs/runbooks/parked-work.md"),
             Check::Consumers => ("consumers", "docs/runbooks/consumer-lags.md"),
             Check::Telemetry => ("telemetry", "docs/runbooks/telemetry-missing.md"),
         }
@@ -74,7 +76,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Check; 18] = [
+    const ALL: [Check; 19] = [
         Check::Settings,
         Check::Up,
         Check::Postgres,
@@ -91,6 +93,7 @@ mod tests {
         Check::Queue,
         Check::Breakers,
         Check::Questions,
+        Check::Timers,
         Check::Consumers,
         Check::Telemetry,
     ];

@@ -43,7 +43,7 @@ fn none(has_demo_agent: bool) -> Finding {
     Finding::problem(
         Check::Providers,
         "none is set: every turn would fail",
-        "set providers.default.kind, .url and .model, or use `signalbox up`, which has a demo agent",
+        "set providers.default.server, .url and .model, or use `signalbox up`, which has a demo agent",
     )
 }
 

@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use storage::{
     Database, Role,
     breaker::{BreakerRow, breakers_read},
-    directory::{OpenQuestions, Waiting, WaitingRound, question_waiting},
+    directory::{OpenQuestions, Waiting, WaitingRound, question_waiting, timer_first},
     outbox::outbox_age,
 };
 use time::OffsetDateTime;
@@ -32,6 +32,8 @@ const QUEUE_AGE_MAX: Duration = Duration::from_secs(15 * 60);
 const PENDING_MAX: u64 = 10_000;
 /// A question that is open for longer is mentioned.
 const QUESTION_AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// A timer that should have fired longer ago is a problem.
+const TIMER_AGE_MAX: Duration = Duration::from_secs(60);
 /// Questions that are counted.
 const QUESTIONS_MAX: i32 = 10_000;
 
@@ -45,6 +47,8 @@ struct Seen {
     unread: Option<Option<OffsetDateTime>>,
     consumers: Vec<ConsumerBacklog>,
     questions: Option<OpenQuestions>,
+    /// When the first timer is due.
+    timer: Option<Option<OffsetDateTime>>,
 }
 
 pub(super) async fn examine(settings: &Settings) -> Vec<Finding> {
@@ -77,7 +81,10 @@ async fn look(settings: &Settings) -> Seen {
                     seen.unread = resolver::sweeps::unread_since(&database, bus).await.ok();
                 }
             }
-            Role::Orchestrator => seen.questions = question_waiting(&database, QUESTIONS_MAX).await.ok(),
+            Role::Orchestrator => {
+                seen.questions = question_waiting(&database, QUESTIONS_MAX).await.ok();
+                seen.timer = timer_first(&database).await.ok();
+            }
             Role::ToolGateway | Role::Owner => {}
         }
         database.close().await;
@@ -102,6 +109,7 @@ fn judge(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
             .unwrap_or_default(),
     );
     findings.extend(seen.questions.map(|open| questions(open, now)));
+    findings.extend(seen.timer.map(|first| timers(first, now)));
     let consumers = consumers(seen, now);
     if consumers.is_empty() && !seen.consumers.is_empty() {
         findings.push(Finding::ok(Check::Consumers, "no consumer lags"));
@@ -132,7 +140,8 @@ fn queue(waiting: &Waiting, now: OffsetDateTime) -> Finding {
     };
     let age = since(oldest, now);
     let sessions = waiting.sessions;
-    let mut message = format!("{sessions} sessions have waiting items, the oldest for {}", shown(age));
+    let have = if sessions == 1 { "session has" } else { "sessions have" };
+    let mut message = format!("{sessions} {have} waiting items, the oldest for {}", shown(age));
     if !waiting.parked.is_empty() {
         let of = waiting
             .parked
@@ -178,6 +187,19 @@ fn questions(open: OpenQuestions, now: OffsetDateTime) -> Finding {
         );
     }
     Finding::ok(Check::Questions, message)
+}
+
+fn timers(first: Option<OffsetDateTime>, now: OffsetDateTime) -> Finding {
+    let late = first.map(|due| since(due, now)).unwrap_or_default();
+    if late > TIMER_AGE_MAX {
+        let message = format!("a timer should have fired {} ago", shown(late));
+        return Finding::problem(
+            Check::Timers,
+            message,
+            "does an orchestrator run, and what does its sweep `timers` log?",
+        );
+    }
+    Finding::ok(Check::Timers, "no timer is late")
 }
 
 fn consumers(seen: &Seen, now: OffsetDateTime) -> Vec<Finding> {
@@ -273,12 +295,14 @@ mod tests {
                     questions: 2,
                     oldest: ago(9_000),
                 }),
+                timer: Some(ago(60)),
             },
             &[
                 ("ok", "every committed message is published"),
                 ("ok", "no item waits"),
                 ("ok", "every provider account takes calls"),
                 ("ok", "2 questions are open, the oldest for 2 h"),
+                ("ok", "no timer is late"),
                 ("ok", "no consumer lags"),
             ],
         );
@@ -296,6 +320,7 @@ mod tests {
                 ]),
                 unread: Some(ago(7_200)),
                 consumers: before(10_001),
+                timer: Some(ago(61)),
                 ..Seen::default()
             },
             &[
@@ -308,6 +333,7 @@ mod tests {
                     "problem",
                     "provider account team takes no calls (its breaker is open): its work waits",
                 ),
+                ("problem", "a timer should have fired 61 s ago"),
                 ("hint", "10001 messages wait before delivery_session_resolved"),
                 ("problem", "a notification has waited 2 h for a resolver to read it"),
             ],
