@@ -1778,9 +1778,9 @@ create table question (
     schema_hash     bytea,
     -- of kind plan: from 1, within its task
     plan_revision   integer,
-    -- of kind review: the stage, and the number of the executor's last turn
+    -- of kind review: the stage, and until when the work was done that is reviewed
     stage           text,
-    executor_turn   bigint,
+    work_until      timestamptz,
     verdict         text,
     -- {options, text}
     answer          jsonb,
@@ -1816,6 +1816,9 @@ grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
     on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant delete on question to signalbox_orchestrator;
+-- An agent answers what it is asked. What people are asked, and calls, are decided by the orchestrator.
+create policy own_tool_gateway on question as restrictive for update to signalbox_tool_gateway
+    using (true) with check (verdict is null and answer is null or ended_by_kind = 'agent' and kind <> 'tool');
 
 -- How many questions are open, at most so many, and since when the oldest.
 create policy sweep on question for select to signalbox_sweeper using (true);
@@ -1831,6 +1834,8 @@ grant execute on function question_waiting(integer) to signalbox_orchestrator;
 
 -- Whether the newest plan since the task was last opened is approved.
 alter table task add column plan_approved boolean not null default false;
+-- Whether a plan was submitted since then: tools stay shut until one is approved.
+alter table task add column plan_submitted boolean not null default false;
 
 -- An answer for a conversation without an open generation is sent to the resolver.
 grant select, insert on accepted_notification to signalbox_tool_gateway;
@@ -1993,6 +1998,8 @@ grant insert, update, delete on tool_policy to signalbox_orchestrator;
 -- The end of a turn withdraws the approvals that it waits for.
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
     on question to signalbox_delivery;
+create policy own_delivery on question as restrictive for update to signalbox_delivery
+    using (kind = 'tool' and state = 'open') with check (state in ('withdrawn', 'cancelled') and verdict is null and answer is null);
 
 -- Review stages of tasks: they pass one after the other before a task is done. A move to done looks for them only where the task has
 -- some that are not passed.
@@ -2016,9 +2023,13 @@ alter table task_stage force row level security;
 create policy tenant on task_stage
     using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
     with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
-grant select, update on task_stage to signalbox_tool_gateway, signalbox_orchestrator;
+grant select, update on task_stage to signalbox_orchestrator;
+grant select, update (passed_at, question) on task_stage to signalbox_tool_gateway;
+-- Which plans and reviews a task needs is for people.
+revoke update on task from signalbox_tool_gateway;
+grant update (status, status_before, updated_at, plan_approved, plan_submitted, blocked_owner, blocked_action) on task to signalbox_tool_gateway;
 grant insert, delete on task_stage to signalbox_orchestrator;
-grant update (executor_turn) on question to signalbox_tool_gateway, signalbox_orchestrator;
+grant update (work_until) on question to signalbox_tool_gateway, signalbox_orchestrator;
 
 -- == 0035_recovery ------------------------------------------------------------
 
@@ -2066,11 +2077,11 @@ grant select (account_id, id, status) on task to signalbox_sweeper;
 create policy sweep on recovery for select to signalbox_sweeper using (true);
 grant select (account_id, id, state) on recovery to signalbox_sweeper;
 
--- A share of every account's tasks that an agent may have to move on, from where the last call ended in the account; and whether nothing
--- is to be done in their own sessions. Accounts in their order, so many a call. The last of a whole share is where the next round of
--- the account continues.
-create function task_neglected(after_account text, accounts text[], tasks text[], accounts_max integer, share integer)
-    returns table (account_id text, task_id text, is_last boolean, is_idle boolean)
+-- A share of every account's rows, from where the last round ended in the account: accounts in their order, so many a call. The last of a
+-- whole share is where the next round of the account continues. Of tasks that an agent may have to move on: those that have nothing to
+-- do in their own sessions.
+create function task_neglected(after_account text, accounts text[], places text[], accounts_max integer, share integer)
+    returns table (account_id text, place text, is_last boolean, found text)
     language sql stable security definer set search_path = public, pg_temp as $$
     with recursive asked (account_id, number) as (
         (select k.account_id, 1 from public.task k
@@ -2085,13 +2096,13 @@ create function task_neglected(after_account text, accounts text[], tasks text[]
             order by k.account_id, k.id limit 1) f
         where s.number < accounts_max
     )
-    select s.account_id, k.id, k.number = share, i.is_idle
+    select s.account_id, k.id, k.number = share, case when i.is_idle then k.id end
     from asked s
-    left join unnest(accounts, tasks) as c (account_id, task_id) on c.account_id = s.account_id
+    left join unnest(accounts, places) as c (account_id, place) on c.account_id = s.account_id
     cross join lateral (
         select f.id, row_number() over (order by f.id) as number from (
             select k.id from public.task k
-            where k.status in ('assigned', 'pending', 'in_progress') and k.account_id = s.account_id and k.id > coalesce(c.task_id, '')
+            where k.status in ('assigned', 'pending', 'in_progress') and k.account_id = s.account_id and k.id > coalesce(c.place, '')
             order by k.account_id, k.id limit share) f) k
     cross join lateral (
         select count(*) = 0 as is_idle from (
@@ -2104,27 +2115,64 @@ alter function task_neglected(text, text[], text[], integer, integer) owner to s
 revoke all on function task_neglected(text, text[], text[], integer, integer) from public;
 grant execute on function task_neglected(text, text[], text[], integer, integer) to signalbox_orchestrator;
 
--- A page of the recoveries that are not closed.
-create function recovery_unclosed(after_account text, after_recovery uuid, row_limit integer)
-    returns table (account_id text, recovery_id uuid)
+-- The same of recoveries that are not closed.
+create function recovery_unclosed(after_account text, accounts text[], places text[], accounts_max integer, share integer)
+    returns table (account_id text, place text, is_last boolean, found text)
     language sql stable security definer set search_path = public, pg_temp as $$
-    select r.account_id, r.id from public.recovery r
-    where r.state <> 'closed' and (r.account_id, r.id) > (after_account, after_recovery)
-    order by r.account_id, r.id limit row_limit
+    with recursive asked (account_id, number) as (
+        (select r.account_id, 1 from public.recovery r
+         where r.state <> 'closed' and r.account_id > after_account order by r.account_id, r.id limit 1)
+        union all
+        select f.account_id, s.number + 1
+        from asked s
+        cross join lateral (
+            select r.account_id from public.recovery r
+            where r.state <> 'closed' and r.account_id > s.account_id order by r.account_id, r.id limit 1) f
+        where s.number < accounts_max
+    )
+    select s.account_id, r.id::text, r.number = share, r.id::text
+    from asked s
+    left join unnest(accounts, places) as c (account_id, place) on c.account_id = s.account_id
+    cross join lateral (
+        select f.id, row_number() over (order by f.id) as number from (
+            select r.id from public.recovery r
+            where r.state <> 'closed' and r.account_id = s.account_id and r.id > coalesce(c.place::uuid, '00000000-0000-0000-0000-000000000000')
+            order by r.account_id, r.id limit share) f) r
+    order by s.account_id, r.id
 $$;
-alter function recovery_unclosed(text, uuid, integer) owner to signalbox_sweeper;
-revoke all on function recovery_unclosed(text, uuid, integer) from public;
-grant execute on function recovery_unclosed(text, uuid, integer) to signalbox_orchestrator;
+alter function recovery_unclosed(text, text[], text[], integer, integer) owner to signalbox_sweeper;
+revoke all on function recovery_unclosed(text, text[], text[], integer, integer) from public;
+grant execute on function recovery_unclosed(text, text[], text[], integer, integer) to signalbox_orchestrator;
 
--- A page of the reviews that wait for a verdict; and of the plans between them, by the order of their index.
+-- The same of reviews that wait for a verdict; the plans between them, by the order of their index, count and are not found.
 grant select (account_id, id, task_id, kind, state) on question to signalbox_sweeper;
-create function review_open(after_account text, after_task text, after_kind text, row_limit integer)
-    returns table (account_id text, task_id text, kind text, question_id uuid)
+create function review_open(after_account text, accounts text[], places text[], accounts_max integer, share integer)
+    returns table (account_id text, place text, is_last boolean, found text)
     language sql stable security definer set search_path = public, pg_temp as $$
-    select q.account_id, q.task_id, q.kind, q.id from public.question q
-    where q.kind in ('plan', 'review') and q.state = 'open' and (q.account_id, q.task_id, q.kind) > (after_account, after_task, after_kind)
-    order by q.account_id, q.task_id, q.kind limit row_limit
+    with recursive asked (account_id, number) as (
+        (select q.account_id, 1 from public.question q
+         where q.kind in ('plan', 'review') and q.state = 'open' and q.account_id > after_account
+         order by q.account_id, q.task_id, q.kind limit 1)
+        union all
+        select f.account_id, s.number + 1
+        from asked s
+        cross join lateral (
+            select q.account_id from public.question q
+            where q.kind in ('plan', 'review') and q.state = 'open' and q.account_id > s.account_id
+            order by q.account_id, q.task_id, q.kind limit 1) f
+        where s.number < accounts_max
+    )
+    select s.account_id, q.task_id || ' ' || q.kind, q.number = share, case q.kind when 'review' then q.id::text end
+    from asked s
+    left join unnest(accounts, places) as c (account_id, place) on c.account_id = s.account_id
+    cross join lateral (
+        select f.task_id, f.kind, f.id, row_number() over (order by f.task_id, f.kind) as number from (
+            select q.task_id, q.kind, q.id from public.question q
+            where q.kind in ('plan', 'review') and q.state = 'open' and q.account_id = s.account_id
+              and (q.task_id, q.kind) > (coalesce(split_part(c.place, ' ', 1), ''), coalesce(split_part(c.place, ' ', 2), ''))
+            order by q.account_id, q.task_id, q.kind limit share) f) q
+    order by s.account_id, q.task_id, q.kind
 $$;
-alter function review_open(text, text, text, integer) owner to signalbox_sweeper;
-revoke all on function review_open(text, text, text, integer) from public;
-grant execute on function review_open(text, text, text, integer) to signalbox_orchestrator;
+alter function review_open(text, text[], text[], integer, integer) owner to signalbox_sweeper;
+revoke all on function review_open(text, text[], text[], integer, integer) from public;
+grant execute on function review_open(text, text[], text[], integer, integer) to signalbox_orchestrator;

@@ -251,7 +251,7 @@ impl Check<'_> {
 
     fn result(&self, call: &Call) -> ToolResult {
         ToolResult {
-            ends_turn: false,
+            ends_with: None,
             ordinal: call.ordinal,
             result: json!({"second_code": self.result_code}).to_string(),
         }

@@ -18,6 +18,7 @@ use crate::{
     body::{JsonBody, Named},
     error::ApiError,
     holds::store::is_task,
+    questions::may_loosen,
     route::routes,
 };
 
@@ -25,7 +26,7 @@ routes! {
     "stages": "Reviews that a task passes before it is done";
     /// The review stages of a task, in their order.
     GET "/api/orgs/{account}/tasks/{task}/stages" Read => read;
-    /// Give a task these stages. A move to `done` opens the review of the first one that is not passed. 409 while a review is open.
+    /// Give a task these stages; one that is not passed is taken away or changed by those who review it, or an admin. A move to `done` opens the review of the first one that is not passed. 409 while a review is open.
     PUT "/api/orgs/{account}/tasks/{task}/stages" ChangeTasks => replace or 409;
 }
 
@@ -57,6 +58,15 @@ async fn replace(
         })
         .collect();
     let tx = app.begin(account).await?;
+    for old in stages_of(&tx, account, &task).await? {
+        let audience: Vec<Audience> = old.audience.iter().filter_map(|one| one.parse().ok()).collect();
+        let stays = stages
+            .iter()
+            .any(|(name, asked)| *name == old.name && *asked == audience);
+        if old.passed_at.is_none() && !stays {
+            may_loosen(&audience, &access.caller, &format!("stage {}", old.name))?;
+        }
+    }
     let setting = app.setting(None, database_now(&tx).await?);
     let set = stages_set(&tx, (account, &task), &stages, &access.caller.actor(), &setting).await?;
     let messages = set.map_err(|why| match why {

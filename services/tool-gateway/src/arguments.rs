@@ -67,6 +67,9 @@ impl Schema {
         let text = if text.trim().is_empty() { "{}" } else { text };
         let value = contracts::json::read(text.as_bytes())
             .map_err(|error| self.invalid(&[format!("the arguments are {error}")]))?;
+        if !contracts::json::names_are_unique(text.as_bytes(), &value) {
+            return Err(self.invalid(&["a field is given twice".to_owned()]));
+        }
         let Value::Object(fields) = value else {
             let found = shown(&value);
             return Err(self.invalid(&[format!("the arguments must be one JSON object, found {found}")]));
@@ -273,6 +276,11 @@ mod tests {
             "task_history",
             r#"{"task_id": "T", "limit": 5}"#,
             &["there is no field limit"],
+        );
+        check(
+            "task_status",
+            r#"{"task_id": "T", "status": "done", "blocked_on": {"owner": "a:\":", "owner": "b"}}"#,
+            &["a field is given twice"],
         );
         check(
             "task_status",

@@ -74,7 +74,7 @@ pub struct CallFacts {
     pub session_task: Option<TaskId>,
     /// The account's coordinator task, if it has one.
     pub coordinator_task: Option<TaskId>,
-    /// Its task requires a plan, and none is approved.
+    /// Its task requires a plan, or one was submitted; and none is approved.
     pub needs_plan: bool,
     /// The agent is assigned to the coordinator task, or that task has no assignee.
     pub coordinates: bool,

@@ -148,8 +148,8 @@ impl Refusal {
             ),
             Self::PlanRequired => ToolAnswer::refused(
                 "plan_required",
-                "This task requires a plan, and none is approved.",
-                "Nothing was changed. Submit your plan with submit_plan; after it is approved, call this tool again.",
+                "This task needs an approved plan, and none is approved.",
+                "Nothing was changed. Submit your plan with submit_plan, unless it awaits approval already; after it is approved, call this tool again.",
             ),
         };
         ToolAnswer {

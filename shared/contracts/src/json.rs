@@ -28,6 +28,30 @@ pub fn read(text: &[u8]) -> Result<Value, NotJson> {
     serde_json::from_slice(text).map_err(NotJson::Syntax)
 }
 
+/// Whether no object of the text has two fields with one name, of which a reader may see one and another reader the other.
+/// `value`: the text as [`read`] gives it.
+pub fn names_are_unique(text: &[u8], value: &Value) -> bool {
+    let (mut fields, mut in_string, mut escaped) = (0_usize, false, false);
+    for &byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b':' if !in_string => fields += 1,
+            _ => {}
+        }
+    }
+    fields == fields_of(value)
+}
+
+fn fields_of(value: &Value) -> usize {
+    match value {
+        Value::Object(fields) => fields.len() + fields.values().map(fields_of).sum::<usize>(),
+        Value::Array(values) => values.iter().map(fields_of).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
+}
+
 /// Whether a text of our own can be nested so many levels down in another, and still be parsed.
 pub fn fits_within(text: &[u8], levels: usize) -> bool {
     bounds_check(text, DEPTH_MAX.saturating_sub(levels)).is_ok()

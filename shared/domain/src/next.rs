@@ -153,7 +153,9 @@ fn waiting(item: &ItemNow, session: Option<&SessionNow>) -> Next {
             code: NextCode::Waiting,
             on: Some(WaitsOn::Pause),
             of: session.gate_ref.map(|hold| hold.to_string()),
-            text: format!("{place}a person paused it: release the hold, or wait for its end"),
+            text: format!(
+                "{place}a person paused it: release the hold (`signalbox holds` has it), or wait for its end"
+            ),
             since,
             ..queued
         },
@@ -317,11 +319,15 @@ impl TaskNow {
 
 /// What moves a task next. The first that holds, from what runs by itself to what nobody does.
 pub fn task_next(task: &TaskNow) -> Next {
-    if task.status.is_terminal() {
-        return task.next(NextCode::Nothing, "the task has ended");
-    }
     let steps: Vec<Next> = task.sessions.iter().filter_map(session_next).collect();
     let first = |code| steps.iter().find(|step| step.code == code).cloned();
+    if task.status.is_terminal() {
+        // What came since is answered in a new session.
+        let ended = task.next(NextCode::Nothing, "the task has ended");
+        return first(NextCode::Running)
+            .or_else(|| first(NextCode::Queued))
+            .unwrap_or(ended);
+    }
     let waits = |on: &[WaitsOn]| {
         steps
             .iter()
@@ -513,7 +519,7 @@ mod tests {
             Queued,
             Some(1),
             Some(parked(Gate::Pause, Some(at(30)))),
-            "waiting pause 20 0 place 1: a person paused it: release the hold, or wait for its end",
+            "waiting pause 20 0 place 1: a person paused it: release the hold (`signalbox holds` has it), or wait for its end",
         );
         check(
             Queued,
@@ -641,7 +647,9 @@ mod tests {
             sessions: vec![session(SessionPhase::Running, Some(turn), 0)],
             ..with(TaskStatus::Done)
         };
-        check(&done, "nothing - the task has ended");
+        // What came since has its turn in a new session.
+        check(&done, "running - a turn is in progress");
+        check(&with(TaskStatus::Done), "nothing - the task has ended");
         let tools = session(SessionPhase::Waiting, Some(turn), 0);
         let running = session(SessionPhase::Running, Some(turn), 0);
         let queued = session(SessionPhase::Idle, None, 2);

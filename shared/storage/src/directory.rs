@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use domain::{AccountId, Gate, HoldId, QuestionId, QuestionKind, RecoveryId, SessionId, TaskId};
+use domain::{AccountId, Gate, HoldId, SessionId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -164,106 +164,82 @@ pub async fn hold_due(database: &Database, after: Option<&HoldDue>, limit: i32) 
     database.query_alone("find unsettled holds", sql, values).await
 }
 
-/// A task that an agent may have to move on.
-#[derive(Clone, Debug, FromQueryResult)]
-struct Neglected {
+#[derive(FromQueryResult)]
+struct Share {
     account_id: AccountId,
-    task_id: TaskId,
+    place: String,
     is_last: bool,
-    is_idle: bool,
+    /// None: nothing is to be done at this place.
+    found: Option<String>,
 }
 
-/// The search for tasks without work that an agent may have to move on. It goes round, a share of every account a round, so that an
-/// account with very many tasks delays no other.
-#[derive(Debug, Default)]
-pub struct TasksRound {
-    /// Where the last round ended in accounts that had more tasks than their share.
-    passed: BTreeMap<AccountId, TaskId>,
+/// A search that goes round over the accounts, with a share of every account in a round, so that an account with very many rows
+/// delays no other.
+#[derive(Debug)]
+pub struct ShareRound {
+    sql: &'static str,
+    /// Where the last round ended in accounts that had more than their share.
+    begun: BTreeMap<AccountId, String>,
+    /// Where this one has.
+    passed: BTreeMap<AccountId, String>,
 }
 
-impl TasksRound {
-    /// The tasks of the next accounts, by account; none at the end of a round.
+impl ShareRound {
+    /// Tasks without work that an agent may have to move on.
+    pub fn of_tasks() -> ShareRound {
+        ShareRound::of("select * from task_neglected($1, $2, $3, $4, $5)")
+    }
+
+    /// Recoveries that are not closed.
+    pub fn of_recoveries() -> ShareRound {
+        ShareRound::of("select * from recovery_unclosed($1, $2, $3, $4, $5)")
+    }
+
+    /// Reviews that wait for a verdict.
+    pub fn of_reviews() -> ShareRound {
+        ShareRound::of("select * from review_open($1, $2, $3, $4, $5)")
+    }
+
+    fn of(sql: &'static str) -> ShareRound {
+        ShareRound {
+            sql,
+            begun: BTreeMap::new(),
+            passed: BTreeMap::new(),
+        }
+    }
+
+    /// The ids of the next accounts' share, by account; none at the end of a round. `after`: none begins a round.
     pub async fn look(
         &mut self,
         database: &Database,
         after: Option<&AccountId>,
         (accounts_max, share): (i32, i32),
-    ) -> Result<BTreeMap<AccountId, Vec<TaskId>>, StorageError> {
-        let accounts: Vec<AccountId> = self.passed.keys().cloned().collect();
-        let tasks: Vec<TaskId> = self.passed.values().cloned().collect();
-        let after = after.map_or("", AccountId::as_str);
+    ) -> Result<BTreeMap<AccountId, Vec<String>>, StorageError> {
+        if after.is_none() {
+            self.begun = std::mem::take(&mut self.passed);
+        }
+        let accounts: Vec<AccountId> = self.begun.keys().cloned().collect();
+        let places: Vec<String> = self.begun.values().cloned().collect();
         let values = [
-            after.into(),
+            after.map_or("", AccountId::as_str).into(),
             accounts.into(),
-            tasks.into(),
+            places.into(),
             accounts_max.into(),
             share.into(),
         ];
-        let sql = "select * from task_neglected($1, $2, $3, $4, $5)";
-        let rows: Vec<Neglected> = database.query_alone("find neglected tasks", sql, values).await?;
-        let mut found: BTreeMap<AccountId, Vec<TaskId>> = BTreeMap::new();
+        let rows: Vec<Share> = database
+            .query_alone("read a share of every account", self.sql, values)
+            .await?;
+        let mut found: BTreeMap<AccountId, Vec<String>> = BTreeMap::new();
         for row in rows {
-            let tasks = found.entry(row.account_id.clone()).or_insert_with(|| {
-                self.passed.remove(&row.account_id);
-                Vec::new()
-            });
+            let ids = found.entry(row.account_id.clone()).or_default();
+            ids.extend(row.found);
             if row.is_last {
-                self.passed.insert(row.account_id, row.task_id.clone());
-            }
-            if row.is_idle {
-                tasks.push(row.task_id);
+                self.passed.insert(row.account_id, row.place);
             }
         }
         Ok(found)
     }
-}
-
-/// A recovery that is not closed.
-#[derive(Clone, Debug, FromQueryResult)]
-pub struct Unclosed {
-    #[sea_orm(from_alias = "account_id")]
-    pub account: AccountId,
-    #[sea_orm(from_alias = "recovery_id")]
-    pub recovery: RecoveryId,
-}
-
-/// A page of the recoveries that are not closed, after one.
-pub async fn recovery_unclosed(
-    database: &Database,
-    after: Option<&Unclosed>,
-    limit: i32,
-) -> Result<Vec<Unclosed>, StorageError> {
-    let (account, recovery) = after.map_or(("", Uuid::nil()), |after| {
-        (after.account.as_str(), after.recovery.uuid())
-    });
-    let values = [account.into(), recovery.into(), limit.into()];
-    let sql = "select * from recovery_unclosed($1, $2, $3)";
-    database.query_alone("find open recoveries", sql, values).await
-}
-
-/// A plan or a review that waits for its verdict.
-#[derive(Clone, Debug, FromQueryResult)]
-pub struct Undecided {
-    #[sea_orm(from_alias = "account_id")]
-    pub account: AccountId,
-    task_id: String,
-    pub kind: QuestionKind,
-    #[sea_orm(from_alias = "question_id")]
-    pub question: QuestionId,
-}
-
-/// A page of them, after one.
-pub async fn review_open(
-    database: &Database,
-    after: Option<&Undecided>,
-    limit: i32,
-) -> Result<Vec<Undecided>, StorageError> {
-    let (account, task, kind) = after.map_or(("", "", ""), |after| {
-        (after.account.as_str(), after.task_id.as_str(), after.kind.as_str())
-    });
-    let values = [account.into(), task.into(), kind.into(), limit.into()];
-    let sql = "select * from review_open($1, $2, $3, $4)";
-    database.query_alone("find open reviews", sql, values).await
 }
 
 #[derive(FromQueryResult)]

@@ -86,7 +86,8 @@ macro_rules! fingerprint {
 }
 
 /// `$9`: a repetition counts although a person is told already. A row whose agent was told goes to a person when the same facts
-/// are met again after the agent's item has ended. Relies on recovery_facts, and on the primary keys.
+/// are met again after the agent's item has ended. A closed row is a person's again when its facts have changed and are back; of what
+/// has happened again, at once. Relies on recovery_facts, and on the primary keys.
 pub const RECOVERY_NOTE: &str = concat!(
     "insert into recovery as r (account_id, id, task_id, agent_id, cause, fingerprint, state, detail, notification_id, since)
      select k.account_id, $3::uuid, k.id, $4, $5, ",
@@ -98,12 +99,15 @@ pub const RECOVERY_NOTE: &str = concat!(
             cross join lateral (select n.kind from notification n where n.account_id = k.account_id and n.id = i.id offset 0) n
             where n.kind = 'recovery') = 0
      on conflict (account_id, task_id, agent_id, cause, fingerprint) do update set
-         attempts = r.attempts + 1, state = case r.state when 'open' then 'person' else r.state end
-     where r.state = 'person' and $9 or r.state = 'open' and (
+         attempts = r.attempts + 1, state = 'person', ended_at = null, reason = null,
+         since = case r.state when 'closed' then excluded.since else r.since end
+     where r.state = 'person' and $9 or r.state = 'closed' and ($9 or r.reason = 'superseded' or r.ended_at < excluded.since)
+        or r.state = 'open' and (
          select count(*) from (select n.state from notification n
                                where n.account_id = r.account_id and n.id = r.notification_id offset 0) n
          where n.state not in ('queued', 'running')) > 0
-     returning id, task_id, agent_id, cause, state, attempts, detail, reason, since, notification_id, r.xmax::text = '0' as is_new"
+     returning id, task_id, agent_id, cause, state, attempts, detail, reason, since, notification_id,
+         r.xmax::text = '0' or $9 and r.since = $8 as is_new"
 );
 
 #[derive(Clone, Debug, FromQueryResult)]
@@ -119,6 +123,7 @@ pub struct RecoveryRow {
     pub since: OffsetDateTime,
     /// The id of the item that its agent gets, for a new row in state `open`.
     pub notification_id: Option<NotificationId>,
+    /// Made now, or opened again.
     pub is_new: bool,
 }
 
@@ -242,18 +247,30 @@ async fn rows_close(
     Ok((closed, messages))
 }
 
-async fn close(
+/// Closes those of these that the statement chooses, and opens the queues that they kept.
+async fn close_and_open(
     tx: &Tx,
     account: &AccountId,
-    of: (&'static str, Value),
+    recoveries: &[RecoveryId],
+    close: (&'static str, Value),
     reason: &str,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    let (_, messages) = rows_close(tx, account, of, reason, setting).await?;
+    let values = [account.into(), recoveries.to_vec().into()];
+    let parked: Vec<ParkedRow> = tx.rows("find parked sessions", PARKED_BY_RECOVERIES, values).await?;
+    let parked: Vec<SessionName> = parked.into_iter().map(|row| (row.account_id, row.id)).collect();
+    // As who parks a session locks: the session, then its recovery.
+    sessions_lock(tx, SESSIONS_LOCK, &parked).await?;
+    let (closed, mut messages) = rows_close(tx, account, close, reason, setting).await?;
+    for row in closed.iter().filter(|row| row.cause == RecoveryCause::NoProgress) {
+        let gate = (Gate::NoProgress, row.id.uuid());
+        let (_, told) = sessions_open(tx, account, gate, SESSIONS_OPENED_MAX, setting).await?;
+        messages.extend(told);
+    }
     Ok(messages)
 }
 
-/// A person has seen to it. Gives whether it was not closed before.
+/// A person has seen to it.
 pub async fn recovery_dismiss(
     tx: &Tx,
     account: &AccountId,
@@ -261,7 +278,8 @@ pub async fn recovery_dismiss(
     reason: &str,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    close(tx, account, (RECOVERY_CLOSE, recovery.into()), reason, setting).await
+    let close = (RECOVERY_CLOSE, recovery.into());
+    close_and_open(tx, account, &[recovery], close, reason, setting).await
 }
 
 /// Its task has ended.
@@ -272,7 +290,9 @@ pub async fn recoveries_close(
     reason: &str,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    close(tx, account, (RECOVERIES_OF_TASK, task.key().into()), reason, setting).await
+    let close = (RECOVERIES_OF_TASK, task.key().into());
+    let (_, messages) = rows_close(tx, account, close, reason, setting).await?;
+    Ok(messages)
 }
 
 /// The sessions that these keep from going round. Relies on index session_gated.
@@ -295,23 +315,6 @@ pub async fn recoveries_supersede(
     recoveries: Vec<RecoveryId>,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    let values = || [Value::from(account), recoveries.clone().into()];
-    let parked: Vec<ParkedRow> = tx.rows("find parked sessions", PARKED_BY_RECOVERIES, values()).await?;
-    let parked: Vec<SessionName> = parked.into_iter().map(|row| (row.account_id, row.id)).collect();
-    // As who parks a session locks: the session, then its recovery.
-    sessions_lock(tx, SESSIONS_LOCK, &parked).await?;
-    let (closed, mut messages) = rows_close(
-        tx,
-        account,
-        (RECOVERIES_SUPERSEDED, recoveries.clone().into()),
-        "superseded",
-        setting,
-    )
-    .await?;
-    for row in closed.iter().filter(|row| row.cause == RecoveryCause::NoProgress) {
-        let gate = (Gate::NoProgress, row.id.uuid());
-        let (_, told) = sessions_open(tx, account, gate, SESSIONS_OPENED_MAX, setting).await?;
-        messages.extend(told);
-    }
-    Ok(messages)
+    let close = (RECOVERIES_SUPERSEDED, recoveries.clone().into());
+    close_and_open(tx, account, &recoveries, close, "superseded", setting).await
 }

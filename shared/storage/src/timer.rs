@@ -146,7 +146,14 @@ macro_rules! clear {
 /// Each relies on the index of its scope: timer_of_task, timer_of_agent, timer_key, timer_pkey.
 pub const CLEAR_OF_TASK: &str = clear!("t.task_id = $3");
 pub const CLEAR_OF_AGENT_ON: &str = clear!("t.task_id = $3 and coalesce(t.agent_id = $4, false)");
-pub const CLEAR_OF_AGENT: &str = clear!("t.agent_id = $3");
+/// So many at once; the others are cleared when they are due, since their agent is gone.
+pub const CLEAR_OF_AGENT: &str = concat!(
+    "update timer t set state = 'cleared', ended_at = now(), reason = $2
+     from (select w.account_id, w.id from timer w where w.account_id = $1 and w.agent_id = $3 and w.state = 'waiting'
+           order by w.account_id, w.agent_id limit 1000) w
+     where t.account_id = any (array[w.account_id]) and t.id = w.id and coalesce(t.state = 'waiting', false)",
+    returning!("true")
+);
 pub const CLEAR_OF_KEYS: &str = concat!(
     "update timer t set state = 'cleared', ended_at = now(), reason = $2
      from (select $1::text as account_id, w.key from unnest($4::text[]) as w (key) offset 0) w

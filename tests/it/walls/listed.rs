@@ -188,6 +188,36 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "a hash of ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
     ),
     (
+        "select true from task k cross join lateral",
+        "s.account_id = k.account_id",
+        "it tells whether a turn of an assignee has begun since the review was opened: neither the walk nor its twin has such a turn",
+    ),
+    (
+        "select true from task k cross join lateral",
+        "s.account_id = a.account_id",
+        "it tells whether a turn of an assignee has begun since the review was opened: neither the walk nor its twin has such a turn",
+    ),
+    (
+        "select true from task k cross join lateral",
+        "a.account_id = k.account_id",
+        "it tells whether a turn of an assignee has begun since the review was opened: neither the walk nor its twin has such a turn",
+    ),
+    (
+        "select true from task k cross join lateral",
+        "t.account_id = e.account_id",
+        "it tells whether a turn of an assignee has begun since the review was opened: neither the walk nor its twin has such a turn",
+    ),
+    (
+        "select true from task k cross join lateral",
+        "k.account_id = $1",
+        "it tells whether a turn of an assignee has begun since the review was opened: neither the walk nor its twin has such a turn",
+    ),
+    (
+        "with own as ( select n.id, n.kind",
+        "c.account_id = t.account_id",
+        "it tells whether a tool has changed something in a turn, and the twin's calls by the same turn are alike",
+    ),
+    (
         "select f.id as task, s.phase, s.active_turn_id as active_turn",
         "s.account_id = g.account_id",
         "no task of the walk is worked on in its agent's one session for all tasks",

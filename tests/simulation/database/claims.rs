@@ -119,7 +119,7 @@ impl Database {
                 *account == session.account && call.turn == Some(id) && call.ordinal > 0 && call.state.is_over()
             })
             .map(|(_, call)| ToolResult {
-                ends_turn: false,
+                ends_with: None,
                 ordinal: call.ordinal,
                 result: call.result.clone(),
             })

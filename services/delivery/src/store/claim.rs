@@ -153,18 +153,19 @@ impl OpenTurn {
         let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
         let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
         let mut missing = calls.iter().filter(|call| call.answered.is_none() && !is_over(call));
-        missing.next().filter(|_| self.ended_by().is_none())
+        missing.next().filter(|_| self.ended_with().is_none())
     }
 
-    /// The call of the last answer that has ended the turn. Later ones are not requested.
-    pub fn ended_by(&self) -> Option<&Call> {
-        let ends = |call: &Call| {
-            self.results
-                .iter()
-                .any(|result| result.ordinal == call.ordinal && result.ends_turn)
-        };
+    /// The arguments of the call that has ended the turn: one of the last answer, whose later ones are not requested, or one over
+    /// HTTP.
+    pub fn ended_with(&self) -> Option<&str> {
         let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
-        calls.iter().find(|call| call.answered.is_none() && ends(call))
+        let is_own = |ordinal: i32| {
+            let mut waiting = calls.iter().filter(|call| call.answered.is_none());
+            ordinal == OVER_HTTP || waiting.any(|call| call.ordinal == ordinal)
+        };
+        let mut ending = self.results.iter().filter(|result| is_own(result.ordinal));
+        ending.find_map(|result| result.ends_with.as_deref())
     }
 
     /// It has waited for results longer than any tool may take; or for an approval longer than any question is open.
@@ -181,8 +182,8 @@ impl OpenTurn {
 pub struct ToolResult {
     pub ordinal: i32,
     pub result: String,
-    /// It ends its turn.
-    pub ends_turn: bool,
+    /// The call's arguments, if it ends its turn.
+    pub ends_with: Option<String>,
 }
 
 /// Relies on primary keys, and on notification_inject. Each turn is looked up by itself, so that the planner does not read all turns of the
@@ -224,16 +225,19 @@ struct ResultRow {
     open_ms: i64,
 }
 
-/// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Calls
-/// over HTTP inside a turn have ordinal 0, and no turn waits for them.
+/// The ordinal of calls over HTTP inside a turn. No turn waits for them.
+const OVER_HTTP: i32 = 0;
+
+/// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Of the calls over
+/// HTTP, only those that end the turn.
 pub const RESULTS_LOAD: &str = "
     select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result, c.finished_at is not null as is_over,
            (extract(epoch from coalesce(c.finished_at, now()) - c.started_at) * 1000)::bigint as open_ms,
-           c.name = $3 and c.state = 'finished' as ends_turn
+           case when c.name = $3 and c.state = 'finished' then c.arguments end as ends_with
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
         select * from tool_call c
-        where c.account_id = w.account_id and c.turn_id = w.id and c.ordinal > 0 order by c.ordinal) c";
+        where c.account_id = w.account_id and c.turn_id = w.id and (c.ordinal > 0 or c.name = $3 and c.state = 'finished') order by c.ordinal) c";
 
 /// `keys_json`: the keys of breakers by the names of providers.
 pub async fn turns_load(

@@ -109,6 +109,7 @@ pub fn begin(
         number: session.turn_count + 1,
         agent_id: item.agent_id,
         is_asking: false,
+        ended_with: None,
         agent_name: item.agent_name,
         provider: item.provider,
         pass: beginning.pass,
@@ -149,7 +150,7 @@ pub fn carry_on(
     let trace = turn.trace();
     let due = due(
         turn.state,
-        turn.ended_by().is_some(),
+        turn.ended_with().is_some(),
         session.facts.closed,
         session.facts.stopping,
         effects,
@@ -164,6 +165,7 @@ pub fn carry_on(
     }
     let with_call = turn.notes.of_round(turn.journal.rounds.len());
     let injected = with_call.flat_map(|note| note.notification_ids.clone()).collect();
+    let ended_with = turn.ended_with().map(str::to_owned);
     let wake = turn.wake_key.as_ref().and_then(|key| key.parse().ok());
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
@@ -174,6 +176,7 @@ pub fn carry_on(
         number: turn.number,
         agent_id: turn.agent_id,
         is_asking: turn.asked.open_ms.is_some(),
+        ended_with,
         agent_name: turn.agent_name,
         pass: Pass::closed(turn.breaker),
         slot: None,

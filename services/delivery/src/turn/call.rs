@@ -2,7 +2,7 @@
 
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use contracts::{Outgoing, Root, Timestamp, live::LiveText, tools::submit_plan};
+use contracts::{Outgoing, Root, Timestamp, live::LiveText};
 use domain::breaker::Sign;
 use futures::FutureExt;
 use messaging::trace;
@@ -291,9 +291,10 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
 
 /// The plan is the turn's reply.
 fn ended_by_tool(work: &Work) -> CallOutcome {
-    let calls = work.journal.last().map_or(&[][..], |round| &round.calls);
-    let submitted = calls.iter().find(|call| call.name == submit_plan::NAME);
-    let arguments = submitted.and_then(|call| serde_json::from_str(&call.arguments).ok());
+    let arguments = work
+        .ended_with
+        .as_deref()
+        .and_then(|text| serde_json::from_str(text).ok());
     let plan = arguments.and_then(|arguments: serde_json::Value| arguments["plan"].as_str().map(clean));
     CallOutcome::EndedByTool {
         reply: plan.unwrap_or_default(),

@@ -74,7 +74,7 @@ impl Starter {
         let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects);
         match due(
             turn.state,
-            turn.ended_by().is_some(),
+            turn.ended_with().is_some(),
             session.facts.closed,
             session.facts.stopping,
             effects,

@@ -25,14 +25,18 @@ use crate::{
 
 /// Whether waiting items may be given to the turn with its next call. A call that is sent again carries what it carried.
 pub fn takes(session: &LockedSession, turn: &OpenTurn) -> bool {
-    let goes_on = turn.ended_by().is_none() && !session.facts.closed && !session.facts.stopping;
+    let goes_on = turn.ended_with().is_none() && !session.facts.closed && !session.facts.stopping;
     turn.injectable > 0 && turn.state == TurnState::AwaitingTools && goes_on
 }
 
 impl Starter {
     /// Adds the items to the turns, and to their rows; gives the number of turns that got some. The caller holds the sessions'
     /// locks.
-    pub(super) async fn inject(&self, tx: &Tx, resume: &mut [(LockedSession, OpenTurn)]) -> Result<usize, StorageError> {
+    pub(super) async fn inject(
+        &self,
+        tx: &Tx,
+        resume: &mut [(LockedSession, OpenTurn)],
+    ) -> Result<usize, StorageError> {
         let turns: Vec<(SessionName, TurnId, Option<TaskId>)> = resume
             .iter()
             .filter(|(session, turn)| takes(session, turn))

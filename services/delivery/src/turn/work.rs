@@ -28,6 +28,8 @@ pub struct Work {
     pub agent_id: AgentId,
     /// Somebody is asked about a tool call of the turn: the question ends with the turn.
     pub is_asking: bool,
+    /// The arguments of the call that has ended the turn.
+    pub ended_with: Option<String>,
     /// As it was when the turn was claimed.
     pub agent_name: String,
     pub provider: String,

@@ -157,7 +157,8 @@ async fn a_submitted_plan_ends_its_turn_without_a_further_call() {
     let row = rows("tool_call")
         .with("call_id", "c-1")
         .with("ordinal", 1)
-        .with("name", "submit_plan");
+        .with("name", "submit_plan")
+        .with("arguments", json!({"plan": "First this."}).to_string());
     let row = row
         .with("result", "{\"ok\":true}")
         .from("turn t where t.state = 'awaiting_tools'");
@@ -168,6 +169,36 @@ async fn a_submitted_plan_ends_its_turn_without_a_further_call() {
     assert_eq!(scene.provider.seen().len(), 1);
     let posted = "select body from message";
     assert_eq!(scene.world.database.texts(posted).await, ["First this."]);
+    running.stop().await;
+}
+
+/// An agent with tools of its own calls ours over HTTP, while its provider has the turn.
+#[tokio::test]
+async fn a_plan_over_http_ends_its_turn_without_a_further_call() {
+    let scene = Scene::with(|seen| match seen.order {
+        0 => Reply::call("c-1", "task_history", json!({})),
+        _ => Reply::text("ok"),
+    })
+    .await;
+    let running = scene.run().await;
+    scene.enqueue("n-1", "x").await;
+    testkit::eventually("the turn waits for its tool", || async {
+        (scene.turns("state").await == ["awaiting_tools"]).then_some(())
+    })
+    .await;
+    let row = rows("tool_call")
+        .with("call_id", "http")
+        .with("ordinal", 0)
+        .with("name", "submit_plan")
+        .with("arguments", json!({"plan": "First this."}).to_string());
+    let row = row
+        .with("result", "{\"ok\":true}")
+        .from("turn t where t.state = 'awaiting_tools'");
+    row.insert(&scene.world.database.owner).await;
+    scene.tool_finished("c-1", 1, "{}").await;
+    scene.until("n-1", "delivered").await;
+    assert_eq!(scene.turns("state || ' ' || reply").await, ["finished First this."]);
+    assert_eq!(scene.provider.seen().len(), 1);
     running.stop().await;
 }
 

@@ -7,7 +7,7 @@ pub mod store;
 use api::questions::NewAnswer;
 use axum::http::StatusCode;
 use domain::{
-    AccountId, Actor, KeyRole, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, Verdict,
+    AccountId, Actor, Audience, KeyRole, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, Verdict,
     question::{AnswerForm, Answerer, AskedOf, GivenAnswer, NotAnswerer},
     tool_policy::task_agent,
 };
@@ -159,7 +159,7 @@ pub async fn end(
     setting: &Setting<'_>,
 ) -> Result<(QuestionRow, Vec<Owned>), ApiError> {
     match question_end(tx, account, question, ending, setting).await? {
-        Ok((row, messages)) => {
+        Ok((row, _, messages)) => {
             tracing::info!(%account, %question, kind = %row.kind, state = %ending.state(), "a question ended");
             Ok((row, messages))
         }
@@ -170,6 +170,23 @@ pub async fn end(
             Err(Problem::conflict("not_delivered", what).into())
         }
     }
+}
+
+/// Whether the caller may take a decision away from those whom `audience` names: who decides may, and an admin.
+pub fn may_loosen(audience: &[Audience], caller: &Caller, what: &str) -> Result<(), Problem> {
+    let asked = AskedOf {
+        audience,
+        asker: None,
+        executors: &[],
+    };
+    let names = || audience.iter().map(Audience::to_string).collect::<Vec<_>>().join(", ");
+    asked.may_answer(answerer(caller)).map_err(|_| {
+        let text = format!(
+            "{what} is decided by {}: ask one of them, or an admin, to change it",
+            names()
+        );
+        Problem::new(StatusCode::FORBIDDEN, "not_asked").detail(text)
+    })
 }
 
 fn may_answer(row: &QuestionRow, caller: &Caller) -> Result<(), Problem> {

@@ -1,17 +1,17 @@
 //! Finds tasks that an agent has and that nothing moves on, and recoveries whose facts have changed. Idempotent, and safe in
 //! several replicas at once: a recovery is a row of its facts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{collections::HashMap, str::FromStr};
 
 use contracts::notification::NotificationMessage;
 use domain::{
-    AccountId, Actor, AgentId, Audience, Conversation, NextCode, QuestionId, QuestionKind, QueueLimits, RecoveryCause,
-    RecoveryId, RecoveryState, TaskId, TaskStatus, error_chain, next::task_next,
+    AccountId, Actor, AgentId, Audience, Conversation, NextCode, QuestionId, QueueLimits, RecoveryCause, RecoveryState,
+    TaskId, TaskStatus, error_chain, next::task_next,
 };
 use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
     Accounts, Role, Setting, StorageError, Tx,
-    directory::{TasksRound, Unclosed, Undecided, recovery_unclosed, review_open},
+    directory::ShareRound,
     outbox::Owned,
     question::asked_id,
     recovery::{Stuck, recoveries_supersede, recovery_note},
@@ -26,85 +26,72 @@ use crate::{
     tasks::next::{Facts, tasks_now},
 };
 
-/// Accounts of one query, and tasks of an account in a round: one account with very many delays no other.
+/// Accounts of one query, and rows of an account in a round: one account with very many delays no other.
 const PAGE: (i32, i32) = (50, 200);
-/// Recoveries or reviews of one query.
-const ROWS_MAX: i32 = 500;
 /// The type of the items that a recovery sends.
 const RECOVERY: &str = "recovery";
 
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "liveness");
     let mut ticks = Ticks::every(app.settings.liveness_interval_ms.duration(), stop.clone());
-    let mut round = TasksRound::default();
+    let mut rounds = Rounds::default();
     while ticks.next().await {
-        sweep.once(look_once(&app, &mut round, &stop)).await;
+        sweep.once(look_once(&app, &mut rounds, &stop)).await;
     }
 }
 
-/// One round over all accounts; gives the number of recoveries that changed. An account that fails does not stop the others.
-pub async fn look_once(app: &App, round: &mut TasksRound, stop: &CancellationToken) -> Result<u64, StorageError> {
+/// How far each search has come: a share of every account in a round.
+#[derive(Debug)]
+pub struct Rounds([(Search, ShareRound); 3]);
+
+#[derive(Clone, Copy, Debug)]
+enum Search {
+    /// Recoveries whose facts have changed.
+    Recoveries,
+    /// Reviews whose agent had its turn and gave no verdict.
+    Reviews,
+    /// Tasks that nothing moves on.
+    Tasks,
+}
+
+impl Default for Rounds {
+    fn default() -> Rounds {
+        Rounds([
+            (Search::Recoveries, ShareRound::of_recoveries()),
+            (Search::Reviews, ShareRound::of_reviews()),
+            (Search::Tasks, ShareRound::of_tasks()),
+        ])
+    }
+}
+
+/// One round over all accounts; gives the number of recoveries that changed. Each account's share is a transaction of its own: an account
+/// that fails does not stop the others.
+pub async fn look_once(app: &App, rounds: &mut Rounds, stop: &CancellationToken) -> Result<u64, StorageError> {
     let mut parts = Parts::default();
-    let mut after: Option<Unclosed> = None;
-    while !stop.is_cancelled() {
-        let found = recovery_unclosed(&app.database, after.as_ref(), ROWS_MAX).await?;
-        after = last_of_whole(&found);
-        for (account, rows) in by_account(found, |row| row.account.clone()) {
-            let recoveries: Vec<RecoveryId> = rows.iter().map(|row| row.recovery).collect();
-            let closed = in_account(app, &account, async |tx, setting| {
-                recoveries_supersede(tx, &account, recoveries.clone(), setting).await
-            });
-            parts.note(&account, closed.await);
+    for (search, round) in &mut rounds.0 {
+        let mut after: Option<AccountId> = None;
+        while !stop.is_cancelled() {
+            let found = round.look(&app.database, after.as_ref(), PAGE).await?;
+            let Some(last) = found.keys().next_back().cloned() else {
+                break;
+            };
+            for (account, ids) in found.into_iter().filter(|(_, ids)| !ids.is_empty()) {
+                let done = in_account(app, &account, async |tx, setting| match search {
+                    Search::Recoveries => recoveries_supersede(tx, &account, parsed(&ids), setting).await,
+                    Search::Reviews => undecided_note(tx, &account, &parsed(&ids), setting).await,
+                    Search::Tasks => stranded_note(app, tx, (&account, &parsed(&ids)), setting).await,
+                });
+                parts.note(&account, done.await);
+            }
+            after = Some(last);
         }
-        if after.is_none() {
-            break;
-        }
-    }
-    let mut after: Option<Undecided> = None;
-    while !stop.is_cancelled() {
-        let mut found = review_open(&app.database, after.as_ref(), ROWS_MAX).await?;
-        after = last_of_whole(&found);
-        found.retain(|row| row.kind == QuestionKind::Review);
-        for (account, rows) in by_account(found, |row| row.account.clone()) {
-            let reviews: Vec<QuestionId> = rows.iter().map(|row| row.question).collect();
-            let noted = in_account(app, &account, async |tx, setting| {
-                undecided_note(tx, &account, &reviews, setting).await
-            });
-            parts.note(&account, noted.await);
-        }
-        if after.is_none() {
-            break;
-        }
-    }
-    let mut after: Option<AccountId> = None;
-    while !stop.is_cancelled() {
-        let found = round.look(&app.database, after.as_ref(), PAGE).await?;
-        let Some(last) = found.keys().next_back().cloned() else {
-            break;
-        };
-        for (account, tasks) in found.into_iter().filter(|(_, tasks)| !tasks.is_empty()) {
-            let noted = in_account(app, &account, async |tx, setting| {
-                stranded_note(app, tx, (&account, &tasks), setting).await
-            });
-            parts.note(&account, noted.await);
-        }
-        after = Some(last);
     }
     parts.end()
 }
 
-/// Where the next page begins; none after the last.
-fn last_of_whole<R: Clone>(page: &[R]) -> Option<R> {
-    let is_whole = i32::try_from(page.len()).is_ok_and(|found| found >= ROWS_MAX);
-    page.last().filter(|_| is_whole).cloned()
-}
-
-fn by_account<R>(rows: Vec<R>, account: impl Fn(&R) -> AccountId) -> BTreeMap<AccountId, Vec<R>> {
-    let mut of: BTreeMap<AccountId, Vec<R>> = BTreeMap::new();
-    for row in rows {
-        of.entry(account(&row)).or_default().push(row);
-    }
-    of
+/// Ids that rows have.
+fn parsed<T: FromStr>(ids: &[String]) -> Vec<T> {
+    ids.iter().filter_map(|id| id.parse().ok()).collect()
 }
 
 /// Commits what the work writes in the account; gives the number of its messages.
@@ -222,7 +209,10 @@ async fn undecided_note(
         };
         let (noted, told) = recovery_note(tx, &stuck, RecoveryState::Open, setting).await?;
         messages.extend(told);
-        if let Some(id) = noted.filter(|row| row.is_new).and_then(|row| row.notification_id) {
+        if let Some(id) = noted
+            .filter(|row| row.is_new && row.state == RecoveryState::Open)
+            .and_then(|row| row.notification_id)
+        {
             let body = format!(
                 "You were asked for a verdict on question {}, and your turn ended without one. Give it now, by the tool \
                  answer_question. A reply alone is no verdict. If you give none, a person is asked.",

@@ -4,7 +4,7 @@ use std::{slice, time::Duration};
 
 use api::{
     next::Next,
-    questions::StoredPlanGate,
+    questions::{PlanMode, StoredPlanGate},
     tasks::{Blocked, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
 };
 use axum::{Json, extract::State, response::IntoResponse};
@@ -38,6 +38,7 @@ use crate::{
     error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
+    questions::may_loosen,
     route::routes,
 };
 
@@ -228,6 +229,14 @@ async fn change(
         store::task_change(&tx, account, &task, fields, now).await?;
     }
     if let Some(gate) = &change.plan_gate {
+        let now_asked = store::plan_required_of(&tx, account, &task).await?;
+        let asked = gate
+            .as_ref()
+            .and_then(|gate| Some((gate.mode, gate.audience.as_ref()?.0.clone())));
+        if let Some(audience) = now_asked.filter(|now| asked.as_ref() != Some(&(PlanMode::Required, now.clone()))) {
+            let audience: Vec<Audience> = audience.iter().filter_map(|one| one.parse().ok()).collect();
+            may_loosen(&audience, &access.caller, "the plan of the task")?;
+        }
         store::plan_gate_set(&tx, account, &task, gate.as_ref(), now).await?;
         let mode = gate.as_ref().map_or("as the account says", |gate| gate.mode.as_str());
         let id = note("task.plan_gate_changed", json!({"plan_gate": gate})).await?;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use api::{agents::AgentName, questions::PlanGate};
-use domain::{AccountId, AgentId, TaskId};
+use domain::{AccountId, AgentId, Audience, TaskId};
 use sea_orm::{EntityTrait, FromQueryResult, QuerySelect, sea_query::LockType};
 use storage::{
     StorageError, Tx,
@@ -108,8 +108,36 @@ pub async fn task_change(
     tx.execute("change task", TASK_CHANGE, values).await.map(|_| ())
 }
 
+/// Relies on primary keys.
+const PLAN_REQUIRED: &str = "
+    select coalesce(case when t.plan_gate is null then a.plan_audience else t.plan_audience end, $3) as audience
+    from task t join account a on a.id = t.account_id
+    where t.account_id = $1 and t.id = $2 and coalesce(t.plan_gate, a.plan_gate) = 'required'";
+
+#[derive(FromQueryResult)]
+struct Required {
+    audience: Vec<String>,
+}
+
+/// Who decides on the plan that the task requires; none: it requires none.
+pub async fn plan_required_of(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+) -> Result<Option<Vec<String>>, StorageError> {
+    let values = [
+        account.into(),
+        task.key().into(),
+        vec![Audience::DEFAULT.to_string()].into(),
+    ];
+    let found: Option<Required> = tx.one("read plan gate", PLAN_REQUIRED, values).await?;
+    Ok(found.map(|required| required.audience))
+}
+
+/// Whoever turns the gate off opens the tools, whatever became of a plan.
 const PLAN_GATE: &str = "
-    update task set plan_gate = $3, plan_audience = $4, updated_at = $5 where account_id = $1 and id = $2";
+    update task set plan_gate = $3, plan_audience = $4, updated_at = $5,
+        plan_submitted = plan_submitted and coalesce($3, 'required') <> 'off' where account_id = $1 and id = $2";
 
 /// None: as the account says.
 pub async fn plan_gate_set(

@@ -47,9 +47,15 @@ const STATEMENTS: [Planned; 72] = [
     (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
     (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
-        lifecycle::stage::TURNS_OF_EXECUTORS,
+        lifecycle::stage::WORKED_SINCE,
         3,
-        &["task_assignee_pkey", "session_active_task"],
+        &[
+            "task_pkey",
+            "task_assignee_pkey",
+            "session_active_task",
+            "session_active_system",
+            "turn_number",
+        ],
     ),
     (
         tool_policy::POLICIES_COUNT,
@@ -75,7 +81,7 @@ const STATEMENTS: [Planned; 72] = [
     (timers_fire::TIMERS_MARK, 5, &["timer_pkey"]),
     (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
     (timer::CLEAR_OF_AGENT_ON, 4, &["timer_of_task", "task_pkey"]),
-    (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "task_pkey"]),
+    (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "timer_pkey", "task_pkey"]),
     (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),
     (
         session_handover::OF_AGENTS,

@@ -78,6 +78,7 @@ impl Scene {
             free_text: true,
             audience: vec![audience],
             lapse_at: None,
+            chain: 0,
         };
         let (id, _) = question_open(&tx, &new, &setting(&Root::default())).await.unwrap();
         tx.commit().await.unwrap();
@@ -390,7 +391,20 @@ async fn a_plan_gate_is_the_tasks_own_or_its_accounts() {
         said(&change(json!({"mode": "required", "audience": ["ann"]})).await),
         (400, "invalid_field")
     );
-    assert_eq!(change(Value::Null).await.body["plan_gate"], Value::Null);
+    // Who does not decide on the plan does not take the decision away.
+    for looser in [
+        Value::Null,
+        json!({"mode": "off"}),
+        json!({"mode": "required"}),
+        json!({"mode": "required", "audience": ["role:member", "role:admin"]}),
+    ] {
+        assert_eq!(said(&change(looser).await), (403, "not_asked"));
+    }
+    let by_admin = scene
+        .world
+        .patch(&tenant.admin, &task, json!({"plan_gate": null}))
+        .await;
+    assert_eq!(by_admin.body["plan_gate"], Value::Null, "{by_admin:?}");
     let account = json!({"plan_gate": {"mode": "required"}});
     let changed = scene.world.patch(&tenant.admin, &tenant.path(""), account).await;
     assert_eq!(

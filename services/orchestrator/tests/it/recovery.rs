@@ -1,11 +1,13 @@
 //! What moves tasks next, and what is done about those that nothing moves on.
 
 use domain::{RecoveryCause, RecoveryState};
-use orchestrator::{forget::forget_once, recovery::sweep::look_once};
+use orchestrator::{
+    forget::forget_once,
+    recovery::sweep::{Rounds, look_once},
+};
 use serde_json::{Value, json};
 use storage::{
     Accounts,
-    directory::TasksRound,
     recovery::{Stuck, recovery_note},
 };
 use testkit::rows;
@@ -41,8 +43,8 @@ impl World {
     }
 
     async fn look(&self) -> u64 {
-        let mut round = TasksRound::default();
-        look_once(&self.app, &mut round, &CancellationToken::new())
+        let mut rounds = Rounds::default();
+        look_once(&self.app, &mut rounds, &CancellationToken::new())
             .await
             .unwrap()
     }
@@ -265,6 +267,79 @@ async fn an_agent_s_one_session_for_all_its_tasks_counts_for_each() {
     assert_ne!(world.look().await, 0);
 }
 
+/// The same facts are the same row, and a person is told again.
+#[tokio::test]
+async fn a_stall_that_comes_back_is_told_again() {
+    let (world, tenant, _) = stranded("watch").await;
+    world.look().await;
+    world.execute("update task set status = 'pending'").await;
+    world.look().await;
+    assert_eq!(
+        world.test.texts(ROWS).await,
+        ["stranded closed 1 superseded", "stranded person 1"]
+    );
+    world.execute("update task set status = 'assigned'").await;
+    world.told().await;
+    world.look().await;
+    assert_eq!(
+        world.test.texts(ROWS).await,
+        ["stranded person 2", "stranded closed 1 superseded"]
+    );
+    let told = world.told().await;
+    assert!(told.contains(&"event.task.needs_person".to_owned()), "{told:?}");
+    // Seen to by a person; then it moved on and stalled again.
+    let listed = world
+        .get(&tenant.member, &tenant.path("/recoveries?state=person"))
+        .await;
+    let id = listed.body["items"][0]["id"].as_str().unwrap().to_owned();
+    let path = tenant.path(&format!("/recoveries/{id}/dismiss"));
+    world.post(&tenant.member, &path, json!({})).await;
+    assert_eq!(world.look().await, 0);
+    world
+        .execute("update recovery set ended_at = now() - interval '3 hours' where reason like 'dismissed%'")
+        .await;
+    world.look().await;
+    assert_eq!(world.test.texts(ROWS).await[0], "stranded person 3");
+}
+
+#[tokio::test]
+async fn an_account_with_very_many_recoveries_delays_no_other() {
+    let (world, _, coder) = stranded("watch").await;
+    let _ = coder;
+    world.execute("update task set status = 'inbox'").await;
+    let many = "insert into task (account_id, id, display_id, title, status)
+                select 'acme', 'n-' || n, 'n-' || n, 'x', 'in_progress' from generate_series(1, 400) n";
+    world.execute(many).await;
+    let noted = "insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, since)
+                 select account_id, gen_random_uuid(), id, 'given_up', '\\x00', 'person', 'x', now() from task where id like 'n-%'";
+    world.execute(noted).await;
+    let other = world.tenant("beta").await;
+    world.task(&other, "B-1", &[]).await;
+    world
+        .execute(
+            "insert into recovery (account_id, id, task_id, cause, fingerprint, state, detail, since)
+             select account_id, gen_random_uuid(), id, 'given_up', '\\x00', 'person', 'x', now() from task where account_id = 'beta'",
+        )
+        .await;
+    let mut rounds = Rounds::default();
+    let stop = CancellationToken::new();
+    let open =
+        "select concat_ws(' ', account_id, count(*)) from recovery where state <> 'closed' and cause = 'given_up'
+                group by account_id order by account_id";
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
+    assert_eq!(world.test.texts(open).await, ["acme 200"]);
+    // Another whole share, and the next round begins at the start again.
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
+    assert_eq!(world.test.texts(open).await, [""; 0]);
+    world
+        .execute("update recovery set state = 'person' where cause = 'given_up' and account_id = 'acme'")
+        .await;
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
+    assert_eq!(world.test.texts(open).await, [""; 0]);
+}
+
 #[tokio::test]
 async fn two_sweeps_note_a_task_once() {
     let (world, _, _) = stranded("recover").await;
@@ -290,15 +365,15 @@ async fn an_account_with_very_many_tasks_delays_no_other() {
     let tester = world.agent(&other, "tester").await;
     world.task(&other, "B-1", &[&tester]).await;
     world.an_hour_later().await;
-    let mut round = TasksRound::default();
+    let mut rounds = Rounds::default();
     let stop = CancellationToken::new();
     let count = "select concat_ws(' ', account_id, count(*)) from recovery group by account_id order by account_id";
-    look_once(&world.app, &mut round, &stop).await.unwrap();
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
     assert_eq!(world.test.texts(count).await, ["acme 200", "beta 1"]);
-    look_once(&world.app, &mut round, &stop).await.unwrap();
-    look_once(&world.app, &mut round, &stop).await.unwrap();
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
     assert_eq!(world.test.texts(count).await, ["acme 451", "beta 1"]);
-    look_once(&world.app, &mut round, &stop).await.unwrap();
+    look_once(&world.app, &mut rounds, &stop).await.unwrap();
     assert_eq!(world.test.texts(count).await, ["acme 451", "beta 1"]);
 }
 
@@ -434,6 +509,19 @@ async fn a_change_of_its_task_opens_the_queue_of_an_agent_that_went_round() {
     seed::busy(&world, &tenant, "PROJ-7", &tester).await;
     world.execute(turns_end).await;
     assert_eq!(world.look().await, 0);
+    assert_eq!(world.test.texts(gate).await, ["no_progress 8"]);
+    // A person who has seen to it opens it, too; and it went round again.
+    let dismissed = tenant.path(&format!("/recoveries/{recovery}/dismiss"));
+    world.post(&tenant.member, &dismissed, json!({})).await;
+    assert_eq!(world.test.texts(gate).await, ["0"]);
+    assert_eq!(note().await, recovery);
+    assert_eq!(world.test.texts(ROWS).await, ["no_progress person 2"]);
+    world
+        .execute(&format!(
+            "update session set phase = 'backoff', streak = 8, gate = 'no_progress', gate_ref = '{recovery}', gated_since = now()
+             where active_turn_id is null"
+        ))
+        .await;
     assert_eq!(world.test.texts(gate).await, ["no_progress 8"]);
     world.execute("update task set status = 'in_progress'").await;
     world.told().await;

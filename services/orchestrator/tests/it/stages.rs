@@ -2,6 +2,7 @@
 
 use axum::http::{Method, StatusCode};
 use serde_json::{Value, json};
+use testkit::rows;
 
 use crate::{
     seed,
@@ -80,7 +81,13 @@ async fn a_caught_done_and_its_stage_are_one() {
     // Called done twice.
     assert_eq!(work.caught().await, first);
     assert_eq!(work.texts(QUESTIONS).await, ["tests open"]);
-    is(&work.stages(json!([])).await, 409, "stage_open");
+    is(
+        &work
+            .stages(json!([{"name": "security", "audience": ["role:admin"]}]))
+            .await,
+        409,
+        "stage_open",
+    );
 
     let approved = work.answer(&first, json!({"verdict": "approved"})).await;
     assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
@@ -116,6 +123,27 @@ async fn a_caught_done_and_its_stage_are_one() {
     let told = work.world.sent_on("signalbox.event.acme.PROJ-7.task.changed").await;
     let details: Vec<&Value> = told.iter().map(|event| &event.payload["data"]["detail"]).collect();
     assert_eq!(details, ["tests, security", "tests: approved", "security: approved"]);
+}
+
+/// A member sets up the review of an admin and does not take it away: neither the stage nor those who are asked.
+#[tokio::test]
+async fn a_review_is_taken_away_by_those_who_review() {
+    let security = json!({"name": "security", "audience": ["role:admin"]});
+    let work = Work::with(json!([{"name": "tests"}, security])).await;
+    for looser in [
+        json!([]),
+        json!([{"name": "tests"}]),
+        json!([{"name": "tests"}, {"name": "security"}]),
+        json!([{"name": "safety", "audience": ["role:admin"]}]),
+    ] {
+        is(&work.stages(looser).await, 403, "not_asked");
+    }
+    let other = work.stages(json!([security, {"name": "style"}])).await;
+    assert_eq!(other.status, StatusCode::OK, "{other:?}");
+    let path = work.tenant.path("/tasks/PROJ-7/stages");
+    let call = work.world.call(Method::PUT, &path).token(&work.tenant.admin);
+    let gone = call.json(&json!({"stages": []})).send().await;
+    assert_eq!(gone.status, StatusCode::OK, "{gone:?}");
 }
 
 #[tokio::test]
@@ -160,64 +188,40 @@ async fn two_done_at_once_open_one_review() {
     assert_eq!(work.texts(STATUS).await, ["done"]);
 }
 
-/// The executor's turn that called the work done may end; a newer one makes the review stale.
+/// The executor's turn that called the work done may end; a newer one makes the review stale, whoever has the task by then.
 #[tokio::test]
 async fn work_that_went_on_is_reviewed_again() {
     let work = Work::with(json!([{"name": "tests"}])).await;
-    work.world
-        .execute("update session set turn_count = 3, active_turn_id = gen_random_uuid()")
-        .await;
+    let worked = async |agent: &str, number: i32, state: &str| {
+        let row = rows("turn").with("state", state).with("number", number);
+        let of = format!("session s join agent a on a.id = s.agent_id where a.slug = '{agent}'");
+        row.set("started_at", "now()")
+            .from(of)
+            .insert(&work.world.test.owner)
+            .await;
+    };
+    worked("coder", 1, "awaiting_tools").await;
     let review = work.caught().await;
-    work.world.execute("update session set active_turn_id = null").await;
+    let ends = "update turn set state = 'finished', finished_at = now()";
+    work.world.execute(ends).await;
+    let tester = work.world.agent(&work.tenant, "tester").await;
+    seed::session(&work.world, &work.tenant, "PROJ-7", &tester, 1, true).await;
+    let handed = work.tenant.path("/tasks/PROJ-7/handover");
+    let to = json!({"from": "coder", "to": "tester"});
+    let handed = work.world.post(&work.tenant.member, &handed, to).await;
+    assert_eq!(handed.status, StatusCode::OK, "{handed:?}");
+    worked("tester", 1, "awaiting_tools").await;
+    work.world.execute(ends).await;
     let approve = json!({"verdict": "approved"});
-    work.world.execute("update session set turn_count = 4").await;
     is(&work.answer(&review, approve.clone()).await, 409, "work_changed");
     // Called done again: what is there now is reviewed.
     assert_eq!(work.caught().await, review);
-    work.world.execute("update session set turn_count = 5").await;
+    worked("tester", 2, "awaiting_tools").await;
+    work.world.execute(ends).await;
     is(&work.answer(&review, approve).await, 409, "work_changed");
     let answer = work
         .answer(&review, json!({"verdict": "approved", "accept_stale": true}))
         .await;
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     assert_eq!(work.texts(STATUS).await, ["done"]);
-}
-
-#[tokio::test]
-async fn an_admin_passes_over_stages_on_record() {
-    let work = Work::with(json!([{"name": "tests"}])).await;
-    let passes = json!({"override": true});
-    is(&work.done(&work.tenant.member, passes.clone()).await, 403, "forbidden");
-    work.caught().await;
-    let done = work.done(&work.tenant.admin, passes).await;
-    assert_eq!((done.status, &done.body["status"]), (StatusCode::OK, &json!("done")));
-    assert_eq!(work.texts(QUESTIONS).await, ["tests cancelled"]);
-    let record =
-        "select detail ->> 'reason' from activity where kind = 'task.status_changed' and detail ->> 'to' = 'done'";
-    assert_eq!(work.texts(record).await, ["override: review stages were passed over"]);
-}
-
-#[tokio::test]
-async fn a_passed_stage_stays_passed_by_its_name() {
-    let work = Work::with(json!([{"name": "tests"}])).await;
-    let review = work.caught().await;
-    work.answer(&review, json!({"verdict": "approved"})).await;
-    assert_eq!(work.texts(STATUS).await, ["done"]);
-    work.world
-        .patch(
-            &work.tenant.member,
-            &work.tenant.path("/tasks/PROJ-7"),
-            json!({"status": "in_progress"}),
-        )
-        .await;
-    work.stages(json!([{"name": "docs"}, {"name": "tests"}])).await;
-    work.caught().await;
-    assert_eq!(work.texts(QUESTIONS).await, ["tests answered approved", "docs open"]);
-    let left = "select stages::text from task where id = 'proj-7'";
-    assert_eq!(work.texts(left).await, ["1"]);
-    let missing = work
-        .world
-        .get(&work.tenant.member, &work.tenant.path("/tasks/PROJ-8/stages"))
-        .await;
-    assert_eq!(missing.status, StatusCode::NOT_FOUND);
 }

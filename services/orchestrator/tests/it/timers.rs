@@ -304,6 +304,7 @@ async fn a_question_lapses_by_its_timer() {
             free_text: true,
             audience: vec![Audience::DEFAULT],
             lapse_at: Some(now + lapses_in),
+            chain: 0,
         };
         let (id, _) = question_open(&tx, &question, &world.app.setting(None, now))
             .await

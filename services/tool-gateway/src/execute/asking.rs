@@ -108,6 +108,8 @@ impl Executor {
             free_text: true,
             audience,
             lapse_at: Some(facts.now + LAPSE),
+            // Its end wakes the call, and no turn.
+            chain: 0,
         };
         question_open(tx, &question, &self.setting(case)).await
     }

@@ -71,11 +71,11 @@ pub const SESSIONS_OF_QUESTION: &str = "
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     order by s.id for no key update of s";
 
-/// The locks of a call that opens or ends a question: for a plan its task, then the caller's session and that of whoever asked.
+/// The locks of a call that opens or ends a question: for a plan or a review its task, then the caller's session and that of whoever asked.
 pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: QuestionId) -> Result<(), StorageError> {
     let found = question_find(tx, &asked.account, question).await?;
     if let Some(task) = found
-        .filter(|row| row.kind == QuestionKind::Plan)
+        .filter(|row| matches!(row.kind, QuestionKind::Plan | QuestionKind::Review))
         .and_then(|row| row.task)
     {
         let values = [(&asked.account).into(), task.key().into()];
@@ -101,8 +101,9 @@ pub const FACTS: &str = concat!(
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),
     " as coordinates, acc.tool_policies,
-           coalesce(case when tt.id is not null then coalesce(tt.plan_gate, acc.plan_gate) = 'required' and not tt.plan_approved
-                         else coalesce(st.plan_gate, acc.plan_gate) = 'required' and not st.plan_approved end, false) as needs_plan,
+           coalesce(case when tt.id is not null then (tt.plan_submitted or coalesce(tt.plan_gate, acc.plan_gate) = 'required') and not tt.plan_approved
+                         else (st.plan_submitted or coalesce(st.plan_gate, acc.plan_gate) = 'required') and not st.plan_approved end,
+                    false) as needs_plan,
            t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
            t.tools as turn_tools,

@@ -105,7 +105,7 @@ pub(super) async fn end(
     setting: &Setting<'_>,
 ) -> ToolOutcome {
     match question_end(running.questions.tx, running.account, question, ending, setting).await? {
-        Ok((_, messages)) => Ok(Effect::new(json!({"state": ending.state()}), messages)),
+        Ok((_, _, messages)) => Ok(Effect::new(json!({"state": ending.state()}), messages)),
         Err(NotEnded::Missing) => Err(not_found().into()),
         Err(NotEnded::Already(row)) => Err(ended(&row).into()),
         Err(NotEnded::Refused(refusal)) => Err(ToolAnswer::failed(

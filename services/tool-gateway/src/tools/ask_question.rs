@@ -1,6 +1,7 @@
 //! `ask_question`: opens a question in the name of the turn's agent. It is refused while a message from a person waits that the
 //! agent has not seen: the message may be the answer.
 
+use contracts::tools::check_later::CHAIN_MAX;
 use domain::{Audience, SessionKind};
 use serde_json::{Map, Value, json};
 use storage::lifecycle::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
@@ -33,8 +34,12 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let audience = audience(running, &arguments).await?;
     task_open(running).await?;
     may_ask(running).await?;
-    let by = running.facts.actor();
     let hours = arguments.get("lapse_hours").and_then(Value::as_i64);
+    let chain = match hours {
+        Some(_) => chain(running).await?,
+        None => 0,
+    };
+    let by = running.facts.actor();
     let new = NewQuestion {
         account: running.account,
         about: About::Question,
@@ -48,6 +53,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         free_text,
         audience,
         lapse_at: hours.map(|hours| running.setting.now + Duration::hours(hours)),
+        chain,
     };
     let (id, messages) = question_open(running.questions.tx, &new, running.setting).await?;
     let note = "The answer is not this result: it comes as a notification. Finish your turn, or go on with what does not depend \
@@ -94,6 +100,21 @@ async fn may_ask(running: Running<'_>) -> Result<(), ToolError> {
         "too_many_questions",
         format!("{count} questions of {of} are open; at most {max} may be."),
         "Nobody was asked. Take back a question that no longer matters, or wait for an answer.",
+    );
+    Err(answer.into())
+}
+
+/// Timers in a row that led to this turn. A question that lapses wakes its agent as a timer does.
+async fn chain(running: Running<'_>) -> Result<i32, ToolError> {
+    let Some(turn) = &running.facts.turn else { return Ok(0) };
+    let later = store::later(running.questions.tx, running.account, (running.session, turn.id)).await?;
+    if later.chain <= CHAIN_MAX {
+        return Ok(later.chain);
+    }
+    let answer = ToolAnswer::refused(
+        "timer_chain",
+        format!("{CHAIN_MAX} timers in a row have woken you, each set in a turn that the one before began."),
+        "Nobody was asked. Ask without lapse_hours: then the answer wakes you, and nothing else.",
     );
     Err(answer.into())
 }

@@ -62,7 +62,7 @@ impl World {
             origin: Origin::default(),
             now: OffsetDateTime::now_utc(),
         };
-        let (_, messages) = question_end(&tx, &session.account, question, ending, &setting)
+        let (_, _, messages) = question_end(&tx, &session.account, question, ending, &setting)
             .await
             .unwrap()
             .unwrap();

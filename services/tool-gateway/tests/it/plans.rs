@@ -43,11 +43,13 @@ const STATEMENTS: [Planned; 16] = [
     (UNREAD, 3, &["notification_queue", "turn_pkey"]),
     (
         EXECUTES,
-        4,
+        5,
         &[
             "task_assignee_pkey",
             "session_generation",
             "turn_number",
+            "tool_call_turn",
+            "question_pkey",
             "notification_pkey",
         ],
     ),

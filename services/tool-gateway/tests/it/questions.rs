@@ -2,6 +2,7 @@
 
 use domain::ToolCallState::{Failed, Refused};
 use serde_json::{Value, json};
+use storage::lifecycle::question::asked_id;
 
 use crate::world::{TestSession, World};
 
@@ -185,7 +186,7 @@ async fn a_plan_holds_its_task_until_it_is_answered() {
         .execute(&world.database.owner)
         .await
         .unwrap();
-    // The reviewer's turn was woken by a question.
+    // What any publisher may send: no question has it.
     world
         .run(sqlx::query("update turn set cause = 'asked' where agent_id = $1").bind(reviewer.agent.uuid()))
         .await;
@@ -195,6 +196,18 @@ async fn a_plan_holds_its_task_until_it_is_answered() {
             "update notification set kind = 'question', state = 'running'",
         ))
         .await;
+    // The reviewer's turn was woken by a question: the item has the id that the question gives it.
+    let woken_by = async |question: &Value| {
+        let question = question.as_str().unwrap();
+        let id = asked_id(question.parse().unwrap(), reviewer.agent).to_string();
+        let woken = sqlx::query("update turn set cause = $1 where agent_id = $2");
+        world.run(woken.bind(&id).bind(reviewer.agent.uuid())).await;
+        let item = sqlx::query(
+            "update notification set id = $1, kind = 'question', metadata = jsonb_build_object('question_id', $2) where session_id = $3",
+        );
+        let session = reviewer.id.uuid();
+        world.run(item.bind(id).bind(question.to_owned()).bind(session)).await;
+    };
 
     let status = json!({"task_id": "PROJ-7", "status": "review"});
     let refused = world.call(&coder.request(1, "task_status", &status)).await;
@@ -220,12 +233,17 @@ async fn a_plan_holds_its_task_until_it_is_answered() {
     assert_eq!(awaits.code(Refused), "plan_required");
 
     let answer = |id: &Value, verdict: &str| json!({"question_id": id, "verdict": verdict, "text": "Smaller."});
+    let forged = world
+        .call(&reviewer.request(2, "answer_question", &answer(&second["question_id"], "changes")))
+        .await;
+    assert_eq!(forged.code(Refused), "executor_excluded");
+    woken_by(&second["question_id"]).await;
     let old = world
-        .call(&reviewer.request(2, "answer_question", &answer(&first["question_id"], "approved")))
+        .call(&reviewer.request(3, "answer_question", &answer(&first["question_id"], "approved")))
         .await;
     assert_eq!(old.code(Failed), "withdrawn");
     world
-        .call(&reviewer.request(3, "answer_question", &answer(&second["question_id"], "changes")))
+        .call(&reviewer.request(4, "answer_question", &answer(&second["question_id"], "changes")))
         .await
         .ok();
     assert_eq!(world.database.texts(TASK).await, ["in_progress f"]);
@@ -238,22 +256,28 @@ async fn a_plan_holds_its_task_until_it_is_answered() {
         .call(&coder.request(7, "answer_question", &answer(&third["question_id"], "approved")))
         .await;
     assert_eq!(own.code(Refused), "executor_excluded");
+    woken_by(&third["question_id"]).await;
+    // Nor does an agent that has changed something in the turn that the question began.
     world
-        .run(sqlx::query(
-            "update notification set kind = 'notification' where id = 'asked'",
-        ))
+        .run(
+            sqlx::query(
+                "update tool_call set name = 'task_status', state = 'finished' where turn_id = $1 and ordinal = 2",
+            )
+            .bind(reviewer.turn.uuid()),
+        )
         .await;
     let works = world
-        .call(&reviewer.request(4, "answer_question", &answer(&third["question_id"], "approved")))
+        .call(&reviewer.request(5, "answer_question", &answer(&third["question_id"], "approved")))
         .await;
     assert_eq!(works.code(Refused), "executor_excluded");
     world
-        .run(sqlx::query(
-            "update notification set kind = 'question' where id = 'asked'",
-        ))
+        .run(
+            sqlx::query("update tool_call set name = 'task_history' where turn_id = $1 and ordinal = 2")
+                .bind(reviewer.turn.uuid()),
+        )
         .await;
     world
-        .call(&reviewer.request(5, "answer_question", &answer(&third["question_id"], "approved")))
+        .call(&reviewer.request(6, "answer_question", &answer(&third["question_id"], "approved")))
         .await
         .ok();
     assert_eq!(world.database.texts(TASK).await, ["in_progress t"]);
@@ -267,6 +291,64 @@ async fn a_plan_holds_its_task_until_it_is_answered() {
         bodies[0]
     );
     assert!(bodies[1].contains("The plan is approved"), "{}", bodies[1]);
+    world.end(&[&gateway]).await;
+}
+
+/// Without a gate, too: what a person is asked to decide is not carried out meanwhile.
+#[tokio::test]
+async fn a_plan_shuts_the_tools_until_one_is_approved() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let status = json!({"task_id": "PROJ-7", "status": "review"});
+    let plan = json!({"task_id": "PROJ-7", "plan": "One.", "summary": "One step"});
+    world.call(&coder.request(1, "submit_plan", &plan)).await.ok();
+    let shut = world.call(&coder.request(2, "task_status", &status)).await;
+    assert_eq!(shut.code(Refused), "plan_required");
+    let denied = "update question set state = 'answered', verdict = 'denied'";
+    world.run(sqlx::query(denied)).await;
+    world
+        .run(sqlx::query(
+            "update task set status = 'in_progress', status_before = null",
+        ))
+        .await;
+    let shut = world.call(&coder.request(3, "task_status", &status)).await;
+    assert_eq!(shut.code(Refused), "plan_required");
+    world.run(sqlx::query("update task set plan_approved = true")).await;
+    world.call(&coder.request(4, "task_status", &status)).await.ok();
+    world.end(&[&gateway]).await;
+}
+
+/// A question that lapses wakes its agent as a timer does, so the chain of both ends.
+#[tokio::test]
+async fn lapsing_questions_count_as_timers() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let lapsing = json!({"question": "And now?", "lapse_hours": 1});
+    let began = async |chain: i32| {
+        world
+            .run(sqlx::query("update timer set state = 'fired', notification_id = 'n-timer', chain = $1").bind(chain))
+            .await;
+        world
+            .run(sqlx::query("update turn set notification_ids = '{n-timer}'"))
+            .await;
+    };
+    world.call(&coder.request(1, "ask_question", &lapsing)).await.ok();
+    began(7).await;
+    world.call(&coder.request(2, "ask_question", &lapsing)).await.ok();
+    let chains = "select chain::text from timer where state = 'waiting'";
+    assert_eq!(world.database.texts(chains).await, ["8"]);
+    world
+        .run(sqlx::query("delete from timer where state = 'waiting'"))
+        .await;
+    began(50).await;
+    let ended = world.call(&coder.request(3, "ask_question", &lapsing)).await;
+    assert_eq!(ended.code(Refused), "timer_chain");
+    world
+        .call(&coder.request(4, "ask_question", &json!({"question": "And now?"})))
+        .await
+        .ok();
     world.end(&[&gateway]).await;
 }
 

@@ -49,7 +49,7 @@ pub const PLAN_NEXT: &str = "
     from task t join account a on a.id = any (array[t.account_id])
     where t.account_id = $1 and t.id = $2";
 
-const PLAN_BEGIN: &str = "update task set status_before = $3, plan_approved = false where account_id = $1 and id = $2";
+const PLAN_BEGIN: &str = "update task set status_before = $3, plan_approved = false, plan_submitted = true where account_id = $1 and id = $2";
 
 /// A plan to submit.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ pub async fn plan_submit(
             reason: Some("another plan took its place"),
             is_asker: true,
         };
-        if let Ok((_, told)) = question_end(tx, account, old, &ending, setting).await? {
+        if let Ok((_, _, told)) = question_end(tx, account, old, &ending, setting).await? {
             messages.extend(told);
         }
         status = task_lock_row(tx, account, task).await?.map_or(status, |row| row.status);
@@ -112,6 +112,7 @@ pub async fn plan_submit(
         free_text: true,
         audience,
         lapse_at: None,
+        chain: 0,
     };
     let (id, told) = question_open(tx, &question, setting).await?;
     messages.extend(told);

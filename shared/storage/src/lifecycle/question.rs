@@ -91,8 +91,8 @@ pub enum About<'a> {
     },
     Review {
         stage: &'a str,
-        /// The number of the executor's last turn.
-        executor_turn: Option<i64>,
+        /// Work until then is reviewed.
+        work_until: OffsetDateTime,
     },
     Tool {
         name: &'a str,
@@ -131,6 +131,8 @@ pub struct NewQuestion<'a> {
     pub free_text: bool,
     pub audience: Vec<Audience>,
     pub lapse_at: Option<OffsetDateTime>,
+    /// Timers in a row that led to the turn that asks.
+    pub chain: i32,
 }
 
 /// How a question ends.
@@ -233,7 +235,7 @@ pub struct QuestionRow {
     pub schema_hash: Option<Vec<u8>>,
     pub plan_revision: Option<i32>,
     pub stage: Option<String>,
-    pub executor_turn: Option<i64>,
+    pub work_until: Option<OffsetDateTime>,
     pub verdict: Option<Verdict>,
     pub ended_by_kind: Option<ActorKind>,
     pub ended_by_id: Option<String>,
@@ -300,7 +302,7 @@ impl QuestionRow {
 macro_rules! columns {
     () => {
         "q.id, q.kind, q.state, k.display_id, q.session_id, q.session_kind, q.agent_id, q.turn_id, q.tool_call, q.title, q.options,
-         q.multiple, q.free_text, q.audience, q.lapse_at, q.tool, q.arguments_hash, q.schema_hash, q.plan_revision, q.stage, q.executor_turn, q.verdict,
+         q.multiple, q.free_text, q.audience, q.lapse_at, q.tool, q.arguments_hash, q.schema_hash, q.plan_revision, q.stage, q.work_until, q.verdict,
          q.ended_by_kind, q.ended_by_id, q.ended_by_name, q.ended_by_via, q.ended_at, q.reason"
     };
 }
@@ -349,7 +351,7 @@ pub async fn questions_count(
 const QUESTION_OPEN: &str = "
     insert into question (account_id, id, kind, task_id, session_id, session_kind, generation, agent_id, turn_id, tool_call, title, body,
                           options, multiple, free_text, audience, created_at, lapse_at, tool, arguments, arguments_hash, schema_hash,
-                          plan_revision, stage, executor_turn)
+                          plan_revision, stage, work_until)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)";
 
 /// Opens a question under a new id. The caller holds the lock of the asker's session, and has counted.
@@ -360,14 +362,11 @@ pub async fn question_open(
 ) -> Result<(QuestionId, Vec<Owned>), StorageError> {
     let id = QuestionId(fresh_id());
     let (mut tool, mut arguments, mut arguments_hash, mut schema_hash) = (None, None, None, None);
-    let (mut revision, mut stage, mut executor) = (None, None, None);
+    let (mut revision, mut stage, mut until) = (None, None, None);
     match new.about {
         About::Question => {}
         About::Plan { revision: of } => revision = Some(of),
-        About::Review {
-            stage: of,
-            executor_turn,
-        } => (stage, executor) = (Some(of.to_owned()), executor_turn),
+        About::Review { stage: of, work_until } => (stage, until) = (Some(of.to_owned()), Some(work_until)),
         About::Tool {
             name,
             arguments: given,
@@ -406,7 +405,7 @@ pub async fn question_open(
         schema_hash.into(),
         revision.into(),
         stage.into(),
-        executor.into(),
+        until.into(),
     ];
     tx.execute("open question", QUESTION_OPEN, values).await?;
     let opened = QuestionChanged {
@@ -536,7 +535,7 @@ async fn lapse_set(
         agent: new.asker.map(|asker| asker.agent),
         note: "",
         payload: serde_json::json!({}),
-        chain: 0,
+        chain: new.chain,
     };
     timer_set(tx, &timer, setting).await.map(|_| ())
 }
@@ -649,14 +648,15 @@ pub enum NotEnded {
     Refused(Refusal),
 }
 
-/// Ends a question, and does what its kind brings. The caller has checked that this may end it so.
+/// Ends a question, and does what its kind brings. Gives the question as it was, and the item that tells the asker. The caller has
+/// checked that this may end it so.
 pub async fn question_end(
     tx: &Tx,
     account: &AccountId,
     question: QuestionId,
     ending: &Ending<'_>,
     setting: &Setting<'_>,
-) -> Result<Result<(QuestionRow, Vec<Owned>), NotEnded>, StorageError> {
+) -> Result<Result<(QuestionRow, Option<NotificationId>, Vec<Owned>), NotEnded>, StorageError> {
     let Some(row) = question_find(tx, account, question).await? else {
         return Ok(Err(NotEnded::Missing));
     };
@@ -696,9 +696,9 @@ pub async fn question_end(
         // The tool-gateway runs or refuses the call.
         QuestionKind::Question | QuestionKind::Tool => {}
     }
-    if let (Some(conversation), Some(id)) = (told, item) {
+    if let (Some(conversation), Some(id)) = (told, &item) {
         let entry = NewEntry {
-            id: &id,
+            id,
             task: row.task.as_ref(),
             message: answer_item(&row, ending),
         };
@@ -712,7 +712,7 @@ pub async fn question_end(
             sessions_look(tx, &[(account.clone(), session.id)]).await?;
         }
     }
-    Ok(Ok((row, messages)))
+    Ok(Ok((row, item, messages)))
 }
 
 /// Wakes the call that waits for the answer. It has the record and the question from the database.

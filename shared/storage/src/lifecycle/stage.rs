@@ -176,8 +176,7 @@ async fn changed(
     Ok(setting.event(account, Some(task), &id.to_string(), Event::TaskChanged(data)))
 }
 
-const REVIEW_RENEW: &str =
-    "update question set executor_turn = $3 where account_id = $1 and id = $2 and state = 'open'";
+const REVIEW_RENEW: &str = "update question set work_until = $3 where account_id = $1 and id = $2 and state = 'open'";
 
 /// The first stage that is not passed asks, or is asking already. The caller holds the task's lock.
 pub(super) async fn stage_open(
@@ -188,8 +187,7 @@ pub(super) async fn stage_open(
 ) -> Result<Option<(Caught, Vec<Owned>)>, StorageError> {
     if let Some(open) = review_find(tx, account, task).await? {
         // What is called done again is what is reviewed from now on.
-        let turns = turns_of(tx, account, task, true).await?;
-        let values = [account.into(), open.question.into(), turns.into()];
+        let values = [account.into(), open.question.into(), setting.now.into()];
         tx.execute("renew review", REVIEW_RENEW, values).await?;
         return Ok(Some((open, Vec::new())));
     }
@@ -206,7 +204,7 @@ pub(super) async fn stage_open(
         account,
         about: About::Review {
             stage: &stage.name,
-            executor_turn: Some(turns_of(tx, account, task, true).await?),
+            work_until: setting.now,
         },
         task: Some(task),
         asker: None,
@@ -218,6 +216,7 @@ pub(super) async fn stage_open(
         free_text: true,
         audience,
         lapse_at: None,
+        chain: 0,
     };
     let (question, messages) = question_open(tx, &question, setting).await?;
     let caught = Caught {
@@ -227,33 +226,26 @@ pub(super) async fn stage_open(
     Ok(Some((caught, messages)))
 }
 
-#[derive(FromQueryResult)]
-struct Turns {
-    turns: i64,
-}
-
-/// Turns of the assignees on the task, in their sessions of the task. Relies on primary keys and session_active_task.
-pub const TURNS_OF_EXECUTORS: &str = "
-    select coalesce(sum(s.turn_count - case when $3 or s.active_turn_id is null then 0 else 1 end), 0)::bigint as turns
-    from (select ta.account_id, ta.agent_id from task_assignee ta where ta.account_id = $1 and ta.task_id = $2 offset 0) ta
-    cross join lateral (
-        select * from session s
-        where s.account_id = ta.account_id and s.task_id = $2 and s.agent_id = ta.agent_id and s.kind = 'task' and s.closed_at is null
-        offset 0) s";
-
-/// How many turns the assignees have had on the task; with the ones in progress, or those that have ended.
-async fn turns_of(tx: &Tx, account: &AccountId, task: &TaskId, in_progress: bool) -> Result<i64, StorageError> {
-    let values = [account.into(), task.key().into(), in_progress.into()];
-    let turns: Option<Turns> = tx.one("count turns of executors", TURNS_OF_EXECUTORS, values).await?;
-    Ok(turns.map_or(0, |turns| turns.turns))
-}
+/// Whether a turn of an assignee on the task has begun since, and ended: among the newest turns of the sessions in which the task is
+/// worked on. Relies on the primary keys, turn_number and the indexes of `sessions_on`.
+pub const WORKED_SINCE: &str = concat!(
+    "select true from task k cross join lateral ",
+    crate::sessions_on!(),
+    " e cross join lateral (
+        select t.task_id, t.started_at, t.finished_at from turn t where t.account_id = e.account_id and t.session_id = e.id
+        order by t.number desc limit 200) t
+     cross join lateral (
+        select from task_assignee a where a.account_id = k.account_id and a.task_id = k.id and a.agent_id = e.agent_id offset 0) a
+     where k.account_id = $1 and k.id = $2 and t.task_id = k.id and t.started_at > $3 and t.finished_at is not null limit 1"
+);
 
 /// Whether the work has gone on since its review was opened: a newer turn has ended.
 pub async fn review_is_stale(tx: &Tx, account: &AccountId, row: &QuestionRow) -> Result<bool, StorageError> {
-    match (&row.task, row.executor_turn) {
-        (Some(task), Some(turn)) => Ok(turns_of(tx, account, task, false).await? > turn),
-        _ => Ok(false),
-    }
+    let (Some(task), Some(until)) = (&row.task, row.work_until) else {
+        return Ok(false);
+    };
+    let values = [account.into(), task.key().into(), until.into()];
+    tx.exists("look for newer turns", WORKED_SINCE, values).await
 }
 
 const STAGE_PASS: &str = "

@@ -77,6 +77,7 @@ const TASK_LOCK: &str =
 /// A task that has ended begins without a plan when it is opened again. Who moves a task on is of the time that it is blocked.
 const TASK_SET: &str = "
     update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived'),
+        plan_submitted = plan_submitted and status not in ('done', 'cancelled', 'archived'),
         blocked_owner = case when $3 = 'blocked' then blocked_owner end,
         blocked_action = case when $3 = 'blocked' then blocked_action end
     where account_id = $1 and id = $2";

@@ -26,6 +26,9 @@ use crate::{
     timer::{CheckLater, TimerRow, changed},
 };
 
+/// Questions that lapse in one transaction.
+const LAPSES_MAX: usize = 25;
+
 /// The type of the item that a timer becomes.
 pub const TIMER_ITEM: &str = "timer";
 
@@ -70,12 +73,18 @@ pub async fn timers_due(tx: &Tx, account: &AccountId, timers_max: i64) -> Result
     }
     let values = [account.into(), timers_max.into()];
     let mut due: Vec<DueTimer> = tx.rows("find due timers", TIMERS_DUE, values).await?;
-    // A question locks what is its own, so its end has a transaction alone.
-    let together = due
-        .iter()
-        .take_while(|timer| timer.kind == TimerKind::CheckLater)
-        .count();
-    due.truncate(together.max(1));
+    // The ends of questions lock their sessions one after the other: few at once, in the order in which others lock sessions.
+    if let Some(first) = due.first().map(|timer| timer.kind) {
+        let together = due.iter().take_while(|timer| timer.kind == first).count();
+        let together = match first {
+            TimerKind::QuestionLapse => together.min(LAPSES_MAX),
+            TimerKind::CheckLater | TimerKind::Later => together,
+        };
+        due.truncate(together);
+        if first == TimerKind::QuestionLapse {
+            due.sort_by_key(|timer| timer.session_id);
+        }
+    }
     Ok(due)
 }
 
@@ -145,7 +154,10 @@ pub async fn timers_fire(
                 let question =
                     QuestionId::parse(&timer.key).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
                 match question_end(tx, account, question, &Ending::Lapsed, setting).await? {
-                    Ok((_, told)) => messages.extend(told),
+                    Ok((_, item, told)) => {
+                        mark.item = item;
+                        messages.extend(told);
+                    }
                     Err(NotEnded::Missing | NotEnded::Already(_)) => {
                         mark.state = TimerState::Cleared;
                         mark.reason = Some("the question has ended".to_owned());

@@ -32,9 +32,9 @@ create table question (
     schema_hash     bytea,
     -- of kind plan: from 1, within its task
     plan_revision   integer,
-    -- of kind review: the stage, and the number of the executor's last turn
+    -- of kind review: the stage, and until when the work was done that is reviewed
     stage           text,
-    executor_turn   bigint,
+    work_until      timestamptz,
     verdict         text,
     -- {options, text}
     answer          jsonb,
@@ -70,6 +70,9 @@ grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
     on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant delete on question to signalbox_orchestrator;
+-- An agent answers what it is asked. What people are asked, and calls, are decided by the orchestrator.
+create policy own_tool_gateway on question as restrictive for update to signalbox_tool_gateway
+    using (true) with check (verdict is null and answer is null or ended_by_kind = 'agent' and kind <> 'tool');
 
 -- How many questions are open, at most so many, and since when the oldest.
 create policy sweep on question for select to signalbox_sweeper using (true);
@@ -85,6 +88,8 @@ grant execute on function question_waiting(integer) to signalbox_orchestrator;
 
 -- Whether the newest plan since the task was last opened is approved.
 alter table task add column plan_approved boolean not null default false;
+-- Whether a plan was submitted since then: tools stay shut until one is approved.
+alter table task add column plan_submitted boolean not null default false;
 
 -- An answer for a conversation without an open generation is sent to the resolver.
 grant select, insert on accepted_notification to signalbox_tool_gateway;

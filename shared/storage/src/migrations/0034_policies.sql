@@ -35,6 +35,8 @@ grant insert, update, delete on tool_policy to signalbox_orchestrator;
 -- The end of a turn withdraws the approvals that it waits for.
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
     on question to signalbox_delivery;
+create policy own_delivery on question as restrictive for update to signalbox_delivery
+    using (kind = 'tool' and state = 'open') with check (state in ('withdrawn', 'cancelled') and verdict is null and answer is null);
 
 -- Review stages of tasks: they pass one after the other before a task is done. A move to done looks for them only where the task has
 -- some that are not passed.
@@ -58,6 +60,10 @@ alter table task_stage force row level security;
 create policy tenant on task_stage
     using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
     with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
-grant select, update on task_stage to signalbox_tool_gateway, signalbox_orchestrator;
+grant select, update on task_stage to signalbox_orchestrator;
+grant select, update (passed_at, question) on task_stage to signalbox_tool_gateway;
+-- Which plans and reviews a task needs is for people.
+revoke update on task from signalbox_tool_gateway;
+grant update (status, status_before, updated_at, plan_approved, plan_submitted, blocked_owner, blocked_action) on task to signalbox_tool_gateway;
 grant insert, delete on task_stage to signalbox_orchestrator;
-grant update (executor_turn) on question to signalbox_tool_gateway, signalbox_orchestrator;
+grant update (work_until) on question to signalbox_tool_gateway, signalbox_orchestrator;

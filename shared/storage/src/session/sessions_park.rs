@@ -106,10 +106,10 @@ struct ParkedRow {
 }
 
 /// Sessions that a hold, a question or a provider keeps. Relies on index session_gated, whose order is requested, and on the
-/// primary key of tasks.
+/// primary key of tasks. The array has one value: with an equality, the primary key has the same order, and reads all sessions.
 pub const PARKED_BY: &str = "
     select s.id, s.key, s.generation, s.agent_id, s.queued, s.queue_tail, s.gated_since, k.display_id as task
-    from (select * from session s where s.account_id = $1 and s.gate_ref = $2
+    from (select * from session s where s.account_id = $1 and s.gate_ref = any (array[$2::uuid])
           order by s.gate_ref, s.account_id, s.id limit $3 for no key update skip locked) s
     left join task k on k.account_id = any (array[s.account_id]) and k.id = s.task_id";
 

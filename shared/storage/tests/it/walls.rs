@@ -330,6 +330,57 @@ async fn each_role_has_what_was_reviewed_and_no_more() {
     assert_eq!(members, Vec::<String>::new());
 }
 
+/// A service that was taken over approves nothing in the name of a person: neither a plan nor a call nor a review.
+#[tokio::test]
+async fn only_the_orchestrator_decides_for_people() {
+    let test = TestDatabase::fresh().await;
+    let account = Fixture(&test).account("acme").await;
+    for kind in ["question", "plan", "tool", "review"] {
+        let row = format!(
+            "insert into question (account_id, id, kind, title, body, audience)
+             values ('acme', gen_random_uuid(), '{kind}', 't', 'b', '{{role:admin}}')"
+        );
+        sqlx::raw_sql(sqlx::AssertSqlSafe(row))
+            .execute(&test.owner)
+            .await
+            .unwrap();
+    }
+    let attempt = async |role: Role, sql: &str| {
+        let tx = test.connect(role).await.begin(&Accounts::one(&account)).await.unwrap();
+        let rows = tx.execute_unprepared(sql).await.map(|done| done.rows_affected());
+        tx.rollback().await.unwrap();
+        rows.ok()
+    };
+    let approve = "update question set state = 'answered', verdict = 'approved', answer = '{}', ended_by_kind = 'user'";
+    let as_agent = "update question set state = 'answered', verdict = 'approved', ended_by_kind = 'agent'";
+    let withdraw = "update question set state = 'withdrawn'";
+    let check = async |role: Role, sql: &str, kind: &str, expected: Option<u64>| {
+        let of_kind = format!("{sql} where kind = '{kind}'");
+        assert_eq!(attempt(role, &of_kind).await, expected, "{role:?}: {of_kind}");
+    };
+    for kind in ["question", "plan", "review"] {
+        check(Role::Delivery, approve, kind, Some(0)).await;
+        check(Role::Delivery, withdraw, kind, Some(0)).await;
+        check(Role::ToolGateway, approve, kind, None).await;
+        check(Role::ToolGateway, as_agent, kind, Some(1)).await;
+        check(Role::Orchestrator, approve, kind, Some(1)).await;
+    }
+    check(Role::Delivery, approve, "tool", None).await;
+    check(Role::Delivery, withdraw, "tool", Some(1)).await;
+    check(Role::ToolGateway, approve, "tool", None).await;
+    check(Role::ToolGateway, as_agent, "tool", None).await;
+    check(Role::ToolGateway, withdraw, "tool", Some(1)).await;
+    check(Role::Orchestrator, approve, "tool", Some(1)).await;
+    for gate in ["plan_gate = 'off'", "plan_audience = '{role:member}'", "stages = 0"] {
+        let loosen = format!("update task set {gate}");
+        assert_eq!(attempt(Role::ToolGateway, &loosen).await, None, "{loosen}");
+    }
+    for stage in ["audience = '{}'", "name = 'x'"] {
+        let loosen = format!("update task_stage set {stage}");
+        assert_eq!(attempt(Role::ToolGateway, &loosen).await, None, "{loosen}");
+    }
+}
+
 #[tokio::test]
 async fn only_declared_accounts_are_visible() {
     let test = TestDatabase::fresh().await;

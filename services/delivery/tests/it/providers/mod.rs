@@ -11,6 +11,7 @@ mod recording;
 mod replay;
 mod requests;
 mod servers;
+mod stopping;
 mod stub;
 mod vetted;
 use std::time::Duration;

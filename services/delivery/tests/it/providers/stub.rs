@@ -90,6 +90,11 @@ impl Stub {
         self.address
     }
 
+    /// What further requests get.
+    pub(super) fn then(&self, scripts: impl IntoIterator<Item = Script>) {
+        self.shared.scripts.lock().unwrap().extend(scripts);
+    }
+
     pub(super) fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().unwrap().clone()
     }
