@@ -9,7 +9,10 @@ use domain::{AccountId, Audience, QuestionId, TaskId};
 use runtime::http::Problem;
 use storage::{
     Tx,
-    lifecycle::stage::{StagesNotSet, stages_of, stages_set},
+    lifecycle::{
+        plan::task_lock,
+        stage::{StagesNotSet, stages_of, stages_set},
+    },
 };
 
 use crate::{
@@ -58,6 +61,8 @@ async fn replace(
         })
         .collect();
     let tx = app.begin(account).await?;
+    // Locked before they are judged: nobody else replaces them meanwhile.
+    task_lock(&tx, account, &task).await?;
     for old in stages_of(&tx, account, &task).await? {
         let audience: Vec<Audience> = old.audience.iter().filter_map(|one| one.parse().ok()).collect();
         let stays = stages

@@ -1,13 +1,18 @@
 //! `schemas/machines/*.md`: state tables, printed from the functions that decide.
 
 use delivery::queue::{Admission, TurnFacts, admit};
-use domain::{BreakerEvent, BreakerState, SessionEvent, SessionPhase, SessionState, TurnState, TurnStep};
+use domain::{
+    Arrival, BreakerEvent, BreakerState, Gate, QuestionKind, QuestionState, QueueMode, SessionEvent, SessionPhase,
+    SessionState, TurnState, TurnStep, Verdict,
+};
 use storage::session::sessions_lock::SessionFacts;
 
 /// Name and text of each file.
 pub(super) fn all() -> Vec<(&'static str, String)> {
     vec![
         ("breaker", breaker()),
+        ("gate", gate()),
+        ("question", question()),
         ("session", session() + &events()),
         ("turn", turn()),
     ]
@@ -160,6 +165,85 @@ fn breaker() -> String {
     text
 }
 
+fn gate() -> String {
+    let mut text = String::from(
+        "# A gate\n\nGenerated from `domain::Gate`. A session whose gate is set starts no turn. A row is the gate, a column who sends a \
+         notification with which queue mode while others wait; the cell: whether the notification opens the gate.\n\
+         `alone`: nothing else waits any more. What else opens a gate: docs/runbooks/parked-work.md.\n\n| gate |",
+    );
+    let arrivals: Vec<(String, Arrival)> = [(false, "other"), (true, "person")]
+        .into_iter()
+        .flat_map(|(from_person, who)| {
+            QueueMode::ALL.iter().map(move |&mode| {
+                let arrival = Arrival {
+                    mode,
+                    from_person,
+                    alone: false,
+                };
+                (format!("{who}, {mode}"), arrival)
+            })
+        })
+        .chain([(
+            "other, alone".to_owned(),
+            Arrival {
+                mode: QueueMode::Followup,
+                from_person: false,
+                alone: true,
+            },
+        )])
+        .collect();
+    columns(&mut text, arrivals.iter().map(|(name, _)| name.as_str()));
+    for &gate in Gate::ALL {
+        let cell =
+            |(_, arrival): &(String, Arrival)| if gate.is_opened_by(*arrival) { "opens" } else { "—" }.to_owned();
+        row(&mut text, gate.as_str(), arrivals.iter().map(cell));
+    }
+    text.push('\n');
+    text
+}
+
+fn question() -> String {
+    let mut text = String::from(
+        "# A question\n\nGenerated from `domain::QuestionKind` and `QuestionState`. A question is open until it has ended, once.\n\n| state |",
+    );
+    columns(&mut text, ["ends"].into_iter());
+    for &state in QuestionState::ALL {
+        let ends: Vec<&str> = QuestionState::ALL
+            .iter()
+            .filter(|next| state.is_open() && !next.is_open())
+            .map(|next| next.as_str())
+            .collect();
+        let cell = if ends.is_empty() {
+            "—".to_owned()
+        } else {
+            ends.join(", ")
+        };
+        row(&mut text, state.as_str(), [cell].into_iter());
+    }
+    text.push_str("\n\nHow a question of each kind is answered; without verdicts, by options and text.\n\n| kind |");
+    columns(&mut text, ["verdicts", "executors decide"].into_iter());
+    for &kind in QuestionKind::ALL {
+        let verdicts: Vec<&str> = kind
+            .verdicts()
+            .iter()
+            .map(|verdict: &Verdict| verdict.as_str())
+            .collect();
+        let verdicts = if verdicts.is_empty() {
+            "—".to_owned()
+        } else {
+            verdicts.join(", ")
+        };
+        let decide = if kind.excludes_executors() {
+            "never"
+        } else {
+            "if they are asked"
+        };
+        row(&mut text, kind.as_str(), [verdicts, decide.to_owned()].into_iter());
+    }
+    text.push('\n');
+    text
+}
+
 fn turn() -> String {
     let mut text = String::from(
         "# A turn\n\nGenerated from `domain::TurnState::after`. A row is the state, a column what happens to the turn, the cell \
@@ -212,6 +296,29 @@ mod tests {
             text.contains("\n| probing | open | probing | closed | open |\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_gate_s_table_has_a_row_a_gate() {
+        let text = super::gate();
+        assert!(
+            text.contains("\n| pause | — | — | — | — | — | — | — | — | — |\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("\n| approval | — | — | — | — | opens | opens | opens | opens | — |\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_question_s_table_has_its_verdicts() {
+        let text = super::question();
+        assert!(
+            text.contains("\n| open | answered, withdrawn, lapsed, cancelled |\n"),
+            "{text}"
+        );
+        assert!(text.contains("\n| review | approved, changes | never |\n"), "{text}");
     }
 
     #[test]
