@@ -9,13 +9,13 @@ use time::{Duration, OffsetDateTime};
 
 use super::{
     Violation,
-    evidence::{Evidence, NotificationRow, TurnRow},
+    evidence::{Evidence, HoldRow, NotificationRow, TurnRow},
     holds::{covers, edits},
     sessions::LOCKS_WAIT_MAX,
     turns::{LOG_SLACK, is_known, journal_calls, sent_by_a_zombie},
 };
 use crate::{
-    records::{Aim, EditOp, Offered},
+    records::{Aim, EditOp, Offer, Offered},
     system::{COLLECT_DEBOUNCE, COLLECT_ITEMS_MAX, COLLECT_WAIT_MAX},
 };
 
@@ -83,7 +83,7 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
                 same && row.is_steer() && error.ends_with(&row.sender_id)
             }),
             StopKind::Paused => evidence.rows.holds.iter().any(|hold| {
-                hold.running == HoldRunning::Stop
+                stops(evidence, hold, turn)
                     && covers(evidence, hold, turn)
                     && turn.finished_at.is_none_or(|ended_at| hold.created_at < ended_at)
                     && hold.released_at.is_none_or(|released_at| turn.started_at < released_at)
@@ -97,6 +97,19 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether the hold ended turns in progress before this one ended. The same caller's hold on the same thing is one row, which says what the
+/// last one was to do: an earlier one is in the records.
+fn stops(evidence: &Evidence<'_>, hold: &HoldRow, turn: &TurnRow) -> bool {
+    let earlier = |offer: &Offer| {
+        let sent = offer.tries.first().map(|tried| tried.sent_at);
+        let is_earlier = sent.is_some_and(|sent_at| turn.finished_at.is_none_or(|ended_at| sent_at < ended_at));
+        offer.account == hold.account_id
+            && is_earlier
+            && matches!(offer.what, Offered::Hold { scope, running: HoldRunning::Stop, .. } if scope == hold.scope_kind)
+    };
+    hold.running == HoldRunning::Stop || evidence.records.offers.iter().any(earlier)
 }
 
 /// I19: a turn that is to stop ends as stopped or with its reply; its items are cancelled, and that is all.
@@ -381,7 +394,7 @@ pub(super) fn gates_open_in_the_end(evidence: &Evidence<'_>) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use domain::StopThen;
+    use domain::{HoldScope, StopThen};
 
     use super::{
         super::fabricated::{Story, at, provider_call},
@@ -495,6 +508,33 @@ mod tests {
         story.rows.notifications[1].queue_mode = QueueMode::Steer;
         "bob".clone_into(&mut story.rows.notifications[1].sender_id);
         assert_eq!(story.judge(stops_were_asked), []);
+    }
+
+    /// The same caller's next hold on the same thing changes the row.
+    #[test]
+    fn a_hold_that_stopped_once_may_say_finish_by_now() {
+        let mut story = story();
+        story.rows.turns[0].error = Some("paused: by chaos admin".to_owned());
+        story.rows.holds.push(HoldRow {
+            account_id: "acme".to_owned(),
+            id: "hold-1".to_owned(),
+            scope_kind: HoldScope::Account,
+            scope_id: "acme".to_owned(),
+            running: HoldRunning::Finish,
+            created_at: at(1),
+            released_at: None,
+        });
+        assert!(story.finds(stops_were_asked, "paused: by"));
+        story.records.offers[1].what = Offered::Hold {
+            scope: HoldScope::Account,
+            task: "T-1".to_owned(),
+            agent: "coder".to_owned(),
+            running: HoldRunning::Stop,
+            for_ms: 1,
+        };
+        assert_eq!(story.judge(stops_were_asked), []);
+        story.records.offers[1].tries[0].sent_at = at(900);
+        assert!(story.finds(stops_were_asked, "paused: by"), "it was sent later");
     }
 
     #[test]

@@ -28,8 +28,8 @@ fn broken(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// An interrupted turn puts its notification back at its position, so positions never decrease: those of steers, and those of the
-/// others, which steers pass.
+/// An interrupted turn puts its notification back at its position, so positions never decrease: those of steers, below zero, and those
+/// of the others, which steers pass. A steer that was carried into the next generation has a place among the others.
 pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, session), turns) in &evidence.turns_of {
@@ -43,7 +43,7 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             let Some(position) = row.position.filter(|_| here) else {
                 continue;
             };
-            if let Some((last, other)) = before.insert(row.is_steer(), (position, &row.id))
+            if let Some((last, other)) = before.insert(position < 0, (position, &row.id))
                 && last > position
             {
                 let id = &row.id;
