@@ -24,9 +24,9 @@ pub enum Due {
     Abort,
 }
 
-/// `ended_by_tool`: a call of the last answer, or one over HTTP, ended the turn, whatever came later. `closed`: the session's generation has ended. A turn with tool results to hand back may still run to its end; one
-/// that would have to begin again may not. `stopping`: the turn is to end; a call of an agent with effects of its own may
-/// still run, which its provider knows.
+/// `ended_by_tool`: a call of the last answer, or one over HTTP, ended the turn, whatever came later. `closed`: the session's
+/// generation has ended. A turn with tool results to hand back may still run to its end; one that would have to begin again may not.
+/// `stopping`: the turn is to end; a call of an agent with effects of its own may still run, which its provider knows.
 pub fn due(state: TurnState, ended_by_tool: bool, closed: bool, stopping: bool, effects: Effects) -> Due {
     if ended_by_tool && state == TurnState::AwaitingTools {
         return Due::End;

@@ -115,16 +115,33 @@ async fn an_answer_cannot_be_injected() {
     .await;
     let running = scene.run().await;
     scene.enqueue("n-1", "x").await;
-    testkit::eventually("the turn waits for its tool", || async {
-        (scene.turns("state").await == ["awaiting_tools"]).then_some(())
-    })
-    .await;
+    scene.waits_for_its_tool().await;
     scene.question("question", "answered", Some("a-1")).await;
     scene.item("a-1", "answer", "inject", "service").await;
     scene.tool_finished("c-1", 1, "{}").await;
     scene.until("a-1", "delivered").await;
     assert_eq!(scene.turns_of_items().await, ["n-1", "a-1"]);
     running.stop().await;
+}
+
+impl Scene {
+    async fn waits_for_its_tool(&self) {
+        testkit::eventually("the turn waits for its tool", || async {
+            (self.turns("state").await == ["awaiting_tools"]).then_some(())
+        })
+        .await;
+    }
+
+    /// The record of a finished `submit_plan` of the turn in progress. Ordinal 0: over HTTP.
+    async fn plan_submitted(&self, call: &str, ordinal: i32) {
+        let row = rows("tool_call").with("call_id", call).with("ordinal", ordinal);
+        let row = row
+            .with("name", "submit_plan")
+            .with("arguments", json!({"plan": "First this."}).to_string());
+        let row = row.with("result", "{\"ok\":true}");
+        let of_turn = "turn t where t.state = 'awaiting_tools'";
+        row.from(of_turn).insert(&self.world.database.owner).await;
+    }
 }
 
 /// The provider asks for a plan and one more tool in the same answer.
@@ -149,20 +166,9 @@ async fn a_submitted_plan_ends_its_turn_without_a_further_call() {
     scene.world.set("delivery.sweep_interval_ms", 50);
     let running = scene.run().await;
     scene.enqueue("n-1", "x").await;
-    testkit::eventually("the turn waits for its tool", || async {
-        (scene.turns("state").await == ["awaiting_tools"]).then_some(())
-    })
-    .await;
+    scene.waits_for_its_tool().await;
     // A stop that comes after the plan is too late.
-    let row = rows("tool_call")
-        .with("call_id", "c-1")
-        .with("ordinal", 1)
-        .with("name", "submit_plan")
-        .with("arguments", json!({"plan": "First this."}).to_string());
-    let row = row
-        .with("result", "{\"ok\":true}")
-        .from("turn t where t.state = 'awaiting_tools'");
-    row.insert(&scene.world.database.owner).await;
+    scene.plan_submitted("c-1", 1).await;
     scene.ask(StopThen::Continue, None).await;
     scene.until("n-1", "delivered").await;
     assert_eq!(scene.turns("state || ' ' || reply").await, ["finished First this."]);
@@ -182,19 +188,8 @@ async fn a_plan_over_http_ends_its_turn_without_a_further_call() {
     .await;
     let running = scene.run().await;
     scene.enqueue("n-1", "x").await;
-    testkit::eventually("the turn waits for its tool", || async {
-        (scene.turns("state").await == ["awaiting_tools"]).then_some(())
-    })
-    .await;
-    let row = rows("tool_call")
-        .with("call_id", "http")
-        .with("ordinal", 0)
-        .with("name", "submit_plan")
-        .with("arguments", json!({"plan": "First this."}).to_string());
-    let row = row
-        .with("result", "{\"ok\":true}")
-        .from("turn t where t.state = 'awaiting_tools'");
-    row.insert(&scene.world.database.owner).await;
+    scene.waits_for_its_tool().await;
+    scene.plan_submitted("http", 0).await;
     scene.tool_finished("c-1", 1, "{}").await;
     scene.until("n-1", "delivered").await;
     assert_eq!(scene.turns("state || ' ' || reply").await, ["finished First this."]);
@@ -209,10 +204,7 @@ async fn a_plan_that_was_refused_ends_no_turn() {
     scene.world.set("delivery.tools_again_ms", 100);
     let running = scene.run().await;
     scene.enqueue("n-1", "x").await;
-    testkit::eventually("the turn waits for its tool", || async {
-        (scene.turns("state").await == ["awaiting_tools"]).then_some(())
-    })
-    .await;
+    scene.waits_for_its_tool().await;
     for (call, ordinal, name) in [("c-1", 1, "submit_plan"), ("c-2", 2, "task_message")] {
         let row = rows("tool_call")
             .with("call_id", call)

@@ -188,7 +188,8 @@ async fn two_done_at_once_open_one_review() {
     assert_eq!(work.texts(STATUS).await, ["done"]);
 }
 
-/// The executor's turn that called the work done may end; a newer one makes the review stale, whoever has the task by then.
+/// The turn that said `done` ends after the review has opened: that is no change. Any turn on the task that begins later and ends makes
+/// the review stale, also after a handover to another agent.
 #[tokio::test]
 async fn work_that_went_on_is_reviewed_again() {
     let work = Work::with(json!([{"name": "tests"}])).await;
