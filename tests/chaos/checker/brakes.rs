@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::{HoldRunning, QueueMode, StopKind};
+use domain::{HoldRunning, QueueMode, StopKind, TASK_CLOSED};
 use time::{Duration, OffsetDateTime};
 
 use super::{
@@ -112,6 +112,14 @@ fn stops(evidence: &Evidence<'_>, hold: &HoldRow, turn: &TurnRow) -> bool {
     hold.running == HoldRunning::Stop || evidence.records.offers.iter().any(earlier)
 }
 
+/// Whether the task closed first: its end cancels the items of a turn that waits for its next attempt.
+fn closed_with(evidence: &Evidence<'_>, turn: &TurnRow, item: &NotificationRow) -> bool {
+    let session = (turn.account_id.as_str(), turn.session_id.as_str());
+    let closed_at = evidence.sessions.get(&session).and_then(|session| session.closed_at);
+    let is_first = |(closed_at, ended_at): (OffsetDateTime, _)| closed_at <= ended_at + LOCKS_WAIT_MAX;
+    item.reason.as_deref() == Some(TASK_CLOSED) && closed_at.zip(turn.finished_at).is_some_and(is_first)
+}
+
 /// I19: a turn that is to stop ends as stopped or with its reply; its items are cancelled, and that is all.
 pub(super) fn stops_end_their_turn(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
@@ -139,7 +147,9 @@ pub(super) fn stops_end_their_turn(evidence: &Evidence<'_>) -> Vec<Violation> {
                 let what = "an item of a stopped turn is not tried again";
                 let next = row.turn_id.as_deref().unwrap_or("no turn");
                 found.push(broken("I19", what, format!("{id} of {}: it is of {next}", of(turn))));
-            } else if row.state != "cancelled" || row.reason.as_deref() != Some(error) {
+            } else if row.state != "cancelled"
+                || (row.reason.as_deref() != Some(error) && !closed_with(evidence, turn, row))
+            {
                 let what = "the items of a stopped turn are cancelled, and say why";
                 let (state, reason) = (&row.state, row.reason.as_deref().unwrap_or_default());
                 found.push(broken(
@@ -631,6 +641,20 @@ mod tests {
         story.rows.notifications[0].joins = true;
         story.rows.notifications[0].created_at = at(2);
         assert_eq!(story.judge(runs_are_due), []);
+    }
+
+    #[test]
+    fn an_item_of_a_stopped_turn_says_who_ended_it_first() {
+        let mut story = story();
+        assert_eq!(story.judge(stops_end_their_turn), []);
+        story.rows.notifications[0].reason = Some(TASK_CLOSED.to_owned());
+        assert!(story.finds(stops_end_their_turn, "and not \"stopped: by ann\""));
+        story.rows.sessions[0].closed_at = story.rows.turns[0].finished_at;
+        assert_eq!(
+            story.judge(stops_end_their_turn),
+            [],
+            "its task closed while it waited for its next attempt"
+        );
     }
 
     #[test]

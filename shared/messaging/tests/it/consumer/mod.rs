@@ -23,7 +23,7 @@ use messaging::{
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Broker, message, publish, raw, until, updating, within};
+use crate::support::{Broker, message, publish, raw, stream_info, until, updating, within};
 
 fn durable() -> &'static Durable {
     Durable::of(User::Delivery, "session.resolved")
@@ -180,11 +180,14 @@ async fn consumer_info(broker: &Broker) -> Option<consumer::Info> {
     found.ok().map(|consumer| consumer.cached_info().clone())
 }
 
-/// Waits until the server has no new or unsettled message left.
+/// Waits until the server has no new or unsettled message left. The server counts a stored message as pending some time after
+/// the publisher has its acknowledgement: the place of the last delivery counts.
 async fn until_settled(broker: &Broker) {
     until("everything is settled", async || {
+        let stored = stream_info(&broker.bus, durable().stream).await.state.last_sequence;
         let info = consumer_info(broker).await?;
-        (info.num_pending == 0 && info.num_ack_pending == 0).then_some(())
+        let all = info.num_pending == 0 && info.delivered.stream_sequence >= stored;
+        (all && info.num_ack_pending == 0).then_some(())
     })
     .await;
 }
