@@ -212,16 +212,23 @@ pub(crate) struct ItemArgs {
     pub(crate) access: AccessArgs,
 }
 
+/// The account that a command is about, and the way to its API.
+#[derive(Args, Debug)]
+pub(crate) struct AccountArgs {
+    #[arg(long, default_value = "demo")]
+    pub(crate) account: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+}
+
 /// Options of every list.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     /// Items at most
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) limit: u16,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
@@ -252,10 +259,8 @@ pub(crate) struct StopArgs {
     /// another one
     #[arg(long, value_name = "hold|continue", default_value_t = StopThen::Hold)]
     pub(crate) then: StopThen,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 /// What a hold covers: one of these.
@@ -291,30 +296,24 @@ pub(crate) struct PauseArgs {
     /// Only say what it would affect
     #[arg(long)]
     pub(crate) dry_run: bool,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     pub(crate) scope: ScopeArgs,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseArgs {
     /// The session's id
     pub(crate) session: String,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
@@ -327,10 +326,8 @@ pub(crate) struct CancelArgs {
     /// Only say what would end
     #[arg(long)]
     pub(crate) dry_run: bool,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
@@ -344,10 +341,8 @@ pub(crate) struct HandoverArgs {
     /// Only say what would follow
     #[arg(long)]
     pub(crate) dry_run: bool,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
@@ -384,10 +379,8 @@ pub(crate) struct QueueItemArgs {
     pub(crate) session: String,
     /// The notification's id
     pub(crate) notification: String,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 /// A time by RFC 3339.
@@ -418,10 +411,8 @@ pub(crate) struct QueueOrderArgs {
     /// The notifications' ids
     #[arg(required = true)]
     pub(crate) notifications: Vec<String>,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
@@ -484,10 +475,8 @@ pub(crate) enum QuestionsCommand {
 pub(crate) struct QuestionArgs {
     /// The question's id
     pub(crate) id: String,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]
@@ -577,10 +566,8 @@ pub(crate) enum DeadCommand {
 #[derive(Args, Debug)]
 pub(crate) struct DeadOneArgs {
     pub(crate) id: String,
-    #[arg(long, default_value = "demo")]
-    pub(crate) account: String,
     #[command(flatten)]
-    pub(crate) access: AccessArgs,
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]

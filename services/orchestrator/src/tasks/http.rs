@@ -320,6 +320,22 @@ async fn alone(tx: &Tx, account: &AccountId) -> Result<(), ApiError> {
     }
 }
 
+/// Counts what a change of the task would affect by making it, and takes the change back.
+async fn dry_run(
+    app: &App,
+    account: &AccountId,
+    task: &TaskId,
+    act: impl AsyncFnOnce((&Tx, OffsetDateTime)) -> Result<(Task, Vec<Owned>), ApiError>,
+) -> Result<Answer<200, Task>, ApiError> {
+    let tx = app.begin(account).await?;
+    task_find(&tx, account, task).await?;
+    alone(&tx, account).await?;
+    let now = database_now(&tx).await?;
+    let (task, _) = act((&tx, now)).await?;
+    tx.rollback().await?;
+    Ok(Json(task).into_response().into())
+}
+
 async fn cancel(
     State(app): State<App>,
     access: Access,
@@ -328,14 +344,8 @@ async fn cancel(
 ) -> Result<Answer<200, Task>, ApiError> {
     let account = &access.account;
     if body.dry_run == Some(true) {
-        let tx = app.begin(account).await?;
-        task_find(&tx, account, &task).await?;
-        alone(&tx, account).await?;
-        let now = database_now(&tx).await?;
-        let (task, _) = cancelled(&app, &access, (&tx, now), &task, &body).await?;
-        // Counted by doing it.
-        tx.rollback().await?;
-        return Ok(Json(task).into_response().into());
+        let act = async |at: (&Tx, OffsetDateTime)| cancelled(&app, &access, at, &task, &body).await;
+        return dry_run(&app, account, &task, act).await;
     }
     once.run(&app, access.party(), async |work| {
         let (task, messages) = cancelled(&app, &access, (&work.tx, work.now), &task, &body).await?;
@@ -353,14 +363,8 @@ async fn hand_over(
 ) -> Result<Answer<200, Task>, ApiError> {
     let account = &access.account;
     if body.dry_run == Some(true) {
-        let tx = app.begin(account).await?;
-        task_find(&tx, account, &task).await?;
-        alone(&tx, account).await?;
-        let now = database_now(&tx).await?;
-        let (task, _) = handed_over(&app, &access, (&tx, now), &task, &body).await?;
-        // Counted by doing it.
-        tx.rollback().await?;
-        return Ok(Json(task).into_response().into());
+        let act = async |at: (&Tx, OffsetDateTime)| handed_over(&app, &access, at, &task, &body).await;
+        return dry_run(&app, account, &task, act).await;
     }
     once.run(&app, access.party(), async |work| {
         let (task, messages) = handed_over(&app, &access, (&work.tx, work.now), &task, &body).await?;

@@ -9,13 +9,13 @@ use super::{counted, pause::text};
 use crate::{cli::CancelArgs, client::read_as, print::show, text::one_line};
 
 pub(crate) async fn run(args: &CancelArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
+    let client = args.of.access.client()?;
     let cancel = Cancel {
         tree: None,
         reason: text(args.reason.as_deref())?,
         dry_run: Some(args.dry_run),
     };
-    let path = ["api", "orgs", &args.account, "tasks", &args.task, "cancel"];
+    let path = ["api", "orgs", &args.of.account, "tasks", &args.task, "cancel"];
     let task: Value = client.post(&path, &cancel).await?;
     show(json, &task, |task| Ok(what_ended(&read_as(task)?, args.dry_run)))
 }

@@ -20,21 +20,23 @@ const VALUE_CHARS_MAX: usize = 500;
 const OPERATOR: &str = "-";
 
 pub(crate) async fn list(args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let letters = client.list(&path(&args.account, &[]), &[], args.limit.into()).await?;
+    let client = args.of.access.client()?;
+    let letters = client
+        .list(&path(&args.of.account, &[]), &[], args.limit.into())
+        .await?;
     show(json, &letters, |letters| table(letters))
 }
 
 pub(crate) async fn show_one(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let letter: Value = client.get(&path(&args.account, &[&args.id]), &[]).await?;
+    let client = args.of.access.client()?;
+    let letter: Value = client.get(&path(&args.of.account, &[&args.id]), &[]).await?;
     show(json, &letter, |letter| Ok(full(&read_as(letter)?)))
 }
 
 pub(crate) async fn redrive(args: &DeadOneArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
+    let client = args.of.access.client()?;
     let answer: Value = client
-        .post(&path(&args.account, &[&args.id, "redrive"]), &Redrive {})
+        .post(&path(&args.of.account, &[&args.id, "redrive"]), &Redrive {})
         .await?;
     show(json, &answer, |_| {
         Ok(format!("{} was sent again", one_line(&args.id, 64)))

@@ -11,14 +11,14 @@ use super::counted;
 use crate::{cli::HandoverArgs, client::read_as, print::show, text::one_line};
 
 pub(crate) async fn run(args: &HandoverArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
+    let client = args.of.access.client()?;
     let agent = |name: &str| AgentRef::parse(name).with_context(|| format!("{name} names no agent"));
     let handover = Handover {
         from: agent(&args.from)?,
         to: agent(&args.to)?,
         dry_run: Some(args.dry_run),
     };
-    let path = ["api", "orgs", &args.account, "tasks", &args.task, "handover"];
+    let path = ["api", "orgs", &args.of.account, "tasks", &args.task, "handover"];
     let task: Value = client.post(&path, &handover).await?;
     show(json, &task, |task| Ok(what_moved(&read_as(task)?, args)))
 }

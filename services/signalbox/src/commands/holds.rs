@@ -16,10 +16,10 @@ use crate::{
 };
 
 pub(crate) async fn run(args: &ListArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let path = ["api", "orgs", &args.account, "holds"];
-    let client = args.access.client()?;
+    let path = ["api", "orgs", &args.of.account, "holds"];
+    let client = args.of.access.client()?;
     let holds = client.list(&path, &[("active", "true")], args.limit.into()).await?;
-    show(json, &holds, |holds| table(&args.account, holds))
+    show(json, &holds, |holds| table(&args.of.account, holds))
 }
 
 fn table(account: &str, holds: &[Value]) -> anyhow::Result<String> {

@@ -12,8 +12,8 @@ use crate::{cli::NextArgs, client::read_as, print::show, table::Table, text::one
 const TEXT_CHARS_MAX: usize = 100;
 
 pub(crate) async fn run(args: &NextArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.list.access.client()?;
-    let account = args.list.account.as_str();
+    let client = args.list.of.access.client()?;
+    let account = args.list.of.account.as_str();
     let mut tasks: Vec<Value> = Vec::new();
     match &args.task {
         Some(task) => tasks.push(client.get(&["api", "orgs", account, "tasks", task], &[]).await?),

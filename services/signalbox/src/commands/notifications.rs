@@ -9,8 +9,8 @@ use super::{filters, moment};
 use crate::{cli::NotificationsArgs, client::read_as, print::show, table::Table};
 
 pub(crate) async fn run(args: &NotificationsArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.list.access.client()?;
-    let account = args.list.account.as_str();
+    let client = args.list.of.access.client()?;
+    let account = args.list.of.account.as_str();
     if let Some(id) = &args.id {
         let notification: Value = client.get(&["api", "orgs", account, "notifications", id], &[]).await?;
         return show(json, &notification, |notification| table(from_ref(notification)));

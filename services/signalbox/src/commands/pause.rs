@@ -18,8 +18,8 @@ use crate::{
 };
 
 pub(crate) async fn run(args: &PauseArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let (kind, id) = scope(&args.scope, &args.account);
+    let client = args.of.access.client()?;
+    let (kind, id) = scope(&args.scope, &args.of.account);
     let running = if args.stop {
         HoldRunning::Stop
     } else {
@@ -35,7 +35,7 @@ pub(crate) async fn run(args: &PauseArgs, json: bool) -> anyhow::Result<ExitCode
         running: Some(running),
         dry_run: Some(args.dry_run),
     };
-    let placed: Value = client.post(&["api", "orgs", &args.account, "holds"], &hold).await?;
+    let placed: Value = client.post(&["api", "orgs", &args.of.account, "holds"], &hold).await?;
     show(json, &placed, |placed| Ok(what_follows(args, &read_as(placed)?)))
 }
 
@@ -54,7 +54,7 @@ pub(super) fn scope<'a>(scope: &'a ScopeArgs, account: &'a str) -> (HoldScope, &
 }
 
 fn what_follows(args: &PauseArgs, placed: &Placed) -> String {
-    let (kind, id) = scope(&args.scope, &args.account);
+    let (kind, id) = scope(&args.scope, &args.of.account);
     let Affected {
         turns,
         items,
@@ -82,9 +82,9 @@ fn what_follows(args: &PauseArgs, placed: &Placed) -> String {
     };
     let until = match (placed.id, args.until) {
         (None, _) => String::new(),
-        (Some(_), None) => format!("; it lasts until `{}`", resume::command(&args.account, &args.scope)),
+        (Some(_), None) => format!("; it lasts until `{}`", resume::command(&args.of.account, &args.scope)),
         (Some(_), Some(until)) => {
-            let resume = resume::command(&args.account, &args.scope);
+            let resume = resume::command(&args.of.account, &args.scope);
             format!("; it lasts until {} or `{resume}`", super::moment(Some(until)))
         }
     };

@@ -31,7 +31,7 @@ pub(crate) async fn run(args: &QuestionsArgs, json: bool) -> anyhow::Result<Exit
 }
 
 fn path<'a>(args: &'a QuestionArgs, rest: &[&'a str]) -> Vec<&'a str> {
-    [&["api", "orgs", &args.account, "questions", &args.id], rest].concat()
+    [&["api", "orgs", &args.of.account, "questions", &args.id], rest].concat()
 }
 
 async fn list(filter: &QuestionsFilter, json: bool) -> anyhow::Result<ExitCode> {
@@ -45,13 +45,13 @@ async fn list(filter: &QuestionsFilter, json: bool) -> anyhow::Result<ExitCode> 
         ("state", state),
         ("mine", filter.mine.then_some("true")),
     ]);
-    let path = ["api", "orgs", &list.account, "questions"];
-    let questions = list.access.client()?.list(&path, &query, list.limit.into()).await?;
+    let path = ["api", "orgs", &list.of.account, "questions"];
+    let questions = list.of.access.client()?.list(&path, &query, list.limit.into()).await?;
     show(json, &questions, |questions| table(questions))
 }
 
 async fn read(args: &QuestionArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let question: Value = args.access.client()?.get(&path(args, &[]), &[]).await?;
+    let question: Value = args.of.access.client()?.get(&path(args, &[]), &[]).await?;
     show(json, &question, |question| Ok(in_full(&read_as(question)?)))
 }
 
@@ -68,7 +68,7 @@ async fn answer(args: &QuestionAnswerArgs, json: bool) -> anyhow::Result<ExitCod
         accept_stale: args.accept_stale.then_some(true),
         remember: args.remember.then_some(true),
     };
-    let client = args.question.access.client()?;
+    let client = args.question.of.access.client()?;
     let question: Value = client.post(&path(&args.question, &["answer"]), &answer).await?;
     show(json, &question, |question| Ok(ended(&read_as(question)?)))
 }
@@ -78,7 +78,7 @@ async fn withdraw(args: &QuestionWithdrawArgs, json: bool) -> anyhow::Result<Exi
     let body = Withdrawal {
         reason: reason.map_err(|why| anyhow::anyhow!("reason: {why}"))?,
     };
-    let client = args.question.access.client()?;
+    let client = args.question.of.access.client()?;
     let question: Value = client.post(&path(&args.question, &["withdraw"]), &body).await?;
     show(json, &question, |question| Ok(ended(&read_as(question)?)))
 }

@@ -26,9 +26,9 @@ const WHY_CHARS_MAX: usize = 100;
 pub(crate) async fn run(args: &QueueArgs, json: bool) -> anyhow::Result<ExitCode> {
     match &args.command {
         None => {
-            let client = args.list.access.client()?;
+            let client = args.list.of.access.client()?;
             let session = args.session.as_deref().unwrap_or_default();
-            let queue = queue(&client, &path(&args.list.account, session), args.list.limit.into()).await?;
+            let queue = queue(&client, &path(&args.list.of.account, session), args.list.limit.into()).await?;
             show(json, &queue, |queue| Ok(table(queue)))
         }
         Some(QueueCommand::Edit(args)) => edit(args, json).await,
@@ -45,7 +45,7 @@ fn path<'a>(account: &'a str, session: &'a str) -> Vec<&'a str> {
 }
 
 fn within<'a>(args: &'a QueueItemArgs, rest: &[&'a str]) -> Vec<&'a str> {
-    let mut path = path(&args.account, &args.session);
+    let mut path = path(&args.of.account, &args.session);
     path.push(&args.notification);
     path.extend(rest);
     path
@@ -67,11 +67,11 @@ async fn queue(client: &Client, path: &[&str], limit: usize) -> anyhow::Result<Q
 
 async fn edit(args: &QueueEditArgs, json: bool) -> anyhow::Result<ExitCode> {
     let item = &args.item;
-    let client = item.access.client()?;
+    let client = item.of.access.client()?;
     let revision = match args.revision {
         Some(revision) => revision,
         None => {
-            let path = ["api", "orgs", &item.account, "notifications", &item.notification];
+            let path = ["api", "orgs", &item.of.account, "notifications", &item.notification];
             client.get::<Notification>(&path, &[]).await?.revision
         }
     };
@@ -87,13 +87,13 @@ async fn edit(args: &QueueEditArgs, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 async fn withdraw(args: &QueueItemArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let gone: Value = args.access.client()?.delete(&within(args, &[])).await?;
+    let gone: Value = args.of.access.client()?.delete(&within(args, &[])).await?;
     show(json, &gone, |gone| said(&read_as(gone)?, "was withdrawn"))
 }
 
 async fn promote(args: &QueueItemArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let Queue { revision, .. } = queue(&client, &path(&args.account, &args.session), 1).await?;
+    let client = args.of.access.client()?;
+    let Queue { revision, .. } = queue(&client, &path(&args.of.account, &args.session), 1).await?;
     let queue: Queue = client
         .post(&within(args, &["promote"]), &Promotion { revision })
         .await?;
@@ -101,8 +101,8 @@ async fn promote(args: &QueueItemArgs, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 async fn order(args: &QueueOrderArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let path = path(&args.account, &args.session);
+    let client = args.of.access.client()?;
+    let path = path(&args.of.account, &args.session);
     let Queue { revision, items, .. } = queue(&client, &path, usize::MAX).await?;
     let others = items
         .iter()
@@ -133,6 +133,7 @@ async fn into_turn(args: &QueueTurnArgs, how: &str, json: bool) -> anyhow::Resul
     let body = IntoTurn { turn_id: args.turn };
     let item: Value = args
         .item
+        .of
         .access
         .client()?
         .post(&within(&args.item, &[how]), &body)

@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::{cli::ReleaseArgs, client::read_as, print::show};
 
 pub(crate) async fn run(args: &ReleaseArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let path = ["api", "orgs", &args.account, "sessions", &args.session];
+    let client = args.of.access.client()?;
+    let path = ["api", "orgs", &args.of.account, "sessions", &args.session];
     let before: Session = client.get(&path, &[]).await?;
     let session: Value = client.post(&[&path[..], &["release"]].concat(), &Release {}).await?;
     show(json, &session, |session| Ok(what_follows(&before, &read_as(session)?)))

@@ -25,11 +25,11 @@ const ACCOUNT: &str = "demo";
 const HOLDS_MAX: usize = 100;
 
 pub(crate) async fn run(args: &ResumeArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
+    let client = args.of.access.client()?;
     let released = release(&client, args).await?;
     let session: Option<Value> = match &args.scope.session {
         Some(session) => {
-            let path = ["api", "orgs", &args.account, "sessions", session, "resume"];
+            let path = ["api", "orgs", &args.of.account, "sessions", session, "resume"];
             Some(client.post(&path, &Resume {}).await?)
         }
         None => None,
@@ -44,28 +44,28 @@ pub(crate) async fn run(args: &ResumeArgs, json: bool) -> anyhow::Result<ExitCod
 
 /// Releases the active holds on the scope.
 async fn release(client: &Client, args: &ResumeArgs) -> anyhow::Result<Vec<Value>> {
-    let (kind, named) = scope(&args.scope, &args.account);
+    let (kind, named) = scope(&args.scope, &args.of.account);
     let id = match kind {
         HoldScope::Agent => {
             let agent: Agent = client
-                .get(&["api", "orgs", &args.account, "agents", named], &[])
+                .get(&["api", "orgs", &args.of.account, "agents", named], &[])
                 .await?;
             agent.id.to_string()
         }
         HoldScope::Account | HoldScope::Task | HoldScope::Session => named.to_ascii_lowercase(),
     };
-    let path = ["api", "orgs", &args.account, "holds"];
+    let path = ["api", "orgs", &args.of.account, "holds"];
     let query = [("active", "true"), ("scope", kind.as_str()), ("scope_id", id.as_str())];
     let mut released = Vec::new();
     for hold in client.list(&path, &query, HOLDS_MAX).await? {
         let id = read_as::<Hold>(&hold)?.id.to_string();
-        released.push(client.delete(&["api", "orgs", &args.account, "holds", &id]).await?);
+        released.push(client.delete(&["api", "orgs", &args.of.account, "holds", &id]).await?);
     }
     Ok(released)
 }
 
 fn lines(args: &ResumeArgs, released: &[Hold], session: Option<&Session>) -> Vec<String> {
-    let (kind, named) = scope(&args.scope, &args.account);
+    let (kind, named) = scope(&args.scope, &args.of.account);
     let named = one_line(named, 64);
     let of_hold = |hold: &Hold| format!("released the hold of {} on {kind} {named}", one_line(&hold.by.name, 64));
     let mut lines: Vec<String> = released.iter().map(of_hold).collect();

@@ -9,8 +9,8 @@ use super::{filters, moment};
 use crate::{cli::SessionsArgs, client::read_as, print::show, table::Table, text::one_line};
 
 pub(crate) async fn run(args: &SessionsArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.list.access.client()?;
-    let account = args.list.account.as_str();
+    let client = args.list.of.access.client()?;
+    let account = args.list.of.account.as_str();
     if let Some(id) = &args.id {
         let session: Value = client.get(&["api", "orgs", account, "sessions", id], &[]).await?;
         return show(json, &session, |session| table(from_ref(session)));

@@ -15,8 +15,8 @@ use crate::{
 };
 
 pub(crate) async fn run(args: &StopArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.access.client()?;
-    let path = ["api", "orgs", &args.account, "sessions", &args.session];
+    let client = args.of.access.client()?;
+    let path = ["api", "orgs", &args.of.account, "sessions", &args.session];
     // Read first: the stop is for the turn that is in progress now, and no later one.
     let session: Session = client.get(&path, &[]).await?;
     let stop = Stop {
@@ -42,7 +42,7 @@ fn what_follows(args: &StopArgs, answer: Stopping, queued: i32) -> String {
                 session: Some(args.session.clone()),
                 ..ScopeArgs::default()
             };
-            let resume = resume::command(&args.account, &of);
+            let resume = resume::command(&args.of.account, &of);
             let wait = if queued == 1 { "waits" } else { "wait" };
             format!("turn {turn} is stopping; {waiting} {wait} until `{resume}` or a new one from a person")
         }

@@ -17,10 +17,10 @@ use crate::{
 const VALUE_CHARS_MAX: usize = 200;
 
 pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.list.access.client()?;
+    let client = args.list.of.access.client()?;
     if let Some(id) = &args.id {
         let turn: Value = client
-            .get(&["api", "orgs", &args.list.account, "turns", id], &[])
+            .get(&["api", "orgs", &args.list.of.account, "turns", id], &[])
             .await?;
         return show(json, &turn, |turn| Ok(full(&read_as(turn)?)));
     }
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode
 
 /// The turns of one session, or of every session that matches, one session after the other.
 async fn turns(client: &Client, args: &TurnsArgs) -> anyhow::Result<Vec<Value>> {
-    let (account, limit) = (args.list.account.as_str(), usize::from(args.list.limit));
+    let (account, limit) = (args.list.of.account.as_str(), usize::from(args.list.limit));
     let sessions = match &args.session {
         Some(session) => vec![session.clone()],
         None => {
