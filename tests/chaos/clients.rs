@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use async_nats::jetstream;
 use bytes::Bytes;
-use domain::HoldScope;
+use domain::{HoldScope, Verdict};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     book::Book,
     dice::Dice,
-    plan::{ACCOUNTS, AGENTS, ASSIGNED, TASKS, account_id, canary},
+    plan::{ACCOUNTS, AGENTS, APPROVED, ASSIGNED, JUDGED, PLANNED, REVIEWED, TASKS, account_id, canary},
     provider::word,
     records::{Agent, Aim, Answer, ApiAnswer, Author, EditOp, Offered, Tenant, Try, Via, Work},
     system::{OPERATOR_TOKEN, System},
@@ -85,47 +85,65 @@ impl Clients {
 
     async fn account(&self, account: usize, canary: String) -> anyhow::Result<(Tenant, [String; 3])> {
         let id = account_id(account);
-        self.made("/api/accounts", json!({"id": id, "name": format!("{id} {canary}")}))
-            .await?;
+        let post = Method::POST;
+        self.made(
+            (&post, "/api/accounts"),
+            json!({"id": id, "name": format!("{id} {canary}")}),
+        )
+        .await?;
         let mut keys: [String; 3] = Default::default();
         for (key, role) in keys.iter_mut().zip(["admin", "service", "gateway"]) {
             let body = json!({"name": format!("chaos {role}"), "role": role});
-            let made = self.made(&format!("/api/orgs/{id}/keys"), body).await?;
+            let made = self.made((&post, &format!("/api/orgs/{id}/keys")), body).await?;
             made["key"].as_str().context("a key is shown once")?.clone_into(key);
         }
         let mut agents = Vec::new();
         for slug in AGENTS {
             let body = json!({"slug": slug, "name": slug, "role": format!("Works for {canary}.")});
-            let agent = self.made(&format!("/api/orgs/{id}/agents"), body).await?;
+            let agent = self.made((&post, &format!("/api/orgs/{id}/agents")), body).await?;
             agents.push(Agent {
                 id: agent["id"].as_str().context("an agent has an id")?.to_owned(),
                 slug: slug.to_owned(),
             });
         }
-        for (place, task) in TASKS.iter().enumerate() {
+        for (place, task) in TASKS.iter().chain(&JUDGED).enumerate() {
             let assignees: &[&str] = if place < ASSIGNED { &AGENTS[..2] } else { &[] };
             let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees});
-            self.made(&format!("/api/orgs/{id}/tasks"), body).await?;
+            self.made((&post, &format!("/api/orgs/{id}/tasks")), body).await?;
+        }
+        let asks = json!({"scope": {"kind": "task", "id": APPROVED}, "tool": "task_message", "verdict": "ask"});
+        let stages = json!({"stages": [{"name": "looked at"}]});
+        for (method, path, body) in [
+            (Method::POST, "tool-policies".to_owned(), asks),
+            (
+                Method::PATCH,
+                format!("tasks/{PLANNED}"),
+                json!({"plan_gate": {"mode": "required"}}),
+            ),
+            (Method::PUT, format!("tasks/{REVIEWED}/stages"), stages),
+        ] {
+            self.made((&method, &format!("/api/orgs/{id}/{path}")), body).await?;
         }
         let tenant = Tenant {
             id,
             canary,
             agents,
-            tasks: TASKS.map(str::to_owned).to_vec(),
+            tasks: TASKS.iter().chain(&JUDGED).map(|&task| task.to_owned()).collect(),
         };
         Ok((tenant, keys))
     }
 
     /// Creates an object once, however often it is repeated: a busy machine may not answer in time.
-    async fn made(&self, path: &str, body: Value) -> anyhow::Result<Value> {
+    async fn made(&self, (method, path): (&Method, &str), body: Value) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.urls[0]);
         let key: String = format!("furnish {path} {body}").chars().take(200).collect();
         let deadline = Instant::now() + FURNISH_LIMIT;
         loop {
             let asking = async {
-                let mut request = self.http.post(&url).bearer_auth(OPERATOR_TOKEN).json(&body);
+                let request = self.http.request(method.clone(), &url);
+                let mut request = request.bearer_auth(OPERATOR_TOKEN).json(&body);
                 // The stored answer of a created API key has no key; a second key does no harm.
-                if !path.ends_with("/keys") {
+                if method == Method::POST && !path.ends_with("/keys") {
                     request = request.header("idempotency-key", &key);
                 }
                 let answer = request.send().await?;
@@ -140,10 +158,10 @@ impl Clients {
                             why: status.to_string(),
                         }) =>
                 {
-                    bail!("POST {path}: {status} {body}");
+                    bail!("{method} {path}: {status} {body}");
                 }
-                Ok((status, body)) if Instant::now() > deadline => bail!("POST {path}: {status} {body}"),
-                Err(error) if Instant::now() > deadline => return Err(error).context(format!("POST {path}")),
+                Ok((status, body)) if Instant::now() > deadline => bail!("{method} {path}: {status} {body}"),
+                Err(error) if Instant::now() > deadline => return Err(error).context(format!("{method} {path}")),
                 Ok(_) | Err(_) => sleep(AGAIN_AFTER).await,
             }
         }
@@ -318,6 +336,15 @@ impl Clients {
             (Offered::Answer { withdraws: true }, _) => format!("questions/{target}/withdraw"),
             (Offered::Answer { withdraws: false }, _) => {
                 body["text"] = json!(answer(&self.tenants[account].canary, number));
+                let kind = seen["kind"].as_str().unwrap_or_default();
+                if let Some(verdict) = verdict(kind, number) {
+                    body["verdict"] = json!(verdict);
+                    match kind {
+                        "tool" => body["arguments_hash"].clone_from(&seen["arguments_hash"]),
+                        "review" => body["accept_stale"] = json!(true),
+                        _ => {}
+                    }
+                }
                 format!("questions/{target}/answer")
             }
             (_, None) => format!("sessions/{target}/resume"),
@@ -565,6 +592,11 @@ impl Clients {
                 let body = json!({"body": words(canary, &work)});
                 request(Method::POST, format!("/tasks/{task}/messages"), body)
             }
+            Offered::Handover { task, from, to } => request(
+                Method::POST,
+                format!("/tasks/{task}/handover"),
+                json!({"from": from, "to": to}),
+            ),
             Offered::Release { of } => {
                 let hold = book.aims().into_iter().rfind(|aim| aim.offer == of)?.target;
                 request(Method::DELETE, format!("/holds/{hold}"), json!({}))
@@ -643,6 +675,16 @@ fn seen_at(task: &str, agent: &str) -> String {
 /// What the client of this offer answers: words for the stub provider, whose agent is told them.
 pub(crate) fn answer(canary: &str, offer: usize) -> String {
     format!("{canary} work=reply effect=a{offer}-asked;")
+}
+
+/// The verdict of this offer on a question of this kind.
+pub(crate) fn verdict(kind: &str, offer: usize) -> Option<Verdict> {
+    match (kind, offer % 4) {
+        ("tool", 0) => Some(Verdict::Denied),
+        ("plan" | "review", 0) => Some(Verdict::Changes),
+        ("tool" | "plan" | "review", _) => Some(Verdict::Approved),
+        _ => None,
+    }
 }
 
 /// A notification's body that tells the stub provider the agent's action.

@@ -135,9 +135,11 @@ pub(crate) enum Offered {
     Release { of: usize },
     /// Edits the last item that waits in an agent's session.
     Edit { task: String, agent: String, op: EditOp },
-    /// Answers the oldest open question of the account that its client sees, with its own words and `effect=a<number>-asked`; or
-    /// withdraws it.
+    /// Answers the oldest open question of the account that its client sees, with its own words and `effect=a<number>-asked`, and
+    /// with the verdict that its number gives; or withdraws it.
     Answer { withdraws: bool },
+    /// Hands a task from one agent to another.
+    Handover { task: String, from: String, to: String },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -201,6 +203,8 @@ pub(crate) enum WorkKind {
     Question,
     /// `check_later`, with words in its note, then a reply. The campaign makes the timer due.
     Later,
+    /// `submit_plan`, which ends the turn.
+    Plan,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }

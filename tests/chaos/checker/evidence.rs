@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anyhow::Context;
-use domain::{HoldRunning, HoldScope, QueueMode};
+use domain::{HoldRunning, HoldScope, QueueMode, Verdict};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::Value;
 use sqlx::{Connection, Executor, PgConnection, Row};
@@ -134,9 +134,18 @@ pub(super) struct OnceRow {
     pub(super) id: String,
     pub(super) state: String,
     pub(super) session_id: Option<String>,
+    /// Of a timer `check_later`.
+    pub(super) kind: String,
+    #[serde(default)]
+    pub(super) task_id: Option<String>,
     /// What the client answered.
     #[serde(default)]
     pub(super) text: Option<String>,
+    #[serde(default)]
+    pub(super) verdict: Option<Verdict>,
+    /// The call that is asked about.
+    #[serde(default)]
+    pub(super) tool_call: Option<String>,
     /// The item that it became.
     pub(super) notification_id: Option<String>,
     #[serde(with = "rfc3339::option")]
@@ -220,10 +229,10 @@ const MOVES: &str = "
 const HOLDS: &str = "
     select to_jsonb(r) from (select account_id, id, scope_kind, scope_id, running, created_at, released_at from hold) r";
 const QUESTIONS: &str = "
-    select to_jsonb(r) from (select account_id, id, state, session_id, answer ->> 'text' as text, notification_id, ended_at
-                             from question where kind = 'question') r";
+    select to_jsonb(r) from (select account_id, id, kind, state, session_id, task_id, answer ->> 'text' as text, verdict, tool_call,
+                                    notification_id, ended_at from question) r";
 const TIMERS: &str = "
-    select to_jsonb(r) from (select account_id, id, state, session_id, notification_id, ended_at
+    select to_jsonb(r) from (select account_id, id, kind, state, session_id, notification_id, ended_at
                              from timer where kind = 'check_later') r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
@@ -409,7 +418,8 @@ impl<'a> Evidence<'a> {
             | Offered::Hold { .. }
             | Offered::Release { .. }
             | Offered::Edit { .. }
-            | Offered::Answer { .. } => Vec::new(),
+            | Offered::Answer { .. }
+            | Offered::Handover { .. } => Vec::new(),
         }
     }
 
@@ -448,11 +458,20 @@ impl<'a> Evidence<'a> {
                 | Offered::Hold { .. }
                 | Offered::Release { .. }
                 | Offered::Edit { .. }
-                | Offered::Answer { .. } => {}
+                | Offered::Answer { .. }
+                | Offered::Handover { .. } => {}
             }
         }
         offered
     }
+}
+
+/// Whether it is a session on this task.
+pub(super) fn is_on(session: &SessionRow, task: &str) -> bool {
+    session
+        .task_id
+        .as_deref()
+        .is_some_and(|of| of.eq_ignore_ascii_case(task))
 }
 
 pub(super) fn name<'a>(account: &'a str, id: &'a str) -> Name<'a> {

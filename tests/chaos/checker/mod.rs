@@ -32,7 +32,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I25`, as in tests/chaos/README.md.
+    /// `I1` … `I27`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -82,6 +82,7 @@ const ALWAYS: &[Check] = &[
     breaker::nothing_failed,
     questions::ended_once,
     questions::answers_are_items,
+    questions::approved_first,
     questions::none_of_closed_sessions,
     timers::fired_once,
     timers::none_after_the_end,

@@ -8,9 +8,10 @@ use time::Duration;
 
 use super::{
     Violation,
-    evidence::{CallRow, Evidence, NotificationRow},
+    evidence::{CallRow, Evidence, NotificationRow, is_on},
 };
 use crate::{
+    plan::PLANNED,
     records::{Answer, EditOp, Fired, Offer, Offered, Via},
     system::COLLECT_ITEMS_MAX,
 };
@@ -29,21 +30,25 @@ fn broken(expected: &'static str, found: String) -> Violation {
 }
 
 /// An interrupted turn puts its notification back at its position, so positions never decrease: those of steers, below zero, and those
-/// of the others, which steers pass. A steer that was carried into the next generation has a place among the others.
+/// of the others, which steers pass. A steer that was carried into the next generation has a place among the others. While a plan
+/// awaits approval, answers and what people send pass the others.
 pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, session), turns) in &evidence.turns_of {
         if is_promoted(evidence, session) {
             continue;
         }
-        let mut before: BTreeMap<bool, (i64, &str)> = BTreeMap::new();
+        let row = evidence.sessions.get(&(account, session));
+        let has_plans = row.is_some_and(|row| is_on(row, PLANNED));
+        let mut before: BTreeMap<(bool, bool), (i64, &str)> = BTreeMap::new();
         for row in turns.iter().flat_map(|turn| evidence.items_of(turn)) {
             // An item that was carried into the next generation has its position there.
             let here = row.session_id.as_deref() == Some(*session);
             let Some(position) = row.position.filter(|_| here) else {
                 continue;
             };
-            if let Some((last, other)) = before.insert(position < 0, (position, &row.id))
+            let passes = has_plans && (row.kind == "answer" || row.sender_kind == "user");
+            if let Some((last, other)) = before.insert((position < 0, passes), (position, &row.id))
                 && last > position
             {
                 let id = &row.id;
@@ -300,6 +305,18 @@ mod tests {
         (offer.tries[0].sent_at, offer.tries[0].ended_at) = (at(3), at(4));
         story.records.offers.push(offer);
         story
+    }
+
+    #[test]
+    fn a_plan_lets_people_pass_and_no_service() {
+        let mut story = two();
+        (story.rows.turns[0].number, story.rows.turns[1].number) = (2, 1);
+        "service".clone_into(&mut story.rows.notifications[0].sender_kind);
+        assert!(story.finds(turns_in_order, "n-2 at 2 ran before n-1 at 1"));
+        story.rows.sessions[0].task_id = Some(PLANNED.to_lowercase());
+        assert_eq!(story.judge(turns_in_order), []);
+        "service".clone_into(&mut story.rows.notifications[1].sender_kind);
+        assert!(story.finds(turns_in_order, "n-2 at 2 ran before n-1 at 1"));
     }
 
     #[test]

@@ -1,14 +1,19 @@
 //! I21: a question ends once, and its answer is one item. Always, except that a question may be open before the end, and that an
-//! item may be on its way to a session that is not open.
+//! item may be on its way to a session that is not open. I27: what a person has to approve happens after the approval. Always.
 
 use std::collections::BTreeMap;
 
+use domain::Verdict;
+use time::OffsetDateTime;
+
 use super::{
     Violation,
-    evidence::{Evidence, NotificationRow, OnceRow},
+    evidence::{Evidence, NotificationRow, OnceRow, is_on},
+    turns::LOG_SLACK,
 };
 use crate::{
-    clients::answer,
+    clients::{answer, verdict},
+    plan::{APPROVED, PLANNED, REVIEWED},
     records::{Answer, Offer, Offered},
 };
 
@@ -50,11 +55,13 @@ pub(super) fn ended_once(evidence: &Evidence<'_>) -> Vec<Violation> {
             let text = (!withdraws).then(|| answer(canary, offer.number));
             // It may have been accepted after the rows were read.
             let is_known = evidence.at_rest || question.state != "open";
-            if is_known && (question.state != state || question.text != text) {
+            let verdict = verdict(&question.kind, offer.number).filter(|_| !withdraws);
+            if is_known && (question.state.as_str(), &question.text, question.verdict) != (state, &text, verdict) {
                 let what = format!(
-                    "{} is {} with {:?}, and offer {} was accepted",
+                    "{} is {} with {:?} and {:?}, and offer {} was accepted",
                     of(question),
                     question.state,
+                    question.verdict,
                     question.text,
                     offer.number
                 );
@@ -79,15 +86,69 @@ pub(super) fn ended_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// An item about a question is the one that its row names, and an answered question has it.
+/// An item about a question is the one that its row names, and an answered question has it. A call has its answer as its result, and a
+/// review moves the task.
 pub(super) fn answers_are_items(evidence: &Evidence<'_>) -> Vec<Violation> {
-    items_are_named(evidence, &evidence.rows.questions, "answer", "I21")
+    let questions = evidence.rows.questions.iter();
+    let told = questions.filter(|row| matches!(row.kind.as_str(), "question" | "plan"));
+    items_are_named(evidence, told, "answer", "I21")
+}
+
+/// I27: a call that needs an approval ran with its own; where a plan is required, nothing was changed before one was approved; a task with
+/// a review is done after it.
+pub(super) fn approved_first(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let broken = |expected, found| Violation {
+        invariant: "I27",
+        expected,
+        found,
+    };
+    let approved =
+        |account: &str, kind: &str| {
+            let (account, kind) = (account.to_owned(), kind.to_owned());
+            evidence.rows.questions.iter().filter(move |row| {
+                row.account_id == account && row.kind == kind && row.verdict == Some(Verdict::Approved)
+            })
+        };
+    let before = |account: &str, kind: &str, task: &str, at: OffsetDateTime| {
+        approved(account, kind).any(|row| {
+            let is_of_it = row.task_id.as_deref().is_some_and(|of| of.eq_ignore_ascii_case(task));
+            is_of_it && row.ended_at.is_some_and(|ended_at| ended_at <= at + LOG_SLACK)
+        })
+    };
+    let mut found = Vec::new();
+    let calls = evidence.rows.calls.iter();
+    for call in calls.filter(|call| call.state == "finished") {
+        let account = call.account_id.as_str();
+        let session = evidence.sessions.get(&(account, call.session_id.as_str()));
+        let Some(session) = session else { continue };
+        let task = session.task_id.as_deref().unwrap_or_default();
+        let what = || format!("call {} of {account} ran {} on {task}", call.id, call.name);
+        if is_on(session, APPROVED) && call.name == "task_message" {
+            let is_own = |row: &OnceRow| row.tool_call.as_ref() == Some(&call.id);
+            if !approved(account, "tool").any(is_own) {
+                found.push(broken("a call that needs an approval runs with its own", what()));
+            }
+        }
+        let at = call.finished_at.unwrap_or(call.started_at);
+        let waits = matches!(call.name.as_str(), "task_status" | "response_request");
+        if is_on(session, PLANNED) && waits && !before(account, "plan", task, at) {
+            found.push(broken("nothing is changed before a plan is approved", what()));
+        }
+    }
+    for moved in evidence.rows.moves.iter().filter(|moved| moved.to == "done") {
+        let (account, task) = (moved.account_id.as_str(), moved.task_id.as_str());
+        if task.eq_ignore_ascii_case(REVIEWED) && !before(account, "review", task, moved.created_at) {
+            let what = format!("{task} of {account} was done at {}", moved.created_at);
+            found.push(broken("a task with a review is done after it", what));
+        }
+    }
+    found
 }
 
 /// What became an item has exactly one, of its own id: where the session is open it is written at once, else the resolver does it.
-pub(super) fn items_are_named(
-    evidence: &Evidence<'_>,
-    rows: &[OnceRow],
+pub(super) fn items_are_named<'a>(
+    evidence: &Evidence<'a>,
+    rows: impl Iterator<Item = &'a OnceRow>,
     kind: &str,
     invariant: &'static str,
 ) -> Vec<Violation> {
@@ -167,12 +228,21 @@ pub(super) fn none_open(evidence: &Evidence<'_>) -> Vec<Violation> {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::fabricated::{Story, at},
+        super::{
+            evidence::MoveRow,
+            fabricated::{Story, at},
+        },
         *,
     };
     use crate::records::Aim;
 
-    const ALL: [super::super::Check; 4] = [ended_once, answers_are_items, none_of_closed_sessions, none_open];
+    const ALL: [super::super::Check; 5] = [
+        ended_once,
+        answers_are_items,
+        approved_first,
+        none_of_closed_sessions,
+        none_open,
+    ];
 
     /// A question that offer 1 answered while offer 2 came too late.
     fn story() -> Story {
@@ -196,6 +266,10 @@ mod tests {
             id: "q-1".to_owned(),
             state: "answered".to_owned(),
             session_id: Some("session-1".to_owned()),
+            kind: "question".to_owned(),
+            task_id: Some("t-1".to_owned()),
+            verdict: None,
+            tool_call: None,
             text: Some(answer("canary-of-acme", 1)),
             notification_id: Some("n-2".to_owned()),
             ended_at: Some(at(7)),
@@ -210,6 +284,49 @@ mod tests {
     fn one_answer_is_fine() {
         for check in ALL {
             assert_eq!(story().judge(check), []);
+        }
+    }
+
+    /// On the task that needs this approval, its agent has written and called the task done.
+    fn judged(task: &str, kind: &str) -> Story {
+        let mut story = story();
+        let key = task.to_lowercase();
+        if task == PLANNED {
+            "task_status".clone_into(&mut story.rows.calls[0].name);
+        }
+        story.rows.sessions[0].task_id = Some(key.clone());
+        let question = &mut story.rows.questions[0];
+        (question.kind, question.task_id) = (kind.to_owned(), Some(key.clone()));
+        (question.verdict, question.notification_id) = (Some(Verdict::Approved), None);
+        question.tool_call = Some(story.rows.calls[0].id.clone());
+        question.ended_at = Some(at(1));
+        story.rows.notifications.pop();
+        story.rows.moves = vec![MoveRow {
+            account_id: "acme".to_owned(),
+            task_id: key,
+            to: "done".to_owned(),
+            created_at: at(8),
+        }];
+        assert_eq!(story.judge(approved_first), [], "{task}");
+        assert_eq!(story.judge(ended_once), [], "{task}");
+        story
+    }
+
+    #[test]
+    fn what_happens_without_its_approval_is_found() {
+        for (task, kind) in [(APPROVED, "tool"), (PLANNED, "plan"), (REVIEWED, "review")] {
+            let mut story = judged(task, kind);
+            story.rows.questions[0].verdict = Some(Verdict::Denied);
+            assert!(story.finds(approved_first, task.to_lowercase().as_str()), "{task}");
+            assert!(story.finds(ended_once, "and offer 1 was accepted"), "{task}");
+        }
+        let mut story = judged(APPROVED, "tool");
+        story.rows.questions[0].tool_call = Some("another".to_owned());
+        assert!(story.finds(approved_first, "ran task_message on t-7"));
+        for (task, kind) in [(PLANNED, "plan"), (REVIEWED, "review")] {
+            let mut story = judged(task, kind);
+            story.rows.questions[0].ended_at = Some(at(60));
+            assert!(story.finds(approved_first, task.to_lowercase().as_str()), "{task}");
         }
     }
 

@@ -16,7 +16,7 @@ fn broken(expected: &'static str, timer: &OnceRow, found: &str) -> Violation {
 }
 
 pub(super) fn fired_once(evidence: &Evidence<'_>) -> Vec<Violation> {
-    items_are_named(evidence, &evidence.rows.timers, "timer", "I22")
+    items_are_named(evidence, evidence.rows.timers.iter(), "timer", "I22")
 }
 
 /// The end of a session clears its timers.
@@ -56,6 +56,10 @@ mod tests {
             id: "timer-1".to_owned(),
             state: "fired".to_owned(),
             session_id: Some("session-1".to_owned()),
+            kind: "check_later".to_owned(),
+            task_id: None,
+            verdict: None,
+            tool_call: None,
             text: None,
             notification_id: Some("n-2".to_owned()),
             ended_at: Some(at(30)),

@@ -8,7 +8,9 @@ mod offers;
 use std::fmt::{self, Display};
 
 pub(crate) use faults::{Fault, KINDS, Link, NetworkHarm, Oversized, Process, ProviderFailure};
-pub(crate) use offers::{ACCOUNTS, AGENTS, ASKED, ASSIGNED, PlannedOffer, TASKS, account_id, canary};
+pub(crate) use offers::{
+    ACCOUNTS, AGENTS, APPROVED, ASKED, ASSIGNED, JUDGED, PLANNED, PlannedOffer, REVIEWED, TASKS, account_id, canary,
+};
 
 /// Interval of faults, evenly spread. Faults last longer and overlap.
 const GAP_MS: (u64, u64) = (150, 950);

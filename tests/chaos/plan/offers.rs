@@ -16,6 +16,14 @@ pub(crate) const AGENTS: [&str; 3] = ["coder", "reviewer", "writer"];
 pub(crate) const ASKED: &str = AGENTS[2];
 /// Created beforehand, the same in every account. The first two are assigned to two agents.
 pub(crate) const TASKS: [&str; 6] = ["T-1", "T-2", "T-3", "T-4", "T-5", "T-6"];
+/// Created beforehand too, for scenes alone: [`APPROVED`], [`PLANNED`], [`REVIEWED`], and one that is handed over.
+pub(crate) const JUDGED: [&str; 4] = [APPROVED, PLANNED, REVIEWED, "T-10"];
+/// A person approves each `task_message`.
+pub(crate) const APPROVED: &str = "T-7";
+/// A person approves a plan before anything is written.
+pub(crate) const PLANNED: &str = "T-8";
+/// A person approves that it is done.
+pub(crate) const REVIEWED: &str = "T-9";
 /// Tasks with assignees, whom thread messages wake.
 pub(crate) const ASSIGNED: usize = 2;
 
@@ -66,7 +74,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
-        for scene in [brake, question, hold] {
+        for scene in [brake, question, hold, judged] {
             if dice.below(SCENES) == 0 {
                 let mut stage = Stage::new(&mut dice, &mut ids);
                 let (account, mut at_ms) = (stage.account, at_ms);
@@ -127,7 +135,8 @@ type Scene = Vec<(Via, u64, Offered)>;
 
 impl<'a> Stage<'a> {
     fn new(dice: &'a mut Dice, ids: &'a mut [usize; ACCOUNTS]) -> Stage<'a> {
-        let (account, task, agent) = (dice.below(ACCOUNTS), *dice.pick(&TASKS), *dice.pick(&AGENTS));
+        let tasks = if dice.below(4) == 0 { &JUDGED[..] } else { &TASKS[..] };
+        let (account, task, agent) = (dice.below(ACCOUNTS), *dice.pick(tasks), *dice.pick(&AGENTS));
         Stage {
             dice,
             ids,
@@ -165,9 +174,52 @@ fn question(stage: &mut Stage<'_>) -> Scene {
         let meanwhile = stage.send(WorkKind::Reply, QueueMode::Followup, Author::Bob);
         scene.push((Via::Http, stage.dice.between(0, 1_500), meanwhile));
     }
+    scene.extend(two_answers(stage));
+    scene
+}
+
+fn two_answers(stage: &mut Stage<'_>) -> Scene {
     let answer = |withdraws| Offered::Answer { withdraws };
-    scene.push((Via::Http, stage.dice.between(1_500, 4_000), answer(false)));
-    scene.push((Via::Http, 0, answer(stage.dice.below(5) == 0)));
+    vec![
+        (Via::Http, stage.dice.between(1_500, 4_000), answer(false)),
+        (Via::Http, 0, answer(stage.dice.below(5) == 0)),
+    ]
+}
+
+/// A tool call, a plan or a task that is done waits for a person's verdict; or a task changes hands while its agent works.
+fn judged(stage: &mut Stage<'_>) -> Scene {
+    stage.task = *stage.dice.pick(&JUDGED);
+    // Whom an agent asks is not itself.
+    stage.agent = AGENTS[stage.dice.below(AGENTS.len() - 1)];
+    let agent = stage.agent;
+    let works: &[WorkKind] = match stage.task {
+        APPROVED => &[WorkKind::Message, WorkKind::Slow],
+        PLANNED => &[WorkKind::Finish, WorkKind::Plan, WorkKind::Ask],
+        REVIEWED => &[WorkKind::Message, WorkKind::Done, WorkKind::Finish],
+        _ => &[WorkKind::Slow, WorkKind::Message, WorkKind::Message],
+    };
+    let mut scene = Scene::new();
+    for kind in works {
+        let author = *stage.dice.pick(&[Author::Ann, Author::Bob, Author::Ci]);
+        let sent = stage.send(*kind, QueueMode::Followup, author);
+        scene.push((Via::Nats, stage.dice.between(0, 800), sent));
+    }
+    if matches!(stage.task, APPROVED | PLANNED | REVIEWED) {
+        scene.extend(two_answers(stage));
+        let late = stage.send(WorkKind::Finish, QueueMode::Followup, Author::Ann);
+        scene.push((Via::Nats, stage.dice.between(0, 800), late));
+        scene.extend(two_answers(stage));
+    } else {
+        let others: Vec<_> = AGENTS.into_iter().filter(|other| *other != agent).collect();
+        let hand = Offered::Handover {
+            task: stage.task.to_owned(),
+            from: agent.to_owned(),
+            to: (*stage.dice.pick(&others)).to_owned(),
+        };
+        scene.push((Via::Http, stage.dice.between(0, 2_500), hand));
+        let late = stage.send(WorkKind::Message, QueueMode::Followup, Author::Ann);
+        scene.push((Via::Nats, stage.dice.between(0, 300), late));
+    }
     scene
 }
 

@@ -271,6 +271,11 @@ impl Shared {
                 let note = format!("{canary} work=reply effect={effect}-asked;");
                 call("check_later", serde_json::json!({"after_minutes": 1, "note": note}))
             }
+            (WorkKind::Plan, 0) => {
+                let plan =
+                    serde_json::json!({"task_id": task, "plan": format!("{canary} first this"), "summary": "this"});
+                call("submit_plan", plan)
+            }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
@@ -292,6 +297,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Finish, "finish"),
     (WorkKind::Silent, "silent"),
     (WorkKind::Question, "question"),
+    (WorkKind::Plan, "plan"),
     (WorkKind::Later, "later"),
     (WorkKind::Slow, "slow"),
 ];
