@@ -114,6 +114,9 @@ const HUNTS: &[Hunt] = &[
     hunt("gate_unread", "repeat", meanwhile("I20 nothing starts")),
     hunt("queue_steered_away", "repeat", at_once("I25 ")),
     hunt("answered_twice", "repeat", at_once("I21 a question is answered")),
+    hunt("approval_unread", "repeat", at_once("I27 a call that needs")),
+    hunt("plan_unread", "repeat", at_once("I27 nothing is changed")),
+    hunt("stage_skipped", "repeat", at_once("I27 a task with a review")),
     hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
     hunt("hold_unread", "repeat", at_once("I20 no turn begins behind")),
     hunt(

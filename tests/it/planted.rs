@@ -46,6 +46,12 @@ fn what_must_not_be_done_twice_or_start() {
     are_found(&["answered_twice", "timer_twice", "hold_unread"]);
 }
 
+/// Bugs that do not wait for a person's approval.
+#[test]
+fn what_must_not_be_done_unasked() {
+    are_found(&["approval_unread", "plan_unread", "stage_skipped"]);
+}
+
 /// Bugs that repeat, leave open, reorder, or log a secret.
 #[test]
 fn what_must_not_be_seen() {
