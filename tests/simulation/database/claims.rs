@@ -171,6 +171,7 @@ impl Database {
                 .map_or(-1, |since| self.now - since - row.tools_wait_ms),
             holds: 0,
             breaker: self.breaker_of(&row.provider),
+            failed_epoch: row.failed_epoch,
             wake_key: None,
             notes: row.notes.clone(),
             injectable: i64::from(
@@ -522,6 +523,7 @@ impl Database {
             hops: work.hops,
             waiting_since: None,
             lost_at: None,
+            failed_epoch: None,
             sent_at: self.now,
             started_at: self.now,
             reply: None,

@@ -198,6 +198,7 @@ pub(crate) struct TurnRow {
     pub(crate) hops: i32,
     pub(crate) waiting_since: Option<Millis>,
     pub(crate) lost_at: Option<Millis>,
+    pub(crate) failed_epoch: Option<i64>,
     pub(crate) sent_at: Millis,
     pub(crate) started_at: Millis,
     pub(crate) reply: Option<String>,

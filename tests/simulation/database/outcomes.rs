@@ -159,6 +159,7 @@ impl Database {
             row.journal.rounds.push(round);
         }
         row.waiting_since = turn.waits.then_some(now);
+        row.failed_epoch = turn.failed_epoch;
         row.lost_at = turn.lost.then(|| row.lost_at.unwrap_or(now));
         row.reply = turn.reply.clone().or(row.reply.take());
         row.error.clone_from(&turn.error);

@@ -146,6 +146,11 @@ impl Breakers {
         self.keys.get(provider).map(String::as_str)
     }
 
+    /// When a turn looks again whose own call has failed: those that have not tried try first.
+    pub fn after_others(&self, look: Duration) -> Duration {
+        look + self.limits.open / 10
+    }
+
     fn providers(&self, key: &str) -> Vec<String> {
         let sharing = self.keys.iter().filter(|(_, of)| *of == key);
         let names: BTreeSet<String> = sharing.map(|(name, _)| name.clone()).collect();
@@ -198,7 +203,7 @@ impl Breakers {
                 after = ended;
             }
             if after.state != BreakerState::Closed {
-                let look = after.standing(before.now).look();
+                let look = self.after_others(after.standing(before.now).look());
                 let failed = own().filter(|said| matches!(said.sign, Sign::Bad(_)));
                 recorded.waits.extend(failed.map(|said| (said.turn.clone(), look)));
             }

@@ -126,6 +126,8 @@ pub struct OpenTurn {
     pub notes: Notes,
     /// The breaker of its provider; none: no call of it has failed.
     pub breaker: Option<Seen>,
+    /// The epoch of that breaker in which its last call was sent, if that call failed by its provider's fault.
+    pub failed_epoch: Option<i64>,
     /// What woke its agent.
     pub wake_key: Option<String>,
     /// Items with mode `inject` that wait in its session: none, one or more.
@@ -203,7 +205,7 @@ pub const TURNS_LOAD: &str = concat!(
            (select count(*) from (
                 select from notification n
                 where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject' and n.attempts = 0
-                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds, t.wake_key, ",
+                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds, t.failed_epoch, t.wake_key, ",
     storage::breaker_of!("$4", "t.provider"),
     " as breaker
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)

@@ -107,6 +107,7 @@ impl Report {
     pub fn said(&self) -> Option<Said<'_>> {
         let sign = match (&self.outcome, &self.fault) {
             (CallOutcome::Answered(_), _) => Sign::Good,
+            (_, Some(_)) if self.work.fails_alone() => Sign::Neither,
             (_, Some(fault)) => Sign::Bad(fault.fault),
             (CallOutcome::NotKnownYet, None) => return None,
             (

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::{
     CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED,
-    progress::Deeds,
+    breaker::Sign, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;
@@ -60,6 +60,11 @@ pub(super) fn change(
         over: state.is_over(),
         round: None,
         attempt: work.attempt,
+        failed_epoch: match report.said().map(|said| said.sign) {
+            Some(Sign::Good) => None,
+            Some(Sign::Bad(_)) => Some(work.pass.epoch),
+            Some(Sign::Neither) | None => work.failed_epoch,
+        },
         failures: if error.is_some() {
             work.failures + i32::from(settled.counts())
         } else {

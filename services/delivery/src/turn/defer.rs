@@ -88,6 +88,7 @@ impl Starter {
             Due::Send => match standing(turn.breaker).admits(Some(turn.id.uuid())) {
                 Admits::Call => Then::GoOn,
                 Admits::Probe => Then::Probe,
+                Admits::Wait(look) if turn.failed_epoch.is_some() => Then::Wait(self.breakers.after_others(look)),
                 Admits::Wait(look) => Then::Wait(look),
             },
         }

@@ -35,6 +35,8 @@ pub struct Work {
     pub provider: String,
     /// The state of its provider's breaker under which the due call is sent.
     pub pass: Pass,
+    /// The epoch of that breaker in which its last call was sent, if that call failed by its provider's fault.
+    pub failed_epoch: Option<i64>,
     /// The provider's slot, until the call has ended. None where no call is made.
     pub slot: Option<Arc<Slot>>,
     pub effects: Effects,
@@ -86,6 +88,12 @@ impl Work {
             phase: self.phase,
             state: self.state,
         }
+    }
+
+    /// The turn's last call failed by its provider's fault, and the provider has served others since: a further failure is about this
+    /// turn, and counts as an attempt at it. So a text that a provider refuses does not stop the calls of others again and again.
+    pub fn fails_alone(&self) -> bool {
+        !self.pass.probes && self.failed_epoch.is_some_and(|failed| failed < self.pass.epoch)
     }
 
     /// The notifications' ids, as events carry them.

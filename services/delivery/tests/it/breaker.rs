@@ -199,6 +199,36 @@ async fn a_quota_waits_for_its_stated_reset() {
     running.stop().await;
 }
 
+/// A provider refuses one account's text as if the key were wrong, and serves all others.
+#[tokio::test]
+async fn a_text_that_a_provider_refuses_stops_no_other() {
+    let scene = Scene::with(|seen| match seen.body.to_string().contains("forbidden words") {
+        true => refusal(403, None),
+        false => Reply::text("ok"),
+    })
+    .await;
+    scene.enqueue("n-1", "forbidden words").await;
+    let running = scene.run().await;
+    scene.breaker_is("open").await;
+    let other = scene.world.fixture().account("other").await;
+    scene.sessions(&other, 1).await;
+    // The turn that has failed looks later.
+    scene.probe_now().await;
+    let delivered = "select count(*) from notification where id = 'of-w-1' and state = 'delivered'";
+    eventually("the other account's turn closes the breaker", || async {
+        (scene.world.database.count(delivered).await == 1).then_some(())
+    })
+    .await;
+    let failed = "select count(*) from notification where id = 'n-1' and state = 'failed'";
+    eventually("the text has used its attempts", || async {
+        scene.look_again().await;
+        (scene.world.database.count(failed).await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(scene.row("state, epoch").await, "closed 2", "it opened once");
+    running.stop().await;
+}
+
 /// Of 1,000 sessions whose provider has no quota, two replicas make no more calls than probes.
 #[tokio::test]
 async fn a_thousand_sessions_make_one_call_a_probe() {

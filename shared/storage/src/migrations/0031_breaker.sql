@@ -32,6 +32,10 @@ create table provider_breaker (
 grant select, insert, update on provider_breaker to signalbox_delivery;
 grant select, update (probe_at) on provider_breaker to signalbox_orchestrator;
 
+-- The epoch of the breaker in which the turn's last call was sent, if the call's failure said something of the provider. A breaker that
+-- was closed since then serves others: a further failure is the turn's own.
+alter table turn add column failed_epoch bigint;
+
 -- The sessions of all accounts that something keeps which has no account: a breaker.
 create function session_parked(gate_ref uuid, row_limit integer) returns table (account_id text, session_id uuid)
     language sql stable security definer set search_path = public, pg_temp as $$

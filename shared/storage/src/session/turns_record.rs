@@ -79,6 +79,8 @@ pub struct TurnChange {
     pub usage: Option<serde_json::Value>,
     pub error: Option<String>,
     pub error_class: Option<String>,
+    /// The epoch of its provider's breaker in which its last call was sent, if that call failed by its provider's fault.
+    pub failed_epoch: Option<i64>,
     pub late: bool,
 }
 
@@ -100,7 +102,7 @@ pub const TURNS_RECORD: &str = concat!(
             waiting_since = case when r.waits then now() end,
             lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
             response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
-            error = r.error, error_class = r.error_class,
+            error = r.error, error_class = r.error_class, failed_epoch = r.failed_epoch,
             task_history_called = r.over and coalesce((
                 select bool_or(c.name in ('task_history', 'task_load')) from (
                     select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
@@ -114,7 +116,7 @@ pub const TURNS_RECORD: &str = concat!(
         from json_to_recordset($1::text::json) as r (
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
-            error_class text, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
+            error_class text, failed_epoch bigint, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text, streak integer, streak_key text,
             streak_since timestamptz, beats boolean)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
