@@ -9,7 +9,7 @@ use crate::{questions::Audience, text::Text};
 /// Stages of a task.
 const STAGES_MAX: usize = 8;
 
-/// The stages that a task passes, one after the other, before it is done. A stage of the same name that was passed stays passed.
+/// The stages that a task passes, one after the other, before it is done. A stage that was passed stays passed if its name and its audience stay; all are to be passed again when a task that has ended is opened again.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NewStages {

@@ -1,9 +1,11 @@
 //! Tool policies: which tools an agent sees, and whether a call to one runs, is refused or is asked about. A policy that says
 //! nothing of the one or the other leaves it to the next wider one.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest, Sha256};
 
-use crate::{AgentId, SessionId, TaskId, ToolPolicyId, string_enum::string_enum};
+use crate::{AgentId, Audience, SessionId, TaskId, ToolPolicyId, string_enum::string_enum};
 
 string_enum! {
     /// Where a policy holds, from wide to narrow.
@@ -39,7 +41,7 @@ pub struct ToolPolicy {
     pub tool: String,
     pub visible: Option<bool>,
     pub verdict: Option<PolicyVerdict>,
-    /// Who is asked. None: the account's members.
+    /// Who is asked. None: the account's members. With `allow`, it is an approval that those who were asked have made last.
     pub audience: Option<Vec<String>>,
     /// It holds for a tool with this schema only.
     pub schema_hash: Option<Vec<u8>>,
@@ -83,6 +85,17 @@ impl ToolPolicy {
         holds && names && hash.is_none_or(|hash| hash == used.schema_hash)
     }
 
+    fn is_approval(&self) -> bool {
+        self.verdict == Some(PolicyVerdict::Allow) && self.audience.is_some()
+    }
+
+    fn asked(&self) -> BTreeSet<String> {
+        match &self.audience {
+            Some(audience) => audience.iter().cloned().collect(),
+            None => BTreeSet::from([Audience::DEFAULT.to_string()]),
+        }
+    }
+
     /// The greatest is the narrowest: first by scope, then by the tools that it names.
     fn narrowness(&self) -> (PolicyScope, bool, usize) {
         (self.scope_kind, !self.tool.ends_with('*'), self.tool.len())
@@ -104,16 +117,25 @@ pub fn visible(policies: &[ToolPolicy], used: ToolUse<'_>, otherwise: bool) -> b
     narrowest(policies, used, |policy| policy.visible).map_or(otherwise, |(_, visible)| visible)
 }
 
-/// What becomes of a call to the tool, and the policy that says it: `deny` wherever it stands; else as the narrowest policy says.
-/// `otherwise`: no policy says it.
+/// What becomes of a call to the tool, and the policy that says it: `deny` wherever it stands; else as the narrowest policy says. An
+/// approval that was made to last answers the policy that asks the same people, and no other. `otherwise`: no policy says it.
 pub fn verdict<'p>(
     policies: &'p [ToolPolicy],
     used: ToolUse<'_>,
     otherwise: PolicyVerdict,
 ) -> (PolicyVerdict, Option<&'p ToolPolicy>) {
     let deny = |policy: &ToolPolicy| policy.verdict.filter(|verdict| *verdict == PolicyVerdict::Deny);
-    let said = narrowest(policies, used, deny).or_else(|| narrowest(policies, used, |policy| policy.verdict));
-    said.map_or((otherwise, None), |(policy, verdict)| (verdict, Some(policy)))
+    let rule = |policy: &ToolPolicy| policy.verdict.filter(|_| !policy.is_approval());
+    let said = narrowest(policies, used, deny).or_else(|| narrowest(policies, used, rule));
+    let Some((policy, verdict)) = said else {
+        return (otherwise, None);
+    };
+    let answers = |approval: &&ToolPolicy| approval.is_approval() && approval.asked() == policy.asked();
+    let mut approvals = policies.iter().filter(|policy| policy.covers(used)).filter(answers);
+    match approvals.next().filter(|_| verdict == PolicyVerdict::Ask) {
+        Some(approval) => (PolicyVerdict::Allow, Some(approval)),
+        None => (verdict, Some(policy)),
+    }
 }
 
 #[cfg(test)]
@@ -254,6 +276,35 @@ mod tests {
             (Allow, None),
             "it covers no such call"
         );
+    }
+
+    #[test]
+    fn a_lasting_approval_answers_those_who_were_asked() {
+        use PolicyScope::{Account, Agent, TaskAgent};
+        use PolicyVerdict::{Allow, Ask, Deny};
+        let task = TaskId::parse("PROJ-7").unwrap();
+        let (members, admins) = (&["role:member"][..], &["role:admin"][..]);
+        let check = |given: &[(PolicyScope, &str, (PolicyVerdict, &[&str]))], expected: PolicyVerdict| {
+            let given = policies(given, |policy, (verdict, audience)| ToolPolicy {
+                verdict: Some(verdict),
+                audience: (!audience.is_empty()).then(|| audience.iter().map(ToString::to_string).collect()),
+                ..policy
+            });
+            both_ways(&given, |given| {
+                let (ruled, _) = verdict(given, used(Some(&task), "task_status"), Allow);
+                assert_eq!(ruled, expected, "{given:?}");
+            });
+        };
+        let approved = (TaskAgent, "task_status", (Allow, members));
+        check(&[(Account, "*", (Ask, &[])), approved], Allow);
+        check(&[(Account, "*", (Ask, members)), approved], Allow);
+        check(&[(Account, "*", (Ask, admins)), approved], Ask);
+        check(
+            &[(Account, "*", (Ask, members)), (Agent, "*", (Ask, admins)), approved],
+            Ask,
+        );
+        check(&[(Account, "*", (Deny, &[])), approved], Deny);
+        check(&[approved], Allow);
     }
 
     #[test]

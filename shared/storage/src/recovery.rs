@@ -70,7 +70,7 @@ macro_rules! fingerprint {
             " e cross join lateral (
                     select t.id from (
                         select * from turn t where t.account_id = e.account_id and t.session_id = e.id
-                        order by t.account_id, t.session_id, t.number desc limit 20) t
+                        order by t.account_id, t.session_id, t.number desc limit 200) t
                     where t.state = 'finished' and t.task_id = k.id and coalesce(t.wake_key, '') not like 'recovery %'
                     order by t.number desc limit 1) t
                  where ",
@@ -233,21 +233,29 @@ pub const RECOVERIES_SUPERSEDED: &str = concat!(
          false as is_new"
 );
 
+/// Closes those that the statement chooses, and opens the queues that they kept.
 async fn rows_close(
     tx: &Tx,
     account: &AccountId,
     (sql, of): (&'static str, Value),
     reason: &str,
     setting: &Setting<'_>,
-) -> Result<(Vec<RecoveryRow>, Vec<Owned>), StorageError> {
+) -> Result<Vec<Owned>, StorageError> {
     let values = [account.into(), of, reason.into()];
     let closed: Vec<RecoveryRow> = tx.rows("close recoveries", sql, values).await?;
-    let messages = closed.iter().map(|row| row.changed(account, &row.task_id, setting));
-    let messages = messages.collect();
-    Ok((closed, messages))
+    let mut messages: Vec<Owned> = closed
+        .iter()
+        .map(|row| row.changed(account, &row.task_id, setting))
+        .collect();
+    for row in closed.iter().filter(|row| row.cause == RecoveryCause::NoProgress) {
+        let gate = (Gate::NoProgress, row.id.uuid());
+        let (_, told) = sessions_open(tx, account, gate, SESSIONS_OPENED_MAX, setting).await?;
+        messages.extend(told);
+    }
+    Ok(messages)
 }
 
-/// Closes those of these that the statement chooses, and opens the queues that they kept.
+/// The same of some recoveries, with the sessions locked that they keep.
 async fn close_and_open(
     tx: &Tx,
     account: &AccountId,
@@ -261,13 +269,7 @@ async fn close_and_open(
     let parked: Vec<SessionName> = parked.into_iter().map(|row| (row.account_id, row.id)).collect();
     // As who parks a session locks: the session, then its recovery.
     sessions_lock(tx, SESSIONS_LOCK, &parked).await?;
-    let (closed, mut messages) = rows_close(tx, account, close, reason, setting).await?;
-    for row in closed.iter().filter(|row| row.cause == RecoveryCause::NoProgress) {
-        let gate = (Gate::NoProgress, row.id.uuid());
-        let (_, told) = sessions_open(tx, account, gate, SESSIONS_OPENED_MAX, setting).await?;
-        messages.extend(told);
-    }
-    Ok(messages)
+    rows_close(tx, account, close, reason, setting).await
 }
 
 /// A person has seen to it.
@@ -282,7 +284,8 @@ pub async fn recovery_dismiss(
     close_and_open(tx, account, &[recovery], close, reason, setting).await
 }
 
-/// Its task has ended.
+/// Its task has ended. The caller holds the locks of the sessions that work on the task: that of an agent with one session for all of its
+/// work stays open, and goes on.
 pub async fn recoveries_close(
     tx: &Tx,
     account: &AccountId,
@@ -291,8 +294,7 @@ pub async fn recoveries_close(
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
     let close = (RECOVERIES_OF_TASK, task.key().into());
-    let (_, messages) = rows_close(tx, account, close, reason, setting).await?;
-    Ok(messages)
+    rows_close(tx, account, close, reason, setting).await
 }
 
 /// The sessions that these keep from going round. Relies on index session_gated.

@@ -66,6 +66,8 @@ pub enum NotSet {
     /// Another policy is for the same scope and tool.
     Exists {
         id: ToolPolicyId,
+        verdict: Option<PolicyVerdict>,
+        revision: i32,
     },
     /// It was changed since it was read.
     Changed {
@@ -85,7 +87,7 @@ const POLICY_INSERT: &str = concat!(
 );
 
 const POLICY_THERE: &str = "
-    select id from tool_policy where account_id = $1 and scope_kind = $2 and scope_id = $3 and tool = $4";
+    select id, verdict, revision from tool_policy where account_id = $1 and scope_kind = $2 and scope_id = $3 and tool = $4";
 
 const POLICY_CHANGE: &str = concat!(
     "update tool_policy set visible = $4, verdict = $5, audience = $6, schema_hash = $7, by_kind = $8, by_id = $9, by_name = $10,
@@ -137,8 +139,10 @@ struct Count {
 }
 
 #[derive(FromQueryResult)]
-struct Id {
+struct There {
     id: ToolPolicyId,
+    verdict: Option<PolicyVerdict>,
+    revision: i32,
 }
 
 #[derive(FromQueryResult)]
@@ -186,8 +190,7 @@ pub async fn policy_set(
         setting.now.into(),
     ];
     let Some(row) = tx.one::<PolicyRow>(ATTEMPT, POLICY_INSERT, values).await? else {
-        let id = policy_there(tx, new).await?;
-        return Ok(Err(NotSet::Exists { id }));
+        return Ok(Err(policy_there(tx, new).await?));
     };
     let mut messages = vec![changed(account, &row, false, setting)];
     if count(tx, account).await? > POLICIES_MAX {
@@ -202,7 +205,7 @@ pub async fn policy_set(
     Ok(Ok((row.id, messages)))
 }
 
-async fn policy_there(tx: &Tx, new: &NewToolPolicy<'_>) -> Result<ToolPolicyId, StorageError> {
+async fn policy_there(tx: &Tx, new: &NewToolPolicy<'_>) -> Result<NotSet, StorageError> {
     const ATTEMPT: &str = "find tool policy";
     let values: [Value; 4] = [
         new.account.into(),
@@ -210,21 +213,27 @@ async fn policy_there(tx: &Tx, new: &NewToolPolicy<'_>) -> Result<ToolPolicyId, 
         new.scope_id.into(),
         new.tool.into(),
     ];
-    let there: Option<Id> = tx.one(ATTEMPT, POLICY_THERE, values).await?;
+    let there: Option<There> = tx.one(ATTEMPT, POLICY_THERE, values).await?;
     there
-        .map(|there| there.id)
+        .map(|there| NotSet::Exists {
+            id: there.id,
+            verdict: there.verdict,
+            revision: there.revision,
+        })
         .ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
-/// Sets a policy, or makes the one for the same scope and tool say this.
-pub async fn policy_put(
+/// Makes an approval last: sets a policy that allows, or renews the one for the same scope and tool. A rule that asks or denies stays.
+pub async fn policy_allow(
     tx: &Tx,
     new: &NewToolPolicy<'_>,
     setting: &Setting<'_>,
 ) -> Result<Result<Vec<Owned>, NotSet>, StorageError> {
     match policy_set(tx, new, setting).await? {
         Ok((_, messages)) => Ok(Ok(messages)),
-        Err(NotSet::Exists { id }) => policy_change(tx, new.account, (id, None), &new.terms, new.by, setting).await,
+        Err(NotSet::Exists { id, verdict, revision }) if verdict == Some(PolicyVerdict::Allow) => {
+            policy_change(tx, new.account, (id, Some(revision)), &new.terms, new.by, setting).await
+        }
         Err(other) => Ok(Err(other)),
     }
 }

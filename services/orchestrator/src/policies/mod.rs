@@ -15,8 +15,9 @@ pub fn problem(not_set: NotSet) -> Problem {
             let what = format!("the account has {POLICIES_MAX} rules about tools, as many as it may have: remove one");
             Problem::conflict("too_many_policies", what)
         }
-        NotSet::Exists { id } => {
-            let what = format!("rule {id} is for the same scope and tool: change it, or remove it");
+        NotSet::Exists { id, verdict, .. } => {
+            let says = verdict.map_or_else(String::new, |verdict| format!(" and says {verdict}"));
+            let what = format!("rule {id} is for the same scope and tool{says}: change it, or remove it");
             Problem::conflict("policy_exists", what)
         }
         NotSet::Changed { revision } => {

@@ -17,7 +17,7 @@ use storage::{
     lifecycle::stage::review_is_stale,
     outbox::Owned,
     question::{Answer, Ending, NotEnded, QuestionRow, question_end, question_find},
-    tool_policy::{NewToolPolicy, PolicyTerms, policy_put},
+    tool_policy::{NewToolPolicy, PolicyTerms, policy_allow},
 };
 
 use crate::{
@@ -142,12 +142,14 @@ async fn call_decided(
         tool,
         terms: PolicyTerms {
             verdict: Some(PolicyVerdict::Allow),
+            // Whoever asks others is not answered by it.
+            audience: Some(row.audience.clone()),
             schema_hash: row.schema_hash.clone(),
             ..PolicyTerms::default()
         },
         by,
     };
-    Ok(policy_put(tx, &new, setting).await?.map_err(policies::problem)?)
+    Ok(policy_allow(tx, &new, setting).await?.map_err(policies::problem)?)
 }
 
 /// Ends a question, or tells how it has ended.

@@ -80,14 +80,14 @@ struct Delivered {
 }
 
 /// Relies on the primary key.
-pub const ITEMS_DELIVERED: &str = "
+pub const ITEMS_ENDED: &str = "
     select n.id from unnest($2::text[]) as f (id)
     cross join lateral (select n.id, n.state from notification n where n.account_id = $1 and n.id = f.id offset 0) n
-    where n.state = 'delivered'";
+    where n.state not in ('queued', 'running')";
 
-/// Those of these notifications that a finished turn has had.
-pub async fn items_delivered(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<HashSet<String>, StorageError> {
+/// Those of these notifications that wait for no turn, and are in none.
+pub async fn items_ended(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<HashSet<String>, StorageError> {
     let values = [account.into(), ids.into()];
-    let rows: Vec<Delivered> = tx.rows("find delivered notifications", ITEMS_DELIVERED, values).await?;
+    let rows: Vec<Delivered> = tx.rows("find ended notifications", ITEMS_ENDED, values).await?;
     Ok(rows.into_iter().map(|row| row.id).collect())
 }

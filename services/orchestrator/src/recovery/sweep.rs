@@ -1,7 +1,7 @@
 //! Finds tasks that an agent has and that nothing moves on, and recoveries whose facts have changed. Idempotent, and safe in
 //! several replicas at once: a recovery is a row of its facts.
 
-use std::{collections::HashMap, str::FromStr};
+use std::str::FromStr;
 
 use contracts::notification::NotificationMessage;
 use domain::{
@@ -15,7 +15,10 @@ use storage::{
     outbox::Owned,
     question::asked_id,
     recovery::{Stuck, recoveries_supersede, recovery_note},
-    session::item_enter::{Entered, NewEntry, item_enter},
+    session::{
+        item_enter::{Entered, NewEntry, item_enter},
+        sessions_lock::conversations_lock,
+    },
 };
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -76,12 +79,20 @@ pub async fn look_once(app: &App, rounds: &mut Rounds, stop: &CancellationToken)
                 break;
             };
             for (account, ids) in found.into_iter().filter(|(_, ids)| !ids.is_empty()) {
+                let mut stranded = Vec::new();
                 let done = in_account(app, &account, async |tx, setting| match search {
                     Search::Recoveries => recoveries_supersede(tx, &account, parsed(&ids), setting).await,
                     Search::Reviews => undecided_note(tx, &account, &parsed(&ids), setting).await,
-                    Search::Tasks => stranded_note(app, tx, (&account, &parsed(&ids)), setting).await,
+                    Search::Tasks => stranded_find(app, tx, (&account, &parsed(&ids)), &mut stranded, setting).await,
                 });
                 parts.note(&account, done.await);
+                // Each locks its agent's session, so each has a transaction of its own.
+                for facts in stranded {
+                    let done = in_account(app, &account, async |tx, setting| {
+                        stranded_note(tx, &account, &facts, setting).await
+                    });
+                    parts.note(&account, done.await);
+                }
             }
             after = Some(last);
         }
@@ -117,56 +128,68 @@ async fn in_account(
     }
 }
 
-/// Notes those of these tasks that are stalled, and tells their agents where the account wants that.
-async fn stranded_note(
+/// Finds those of these tasks that are stalled. Writes nothing.
+async fn stranded_find(
     app: &App,
     tx: &Tx,
     (account, tasks): (&AccountId, &[TaskId]),
+    stranded: &mut Vec<Facts>,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
     let keys = tasks.iter().map(|task| task.key().into()).collect();
-    let facts: HashMap<String, Facts> = tasks_now(tx, account, keys).await?;
-    let mut messages = Vec::new();
-    // In one order, so that two replicas do not wait for each other.
-    for task in tasks {
-        let Some(facts) = facts.get(task.key().as_str()) else {
-            continue;
+    let facts = tasks_now(tx, account, keys).await?.into_values();
+    let after = app.settings.stall_after_ms.duration();
+    stranded.extend(facts.filter(|facts| is_stranded(facts, setting.now, after)));
+    Ok(Vec::new())
+}
+
+/// Notes a task that is stalled, and tells its agent where the account wants that.
+async fn stranded_note(
+    tx: &Tx,
+    account: &AccountId,
+    facts: &Facts,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let state = match RecoveryCause::Stranded.is_tried(facts.liveness) && facts.agent.is_some() {
+        true => RecoveryState::Open,
+        false => RecoveryState::Person,
+    };
+    let stuck = Stuck {
+        account,
+        task: &facts.task,
+        agent: facts.agent,
+        cause: RecoveryCause::Stranded,
+        detail: RecoveryCause::Stranded.told(),
+        since: facts.now.since.0,
+        items: &[],
+    };
+    let conversation = facts
+        .agent
+        .map(|agent| Conversation::of(account, facts.scope, Some(&facts.task), agent));
+    if let Some(conversation) = conversation.as_ref().filter(|_| state == RecoveryState::Open) {
+        // The session before the recovery, as whoever ends the task locks.
+        conversations_lock(tx, &[conversation]).await?;
+    }
+    let (noted, mut messages) = recovery_note(tx, &stuck, state, setting).await?;
+    let Some(row) = noted.filter(|row| row.is_new && row.state == RecoveryState::Open) else {
+        return Ok(messages);
+    };
+    if let (Some(conversation), Some(id)) = (conversation, &row.notification_id) {
+        let item = NewEntry {
+            id,
+            task: Some(&facts.task),
+            message: told_to_agent(facts),
         };
-        if !is_stranded(facts, setting.now, app.settings.stall_after_ms.duration()) {
-            continue;
-        }
-        let state = match RecoveryCause::Stranded.is_tried(facts.liveness) && facts.agent.is_some() {
-            true => RecoveryState::Open,
-            false => RecoveryState::Person,
-        };
-        let stuck = Stuck {
-            account,
-            task: &facts.task,
-            agent: facts.agent,
-            cause: RecoveryCause::Stranded,
-            detail: RecoveryCause::Stranded.told(),
-            since: facts.now.since.0,
-            items: &[],
-        };
-        let (noted, told) = recovery_note(tx, &stuck, state, setting).await?;
+        let (entered, told) = item_enter(tx, &conversation, item, &QueueLimits::OWN, setting).await?;
         messages.extend(told);
-        let Some(row) = noted.filter(|row| row.is_new && row.state == RecoveryState::Open) else {
-            continue;
-        };
-        if let (Some(agent), Some(id)) = (facts.agent, &row.notification_id) {
-            let conversation = Conversation::of(account, facts.scope, Some(&facts.task), agent);
-            let item = NewEntry {
-                id,
-                task: Some(&facts.task),
-                message: told_to_agent(facts),
-            };
-            let (entered, told) = item_enter(tx, &conversation, item, &QueueLimits::OWN, setting).await?;
-            messages.extend(told);
-            if let Entered::Refused(refusal) = entered {
+        match entered {
+            Entered::Refused(refusal) => {
                 tracing::warn!(%account, task = %facts.task, recovery = %row.id, %refusal, "a recovery's item was refused");
             }
+            Entered::Placed { .. } | Entered::Known(_) | Entered::Sent => {
+                tracing::info!(%account, task = %facts.task, recovery = %row.id, "tells an agent that its task does not move on");
+            }
         }
-        tracing::info!(%account, task = %facts.task, recovery = %row.id, "told an agent that its task does not move on");
     }
     Ok(messages)
 }
@@ -192,10 +215,10 @@ async fn undecided_note(
     }
     let item = |row: &ReviewRow, agent: AgentId| asked_id(row.id, agent).to_string();
     let ids: Vec<String> = asked.iter().map(|(row, agent)| item(row, *agent)).collect();
-    let delivered = store::items_delivered(tx, account, ids).await?;
+    let ended = store::items_ended(tx, account, ids).await?;
     let mut messages = Vec::new();
     for (row, agent) in asked {
-        if !delivered.contains(&item(row, agent)) {
+        if !ended.contains(&item(row, agent)) {
             continue;
         }
         let stuck = Stuck {

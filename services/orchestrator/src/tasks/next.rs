@@ -41,7 +41,7 @@ pub const TASKS_NOW: &str = concat!(
     " o cross join lateral (
             select t.finished_at from (
                 select * from turn t where t.account_id = o.account_id and t.session_id = o.id
-                order by t.account_id, t.session_id, t.number desc limit 20) t
+                order by t.account_id, t.session_id, t.number desc limit 200) t
             where t.task_id = k.id order by t.number desc limit 1) t) last
      left join lateral (
         select r.id, r.state, r.cause from (

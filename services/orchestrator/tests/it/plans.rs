@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 72] = [
+const STATEMENTS: [Planned; 71] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -44,7 +44,6 @@ const STATEMENTS: [Planned; 72] = [
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
     (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
-    (lifecycle::stage::STAGES_COUNT, 2, &["task_stage_pkey", "task_pkey"]),
     (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
         lifecycle::stage::WORKED_SINCE,

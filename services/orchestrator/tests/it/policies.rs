@@ -282,7 +282,19 @@ async fn an_approval_is_remembered_for_agent_task_tool_and_schema() {
     assert_eq!(
         world.test.texts(rows).await,
         ["task_agent t task_message allow 01 2"],
-        "the second changes it"
+        "the second renews it"
     );
+    // A rule that an admin has made of it meanwhile stays, and the question stays open.
+    let id = world.test.texts("select id::text from tool_policy").await.remove(0);
+    let denied = world.put(&tenant, &id, json!({"verdict": "deny", "revision": 2})).await;
+    assert_eq!(denied.status, StatusCode::OK, "{denied:?}");
+    let arguments = r#"{"b": 3}"#;
+    let question = asked(&world, &tenant, arguments).await;
+    let body = json!({"verdict": "approved", "arguments_hash": hash(arguments), "remember": true});
+    let path = tenant.path(&format!("/questions/{question}/answer"));
+    is(&world.post(&tenant.member, &path, body).await, 409, "policy_exists");
+    let open = "select state from question where state <> 'answered'";
+    assert_eq!(world.test.texts(open).await, ["open"]);
+    assert_eq!(world.test.texts("select verdict from tool_policy").await, ["deny"]);
     assert_eq!(world.test.texts(COUNT).await, ["1"]);
 }

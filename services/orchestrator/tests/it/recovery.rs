@@ -445,11 +445,13 @@ async fn a_reviewer_without_a_verdict_gets_one_item_then_a_person() {
     let asked = uuid::Uuid::new_v5(&question.parse().unwrap(), agent.as_bytes());
     let item = rows("notification")
         .with("id", asked.to_string())
+        .with("state", "running")
         .with("kind", "review");
     item.insert(&world.test.owner).await;
     // The turn is not over.
     assert_eq!(world.look().await, 0);
-    world.execute("update notification set state = 'delivered'").await;
+    // Delivered or not: it has had its turn.
+    world.execute("update notification set state = 'cancelled'").await;
     assert_eq!(world.look().await, 2);
     assert_eq!(world.test.texts(ROWS).await, ["review_undecided open 1"]);
     assert_eq!(world.told().await, ["event.recovery.changed", "notification"]);
@@ -531,4 +533,38 @@ async fn a_change_of_its_task_opens_the_queue_of_an_agent_that_went_round() {
         world.told().await,
         ["event.recovery.changed", "event.session.released", "session.resolved"]
     );
+}
+
+/// An agent with one session for all of its work went round on a task: the end of the task opens its queue.
+#[tokio::test]
+async fn the_end_of_its_task_opens_the_queue_of_an_agent_that_went_round() {
+    let (world, tenant, coder) = stranded("watch").await;
+    world.execute("update account set session_scope = 'agent'").await;
+    world.task(&tenant, "PROJ-8", &["coder"]).await;
+    let id = uuid::Uuid::now_v7();
+    let session = rows("session").with("account_id", &tenant.id).with("id", id);
+    session.with("agent_id", &coder).insert(&world.test.owner).await;
+    for (n, task) in [("n-1", "proj-7"), ("n-2", "proj-8")] {
+        let item = testkit::enqueued(&tenant.id, id).with("id", n).with("task_id", task);
+        item.insert(&world.test.owner).await;
+    }
+    let recovery = uuid::Uuid::now_v7();
+    world
+        .execute(&format!(
+            "insert into recovery (account_id, id, task_id, agent_id, cause, fingerprint, state, detail, since)
+             values ('acme', '{recovery}', 'proj-7', '{coder}', 'no_progress', '\\x00', 'person', 'x', now())"
+        ))
+        .await;
+    world
+        .execute(&format!(
+            "update session set phase = 'backoff', streak = 8, gate = 'no_progress', gate_ref = '{recovery}', gated_since = now()"
+        ))
+        .await;
+    let cancelled = world
+        .post(&tenant.member, &tenant.path("/tasks/PROJ-7/cancel"), json!({}))
+        .await;
+    assert_eq!(cancelled.status, 200, "{cancelled:?}");
+    let left = "select concat_ws(' ', gate, streak, queued, wake_at is not null) from session";
+    assert_eq!(world.test.texts(left).await, ["0 1 t"]);
+    assert_eq!(world.test.texts(ROWS).await, ["no_progress closed 1 task closed"]);
 }

@@ -226,3 +226,35 @@ async fn work_that_went_on_is_reviewed_again() {
     assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
     assert_eq!(work.texts(STATUS).await, ["done"]);
 }
+
+/// What a member has passed is passed for members, and until the task is opened again.
+#[tokio::test]
+async fn a_passed_stage_holds_for_its_audience_and_until_the_task_is_opened_again() {
+    let work = Work::with(json!([{"name": "security"}])).await;
+    let first = work.caught().await;
+    let approved = work.answer(&first, json!({"verdict": "approved"})).await;
+    assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+    let path = work.tenant.path("/tasks/PROJ-7");
+    let reopen = async || {
+        let body = json!({"status": "in_progress"});
+        work.world.patch(&work.tenant.member, &path, body).await
+    };
+    assert_eq!(reopen().await.status, StatusCode::OK);
+    let second = work.caught().await;
+    work.answer(&second, json!({"verdict": "approved"})).await;
+    assert_eq!(work.texts(STATUS).await, ["done"]);
+    // The stage of another audience is another stage.
+    let admins = work
+        .stages(json!([{"name": "security", "audience": ["role:admin"]}]))
+        .await;
+    assert_eq!(admins.status, StatusCode::OK, "{admins:?}");
+    assert_eq!(admins.body["stages"][0]["passed_at"], Value::Null);
+    assert_eq!(reopen().await.status, StatusCode::OK);
+    let third = work.caught().await;
+    is(
+        &work.answer(&third, json!({"verdict": "approved"})).await,
+        403,
+        "not_asked",
+    );
+}

@@ -306,9 +306,9 @@ async fn a_question_lapses_by_its_timer() {
             lapse_at: Some(now + lapses_in),
             chain: 0,
         };
-        let (id, _) = question_open(&tx, &question, &world.app.setting(None, now))
-            .await
-            .unwrap();
+        let mut setting = world.app.setting(None, now);
+        setting.origin.hops = 3;
+        let (id, _) = question_open(&tx, &question, &setting).await.unwrap();
         tx.commit().await.unwrap();
         id
     };
@@ -328,6 +328,9 @@ async fn a_question_lapses_by_its_timer() {
         ]
     );
     assert_eq!(world.texts(ITEMS).await, ["answer queued 2"]);
+    // A lapse is no news from outside: agents that wake each other by requests and lapses reach the limit of hops.
+    let hops = "select distinct hops::text from notification where kind = 'answer'";
+    assert_eq!(world.texts(hops).await, ["3"]);
     // Closing the task ends the third, and its timer.
     let done = world
         .patch(&tenant.member, &tenant.path("/tasks/PROJ-7"), json!({"status": "done"}))

@@ -319,6 +319,36 @@ async fn a_plan_shuts_the_tools_until_one_is_approved() {
     world.end(&[&gateway]).await;
 }
 
+/// An agent that reviews passes the stage, and the task is done; opened again, it passes the stage again.
+#[tokio::test]
+async fn an_agent_that_is_asked_passes_a_stage() {
+    let world = World::new().await;
+    let _gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let reviewer = world.fixture().agent(&coder.account, "reviewer").await;
+    let stage = format!(
+        "insert into task_stage (account_id, task_id, ordinal, name, audience) values ('acme', 'proj-7', 1, 'looks', '{{agent:{reviewer}}}');
+         update task set stages = 1"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(stage))
+        .execute(&world.database.owner)
+        .await
+        .unwrap();
+    let reviewer = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
+    let done = json!({"task_id": "PROJ-7", "status": "done"});
+    world.call(&coder.request(1, "task_status", &done)).await.ok();
+    assert_eq!(world.database.texts("select status from task").await, ["review"]);
+    let id = world.database.texts("select id::text from question").await.remove(0);
+    let approved = json!({"question_id": id, "verdict": "approved"});
+    let answered = world
+        .call(&reviewer.request(1, "answer_question", &approved))
+        .await
+        .ok();
+    assert_eq!(answered["state"], "answered");
+    let passed = "select concat_ws(' ', k.status, s.passed_at is not null, s.question is not null) from task k join task_stage s on s.task_id = k.id";
+    assert_eq!(world.database.texts(passed).await, ["done t t"]);
+}
+
 /// A question that lapses wakes its agent as a timer does, so the chain of both ends.
 #[tokio::test]
 async fn lapsing_questions_count_as_timers() {

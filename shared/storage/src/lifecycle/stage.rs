@@ -7,7 +7,9 @@
 //! | `changes` | `in_progress`, and the agents that work on the task are told; the next `done` opens the same stage |
 //! | a withdrawal | nothing: the next `done` opens the same stage |
 //!
-//! Lock order: task, sessions, the question. `task.stages` counts the stages that are not passed: a task without any has no statement.
+//! A task that has ended and is opened again passes all of them again.
+//!
+//! Lock order: task, sessions, the question. `task.stages` counts the stages: a task without any has no statement when it is done.
 
 use contracts::{
     event::{Event, TaskChanged, TaskPart},
@@ -104,15 +106,18 @@ const STAGES_INSERT: &str = "
     insert into task_stage (account_id, task_id, ordinal, name, audience, passed_at, question)
     select $1, $2, s.ordinal, s.name, string_to_array(s.audience, ' '), nullif(s.passed_at, 'epoch'::timestamptz), nullif(s.question, '00000000-0000-0000-0000-000000000000')
     from unnest($3::integer[], $4::text[], $5::text[], $6::timestamptz[], $7::uuid[]) as s (ordinal, name, audience, passed_at, question)";
-/// Relies on the primary keys, of which the order of stages is requested.
-pub const STAGES_COUNT: &str = "
-    update task t set stages = c.stages
-    from (select count(*)::integer as stages from (
-              select from task_stage s where s.account_id = $1 and s.task_id = $2 and s.passed_at is null
-              order by s.account_id, s.task_id, s.ordinal offset 0) s) c
-    where t.account_id = $1 and t.id = $2";
+const STAGES_COUNT: &str = "update task set stages = $3 where account_id = $1 and id = $2";
+/// Relies on the primary key.
+const STAGES_AGAIN: &str = "
+    update task_stage set passed_at = null, question = null where account_id = $1 and task_id = $2 and passed_at is not null";
 
-/// Gives a task these stages, in this order. A stage that was passed stays passed, by its name.
+/// A task is opened again: no stage is passed. The caller holds the task's lock.
+pub(super) async fn stages_again(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<(), StorageError> {
+    let values = [account.into(), task.key().into()];
+    tx.execute("open stages again", STAGES_AGAIN, values).await.map(|_| ())
+}
+
+/// Gives a task these stages, in this order. A stage that was passed stays passed, if its name and its audience stay.
 pub async fn stages_set(
     tx: &Tx,
     (account, task): (&AccountId, &TaskId),
@@ -129,26 +134,31 @@ pub async fn stages_set(
     let before = stages_of(tx, account, task).await?;
     let values = || [Value::from(account), task.key().into()];
     tx.execute("replace stages", STAGES_DELETE, values()).await?;
-    let was = |name: &str| before.iter().find(|stage| stage.name == name);
-    let rows: Vec<(i32, &(String, Vec<Audience>))> = (1..).zip(stages).collect();
     // An audience has no spaces.
     let audience = |asked: &[Audience]| asked.iter().map(Audience::to_string).collect::<Vec<_>>().join(" ");
+    let was = |(name, asked): &(String, Vec<Audience>)| {
+        let stays = |stage: &&StageRow| stage.name == *name && stage.audience.join(" ") == audience(asked);
+        before.iter().find(stays)
+    };
+    let rows: Vec<(i32, &(String, Vec<Audience>))> = (1..).zip(stages).collect();
     let more = [
         column(&rows, |(ordinal, _)| *ordinal),
         column(&rows, |(_, stage)| stage.0.clone()),
         column(&rows, |(_, stage)| audience(&stage.1)),
         column(&rows, |(_, stage)| {
-            was(&stage.0)
+            was(stage)
                 .and_then(|was| was.passed_at)
                 .unwrap_or(OffsetDateTime::UNIX_EPOCH)
         }),
         column(&rows, |(_, stage)| {
-            was(&stage.0).and_then(|was| was.question).unwrap_or_default()
+            was(stage).and_then(|was| was.question).unwrap_or_default()
         }),
     ];
     tx.execute("replace stages", STAGES_INSERT, values().into_iter().chain(more))
         .await?;
-    tx.execute("count stages", STAGES_COUNT, values()).await?;
+    let count = i32::try_from(stages.len()).expect("a task has few stages");
+    tx.execute("count stages", STAGES_COUNT, values().into_iter().chain([count.into()]))
+        .await?;
     let names: Vec<&str> = stages.iter().map(|stage| stage.0.as_str()).collect();
     let detail = match names.is_empty() {
         true => "no stages".to_owned(),
@@ -287,7 +297,6 @@ pub(crate) async fn stage_end(
     let more: [Value; 3] = [stage.as_str().into(), setting.now.into(), row.id.into()];
     tx.execute("pass stage", STAGE_PASS, key().into_iter().chain(more))
         .await?;
-    tx.execute("count stages", STAGES_COUNT, key()).await?;
     let detail = format!("{stage}: approved");
     messages.push(changed(tx, (account, task), TaskPart::Stage, by, detail, setting).await?);
     // The next stage asks, or the task is done.

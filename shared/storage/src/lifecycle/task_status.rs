@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use super::{
     plan::plan_find,
     question::{self, Ending, questions_end_of},
-    stage::{Caught, stage_open},
+    stage::{Caught, stage_open, stages_again},
 };
 use crate::{
     Setting, StorageError, Tx,
@@ -59,7 +59,7 @@ pub struct TaskMoved {
 pub(super) struct TaskRow {
     pub status: TaskStatus,
     pub display_id: TaskId,
-    /// Review stages that are not passed, counted.
+    /// Its review stages, counted.
     pub stages: i32,
 }
 
@@ -111,6 +111,9 @@ pub(super) async fn status_write(
     }
     let values = [account.into(), task.key().into(), to.into(), setting.now.into()];
     tx.execute("set task status", TASK_SET, values).await?;
+    if from.is_terminal() && !to.is_terminal() {
+        stages_again(tx, account, task).await?;
+    }
     let mut detail = serde_json::json!({"from": from, "to": to});
     if let Some(reason) = reason {
         detail["reason"] = reason.into();

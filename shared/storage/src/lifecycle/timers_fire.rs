@@ -16,7 +16,7 @@ use domain::{
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
-use super::question::{Ending, NotEnded, question_end};
+use super::question::{Ending, Lapse, NotEnded, question_end};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -153,7 +153,12 @@ pub async fn timers_fire(
             TimerKind::QuestionLapse => {
                 let question =
                     QuestionId::parse(&timer.key).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
-                match question_end(tx, account, question, &Ending::Lapsed, setting).await? {
+                let lapse = serde_json::from_value(timer.payload.clone());
+                let lapse: Lapse = lapse.map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+                let mut setting = setting.clone();
+                setting.origin.cause = Some(timer.id.to_string());
+                setting.origin.hops = lapse.hops;
+                match question_end(tx, account, question, &Ending::Lapsed, &setting).await? {
                     Ok((_, item, told)) => {
                         mark.item = item;
                         messages.extend(told);

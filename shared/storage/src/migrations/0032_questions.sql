@@ -70,9 +70,12 @@ grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
     on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant delete on question to signalbox_orchestrator;
+-- A question is opened without its answer.
+create policy opened_tool_gateway on question as restrictive for insert to signalbox_tool_gateway
+    with check (state = 'open' and verdict is null and answer is null and ended_by_kind is null);
 -- An agent answers what it is asked. What people are asked, and calls, are decided by the orchestrator.
 create policy own_tool_gateway on question as restrictive for update to signalbox_tool_gateway
-    using (true) with check (verdict is null and answer is null or ended_by_kind = 'agent' and kind <> 'tool');
+    using (true) with check (verdict is null and answer is null and ended_by_kind is distinct from 'user' or ended_by_kind = 'agent' and kind <> 'tool');
 
 -- How many questions are open, at most so many, and since when the oldest.
 create policy sweep on question for select to signalbox_sweeper using (true);

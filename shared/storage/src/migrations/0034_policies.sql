@@ -36,10 +36,11 @@ grant insert, update, delete on tool_policy to signalbox_orchestrator;
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
     on question to signalbox_delivery;
 create policy own_delivery on question as restrictive for update to signalbox_delivery
-    using (kind = 'tool' and state = 'open') with check (state in ('withdrawn', 'cancelled') and verdict is null and answer is null);
+    using (kind = 'tool' and state = 'open') with check (state in ('withdrawn', 'cancelled') and verdict is null and answer is null
+        and ended_by_kind is distinct from 'user');
 
 -- Review stages of tasks: they pass one after the other before a task is done. A move to done looks for them only where the task has
--- some that are not passed.
+-- some.
 alter table task add column stages integer not null default 0;
 create table task_stage (
     account_id text not null references account,
@@ -62,8 +63,15 @@ create policy tenant on task_stage
     with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
 grant select, update on task_stage to signalbox_orchestrator;
 grant select, update (passed_at, question) on task_stage to signalbox_tool_gateway;
+create policy reviewed_tool_gateway on task_stage as restrictive for update to signalbox_tool_gateway
+    using (true) with check (passed_at is null or exists (
+        select from question q
+        where q.account_id = task_stage.account_id and q.id = task_stage.question and q.task_id = task_stage.task_id
+          and q.kind = 'review' and q.stage = task_stage.name and q.verdict = 'approved'));
 -- Which plans and reviews a task needs is for people.
 revoke update on task from signalbox_tool_gateway;
 grant update (status, status_before, updated_at, plan_approved, plan_submitted, blocked_owner, blocked_action) on task to signalbox_tool_gateway;
+revoke insert on task from signalbox_resolver;
+grant insert (account_id, id, display_id, title, description, status, created_at, updated_at) on task to signalbox_resolver;
 grant insert, delete on task_stage to signalbox_orchestrator;
 grant update (work_until) on question to signalbox_tool_gateway, signalbox_orchestrator;

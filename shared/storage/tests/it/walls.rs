@@ -371,6 +371,25 @@ async fn only_the_orchestrator_decides_for_people() {
     check(Role::ToolGateway, as_agent, "tool", None).await;
     check(Role::ToolGateway, withdraw, "tool", Some(1)).await;
     check(Role::Orchestrator, approve, "tool", Some(1)).await;
+    // Nor do they write what a person has done.
+    let withdraw_as_user = "update question set state = 'withdrawn', ended_by_kind = 'user'";
+    check(Role::Delivery, withdraw_as_user, "tool", None).await;
+    check(Role::ToolGateway, withdraw_as_user, "question", None).await;
+    check(Role::Orchestrator, withdraw_as_user, "question", Some(1)).await;
+    let answered = "insert into question (account_id, id, kind, title, body, audience, state, verdict, ended_by_kind)
+                    values ('acme', gen_random_uuid(), 'review', 't', 'b', '{role:admin}', 'answered', 'approved', 'user')";
+    assert_eq!(attempt(Role::ToolGateway, answered).await, None);
+    assert_eq!(attempt(Role::Orchestrator, answered).await, Some(1));
+    let fixture = Fixture(&test);
+    fixture.task(&account, "T-1", &[]).await;
+    let stage = "insert into task_stage (account_id, task_id, ordinal, name, audience) values ('acme', 't-1', 1, 's', '{role:admin}')";
+    sqlx::raw_sql(stage).execute(&test.owner).await.unwrap();
+    let pass =
+        "update task_stage set passed_at = now(), question = (select id from question where kind = 'review' limit 1)";
+    assert_eq!(attempt(Role::ToolGateway, pass).await, None, "its review is open");
+    assert_eq!(attempt(Role::Orchestrator, pass).await, Some(1));
+    let planned = "insert into task (account_id, id, display_id, title, status, plan_approved) values ('acme', 't-2', 'T-2', 't', 'inbox', true)";
+    assert_eq!(attempt(Role::Resolver, planned).await, None);
     for gate in ["plan_gate = 'off'", "plan_audience = '{role:member}'", "stages = 0"] {
         let loosen = format!("update task set {gate}");
         assert_eq!(attempt(Role::ToolGateway, &loosen).await, None, "{loosen}");

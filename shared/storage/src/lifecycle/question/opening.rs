@@ -10,6 +10,7 @@ use domain::{
     TaskId, TimerKind, TurnId,
 };
 use sea_orm::{FromQueryResult, Value};
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -237,6 +238,14 @@ fn asked_text(new: &NewQuestion<'_>, id: QuestionId) -> String {
     text
 }
 
+/// The payload of the timer by which a question lapses.
+#[derive(Clone, Copy, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Lapse {
+    /// Of the turn that asks: a lapse wakes its agent, which is no news from outside.
+    pub hops: u16,
+}
+
 /// It lapses by a timer.
 async fn lapse_set(
     tx: &Tx,
@@ -253,7 +262,10 @@ async fn lapse_set(
         session: new.asker.map(|asker| asker.session),
         agent: new.asker.map(|asker| asker.agent),
         note: "",
-        payload: serde_json::json!({}),
+        payload: serde_json::to_value(Lapse {
+            hops: setting.origin.hops,
+        })
+        .expect("numbers serialise"),
         chain: new.chain,
     };
     timer_set(tx, &timer, setting).await.map(|_| ())
