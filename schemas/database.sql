@@ -1702,6 +1702,10 @@ create table provider_breaker (
 grant select, insert, update on provider_breaker to signalbox_delivery;
 grant select, update (probe_at) on provider_breaker to signalbox_orchestrator;
 
+-- The epoch of the breaker in which the turn's last call was sent, if the call's failure said something of the provider. A breaker that
+-- was closed since then serves others: a further failure is the turn's own.
+alter table turn add column failed_epoch bigint;
+
 -- The sessions of all accounts that something keeps which has no account: a breaker.
 create function session_parked(gate_ref uuid, row_limit integer) returns table (account_id text, session_id uuid)
     language sql stable security definer set search_path = public, pg_temp as $$
@@ -1816,9 +1820,12 @@ grant insert on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason, notification_id)
     on question to signalbox_tool_gateway, signalbox_orchestrator;
 grant delete on question to signalbox_orchestrator;
+-- A question is opened without its answer.
+create policy opened_tool_gateway on question as restrictive for insert to signalbox_tool_gateway
+    with check (state = 'open' and verdict is null and answer is null and ended_by_kind is null);
 -- An agent answers what it is asked. What people are asked, and calls, are decided by the orchestrator.
 create policy own_tool_gateway on question as restrictive for update to signalbox_tool_gateway
-    using (true) with check (verdict is null and answer is null or ended_by_kind = 'agent' and kind <> 'tool');
+    using (true) with check (verdict is null and answer is null and ended_by_kind is distinct from 'user' or ended_by_kind = 'agent' and kind <> 'tool');
 
 -- How many questions are open, at most so many, and since when the oldest.
 create policy sweep on question for select to signalbox_sweeper using (true);
@@ -1999,10 +2006,11 @@ grant insert, update, delete on tool_policy to signalbox_orchestrator;
 grant update (state, verdict, answer, ended_by_kind, ended_by_id, ended_by_name, ended_by_via, ended_at, reason)
     on question to signalbox_delivery;
 create policy own_delivery on question as restrictive for update to signalbox_delivery
-    using (kind = 'tool' and state = 'open') with check (state in ('withdrawn', 'cancelled') and verdict is null and answer is null);
+    using (kind = 'tool' and state = 'open') with check (state in ('withdrawn', 'cancelled') and verdict is null and answer is null
+        and ended_by_kind is distinct from 'user');
 
 -- Review stages of tasks: they pass one after the other before a task is done. A move to done looks for them only where the task has
--- some that are not passed.
+-- some.
 alter table task add column stages integer not null default 0;
 create table task_stage (
     account_id text not null references account,
@@ -2025,9 +2033,16 @@ create policy tenant on task_stage
     with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
 grant select, update on task_stage to signalbox_orchestrator;
 grant select, update (passed_at, question) on task_stage to signalbox_tool_gateway;
+create policy reviewed_tool_gateway on task_stage as restrictive for update to signalbox_tool_gateway
+    using (true) with check (passed_at is null or exists (
+        select from question q
+        where q.account_id = task_stage.account_id and q.id = task_stage.question and q.task_id = task_stage.task_id
+          and q.kind = 'review' and q.stage = task_stage.name and q.verdict = 'approved'));
 -- Which plans and reviews a task needs is for people.
 revoke update on task from signalbox_tool_gateway;
 grant update (status, status_before, updated_at, plan_approved, plan_submitted, blocked_owner, blocked_action) on task to signalbox_tool_gateway;
+revoke insert on task from signalbox_resolver;
+grant insert (account_id, id, display_id, title, description, status, created_at, updated_at) on task to signalbox_resolver;
 grant insert, delete on task_stage to signalbox_orchestrator;
 grant update (work_until) on question to signalbox_tool_gateway, signalbox_orchestrator;
 
