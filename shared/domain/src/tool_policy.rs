@@ -284,7 +284,8 @@ mod tests {
         use PolicyVerdict::{Allow, Ask, Deny};
         let task = TaskId::parse("PROJ-7").unwrap();
         let (members, admins) = (&["role:member"][..], &["role:admin"][..]);
-        let check = |given: &[(PolicyScope, &str, (PolicyVerdict, &[&str]))], expected: PolicyVerdict| {
+        type Said<'a> = (PolicyVerdict, &'a [&'a str]);
+        let check = |given: &[(PolicyScope, &str, Said<'_>)], expected: PolicyVerdict| {
             let given = policies(given, |policy, (verdict, audience)| ToolPolicy {
                 verdict: Some(verdict),
                 audience: (!audience.is_empty()).then(|| audience.iter().map(ToString::to_string).collect()),
