@@ -231,9 +231,11 @@ pub async fn policy_allow(
 ) -> Result<Result<Vec<Owned>, NotSet>, StorageError> {
     match policy_set(tx, new, setting).await? {
         Ok((_, messages)) => Ok(Ok(messages)),
-        Err(NotSet::Exists { id, verdict, revision }) if verdict == Some(PolicyVerdict::Allow) => {
-            policy_change(tx, new.account, (id, Some(revision)), &new.terms, new.by, setting).await
-        }
+        Err(NotSet::Exists {
+            id,
+            verdict: Some(PolicyVerdict::Allow),
+            revision,
+        }) => policy_change(tx, new.account, (id, Some(revision)), &new.terms, new.by, setting).await,
         Err(other) => Ok(Err(other)),
     }
 }
