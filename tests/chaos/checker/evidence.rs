@@ -134,7 +134,7 @@ pub(super) struct OnceRow {
     pub(super) id: String,
     pub(super) state: String,
     pub(super) session_id: Option<String>,
-    /// Of a timer `check_later`.
+    /// Of a question; of a timer `check_later`.
     pub(super) kind: String,
     #[serde(default)]
     pub(super) task_id: Option<String>,

@@ -75,7 +75,7 @@ pub async fn reviews_read(
 }
 
 #[derive(FromQueryResult)]
-struct Delivered {
+struct EndedItem {
     id: String,
 }
 
@@ -88,6 +88,6 @@ pub const ITEMS_ENDED: &str = "
 /// Those of these notifications that wait for no turn, and are in none.
 pub async fn items_ended(tx: &Tx, account: &AccountId, ids: Vec<String>) -> Result<HashSet<String>, StorageError> {
     let values = [account.into(), ids.into()];
-    let rows: Vec<Delivered> = tx.rows("find ended notifications", ITEMS_ENDED, values).await?;
+    let rows: Vec<EndedItem> = tx.rows("find ended notifications", ITEMS_ENDED, values).await?;
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
