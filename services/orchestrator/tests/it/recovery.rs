@@ -10,7 +10,7 @@ use storage::{
     Accounts,
     recovery::{Stuck, recovery_note},
 };
-use testkit::rows;
+use testkit::{eventually, rows};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
@@ -346,6 +346,59 @@ async fn two_sweeps_note_a_task_once() {
     let (one, two) = tokio::join!(world.look(), world.look());
     assert_eq!(one + two, 3);
     assert_eq!(world.test.texts(ROWS).await, ["stranded open 1"]);
+}
+
+/// Whoever holds the session of one task and needs that of another is not delayed by the sweep.
+#[tokio::test]
+async fn the_sweep_holds_one_session_at_a_time() {
+    let (world, tenant, coder) = stranded("recover").await;
+    world.task(&tenant, "PROJ-8", &[&coder]).await;
+    for task in ["PROJ-7", "PROJ-8"] {
+        seed::session(&world, &tenant, task, &coder, 1, true).await;
+    }
+    world.an_hour_later().await;
+    let mut holder = world.test.owner.begin().await.unwrap();
+    sqlx::query("select from session where task_id = 'proj-8' for update")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    let then = async {
+        let waiting =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("the sweep waits for the session", async || {
+            (world.test.count(waiting).await > 0).then_some(())
+        })
+        .await;
+        sqlx::query("select from session where task_id = 'proj-7' for update nowait")
+            .execute(&mut *holder)
+            .await
+            .unwrap();
+        holder.rollback().await.unwrap();
+    };
+    let (changes, ()) = tokio::join!(world.look(), then);
+    assert_eq!(changes, 6);
+    assert_eq!(world.test.texts(ROWS).await, ["stranded open 1"; 2]);
+}
+
+/// Of an agent with one session for all its tasks.
+#[tokio::test]
+async fn turns_on_other_tasks_are_no_news_of_a_task() {
+    let (world, tenant, coder) = stranded("watch").await;
+    world.execute("update account set session_scope = 'agent'").await;
+    let session = rows("session").with("account_id", &tenant.id).with("agent_id", &coder);
+    session.insert(&world.test.owner).await;
+    let turns = |numbers: &str, task: &str| {
+        let turns = rows("turn").set("number", "n").set("task_id", task);
+        turns
+            .set("finished_at", "now() - interval '1 hour'")
+            .from(format!("session s, generate_series({numbers}) n"))
+    };
+    turns("1, 1", "'proj-7'").insert(&world.test.owner).await;
+    world.look().await;
+    assert_eq!(world.test.texts(ROWS).await, ["stranded person 1"]);
+    turns("2, 200", "null").insert(&world.test.owner).await;
+    assert_eq!(world.look().await, 0);
+    assert_eq!(world.test.texts(ROWS).await, ["stranded person 1"]);
 }
 
 #[tokio::test]
