@@ -40,6 +40,7 @@ pub(crate) const ATTACKER: &str = "birch";
 /// Longer intervals for sweeps, on which no attempt depends.
 const CALM: &[(&str, &str)] = &[
     ("delivery.sweep_interval_ms", "2000"),
+    ("orchestrator.liveness_interval_ms", "600000"),
     ("outbox.sweep_interval_ms", "2000"),
     ("replica.lease_ms", "20000"),
     ("replica.renew_ms", "4000"),
