@@ -147,6 +147,16 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
+    // Their items come behind those of the agent that has the task now.
+    let handed_over: BTreeSet<(&str, &str)> = evidence
+        .records
+        .offers
+        .iter()
+        .filter_map(|offer| match &offer.what {
+            Offered::Handover { task, .. } => Some((offer.account.as_str(), task.as_str())),
+            _ => None,
+        })
+        .collect();
     let mut queues: BTreeMap<(&str, &str), Vec<(&Offer, i64)>> = BTreeMap::new();
     for offer in evidence.records.offers.iter().filter(|offer| said_once(offer)) {
         if before_a_wipe(evidence, offer) {
@@ -155,7 +165,10 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         let Offered::Notification { id, agents, task, .. } = &offer.what else {
             continue;
         };
-        if agents.len() != 1 || task.is_none() {
+        let Some(task) = task.as_deref().filter(|_| agents.len() == 1) else {
+            continue;
+        };
+        if handed_over.contains(&(offer.account.as_str(), task)) {
             continue;
         }
         let row = evidence.notifications.get(&(offer.account.as_str(), id.as_str()));
@@ -177,8 +190,8 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
                 found.push(broken(
                     "what was acknowledged first is first in the queue",
                     format!(
-                        "session {session} of {account}: offer {} at {at}, offer {} at {behind}, which was acknowledged before the other was sent",
-                        first.number, second.number
+                        "session {session} of {account}: offer {} at {at}, offer {} at {behind}, which was acknowledged before the other was sent: {:?}",
+                        first.number, second.number, first.what
                     ),
                 ));
             }
@@ -444,6 +457,28 @@ mod tests {
             [],
             "it may have been lost with the stream"
         );
+        let mut handed_over = story.records.offers[0].clone();
+        handed_over.number = 2;
+        handed_over.what = Offered::Handover {
+            task: "T-10".to_owned(),
+            from: "coder".to_owned(),
+            to: "writer".to_owned(),
+        };
+        story.records.offers.push(handed_over);
+        assert!(story.finds(queues_in_order, "offer 1 at 2"), "another task");
+        let Offered::Notification { task, .. } = &story.records.offers[0].what else {
+            panic!("{:?}", story.records.offers[0]);
+        };
+        let task = task.clone().unwrap();
+        if let Offered::Handover { task: of, .. } = &mut story.records.offers[2].what {
+            *of = task;
+        }
+        assert_eq!(
+            story.judge(queues_in_order),
+            [],
+            "the items of another agent came behind"
+        );
+        story.records.offers.pop();
         story.records.offers[1].tries[0].sent_at = at(1);
         assert_eq!(story.judge(queues_in_order), [], "both were under way at once");
     }
