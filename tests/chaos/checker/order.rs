@@ -259,9 +259,15 @@ pub(super) fn turns_announced(evidence: &Evidence<'_>) -> Vec<Violation> {
     .collect()
 }
 
-/// A client has put an item of this session first: its places are no longer those in which the items were accepted, and an item
-/// that was put back meanwhile has another place than its turn.
+/// A client has put an item of this session first, or of an earlier generation, whose items it has taken over in their places: these are
+/// no longer the places in which the items were accepted, and an item that was put back meanwhile has another place than its turn.
 fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
+    let conversation = |id: &str| {
+        let mut rows = evidence.rows.sessions.iter().filter(|row| row.id == id);
+        rows.next()
+            .map(|row| (&row.account_id, &row.kind, &row.task_id, &row.agent_id))
+    };
+    let of = conversation(session);
     evidence.records.aims.iter().any(|aim| {
         let op = &evidence.records.offers[aim.offer].what;
         let promotes = matches!(
@@ -271,7 +277,7 @@ fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
                 ..
             }
         );
-        promotes && aim.target == session
+        promotes && (aim.target == session || of.is_some() && conversation(&aim.target) == of)
     })
 }
 
@@ -296,7 +302,7 @@ mod tests {
         super::fabricated::{Story, at},
         *,
     };
-    use crate::records::Fired;
+    use crate::records::{Aim, Fired};
 
     /// A second notification, published after the first one, behind it in the queue.
     fn two() -> Story {
@@ -481,6 +487,32 @@ mod tests {
         story.records.offers.pop();
         story.records.offers[1].tries[0].sent_at = at(1);
         assert_eq!(story.judge(queues_in_order), [], "both were under way at once");
+    }
+
+    #[test]
+    fn a_generation_takes_over_what_was_promoted_in_the_one_before() {
+        let mut story = two();
+        story.rows.notifications[0].position = Some(3);
+        let mut before = story.rows.sessions[0].clone();
+        "session-0".clone_into(&mut before.id);
+        story.rows.sessions.push(before);
+        let mut promoted = story.records.offers[0].clone();
+        promoted.number = 2;
+        promoted.what = Offered::Edit {
+            task: "T-1".to_owned(),
+            agent: "coder".to_owned(),
+            op: EditOp::Promote,
+        };
+        story.records.offers.push(promoted);
+        let aimed = |target: &str| Aim {
+            offer: 2,
+            target: target.to_owned(),
+            named: None,
+        };
+        story.records.aims.push(aimed("session-0"));
+        assert_eq!(story.judge(queues_in_order), []);
+        story.rows.sessions[1].task_id = Some("t-other".to_owned());
+        assert!(story.finds(queues_in_order, "offer 1 at 2"), "of another task");
     }
 
     #[test]

@@ -170,6 +170,7 @@ impl Database {
                 .waiting_since
                 .map_or(-1, |since| self.now - since - row.tools_wait_ms),
             holds: 0,
+            tool_policies: 1,
             breaker: self.breaker_of(&row.provider),
             failed_epoch: row.failed_epoch,
             wake_key: None,
@@ -490,7 +491,7 @@ impl Database {
             briefing: String::new(),
             holds: 0,
             breaker: self.breaker_of(&agent.provider),
-            tool_policies: 0,
+            tool_policies: 1,
         })
     }
 

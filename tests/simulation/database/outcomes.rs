@@ -101,7 +101,7 @@ impl Database {
             });
             self.session_change(&session, &decided.change, bug);
             self.items_change(&decided.change);
-            if decided.change.turn.over && report.work.is_asking {
+            if decided.change.turn.over && report.work.may_ask {
                 let withdrawn = Ending::Withdrawn {
                     by: &Actor::system(),
                     reason: Some("the turn has ended"),

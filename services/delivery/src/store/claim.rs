@@ -123,6 +123,8 @@ pub struct OpenTurn {
     pub overdue_ms: i64,
     /// The account's active holds, counted.
     pub holds: i32,
+    /// The account's tool policies, counted.
+    pub tool_policies: i32,
     pub notes: Notes,
     /// The breaker of its provider; none: no call of it has failed.
     pub breaker: Option<Seen>,
@@ -205,7 +207,7 @@ pub const TURNS_LOAD: &str = concat!(
            (select count(*) from (
                 select from notification n
                 where n.account_id = t.account_id and n.session_id = t.session_id and n.state = 'queued' and n.queue_mode = 'inject' and n.attempts = 0
-                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds, t.failed_epoch, t.wake_key, ",
+                order by n.account_id, n.session_id, n.position limit 2) n) as injectable, a.holds, a.tool_policies, t.failed_epoch, t.wake_key, ",
     storage::breaker_of!("$4", "t.provider"),
     " as breaker
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)

@@ -205,7 +205,7 @@ impl Recorder {
         let mut ended = dead_letters;
         ended.append(&mut breakers.events);
         for (decided, _) in decided.iter().filter(|(decided, _)| decided.change.turn.over) {
-            if decided.report.work.is_asking {
+            if decided.report.work.may_ask {
                 ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
             }
         }

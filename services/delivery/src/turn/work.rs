@@ -26,8 +26,9 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
-    /// Somebody is asked about a tool call of the turn: the question ends with the turn.
-    pub is_asking: bool,
+    /// Somebody may be asked about a tool call of the turn: such a question ends with the turn. An agent may also call over HTTP, at
+    /// any time, so this holds for every turn of an account with policies.
+    pub may_ask: bool,
     /// The arguments of the call that has ended the turn.
     pub ended_with: Option<String>,
     /// As it was when the turn was claimed.

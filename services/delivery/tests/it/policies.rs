@@ -1,7 +1,10 @@
 //! Tool policies: what a turn is offered is fixed when it begins, and its instructions speak of no other tool.
 
+use std::sync::Arc;
+
 use serde_json::json;
 use testkit::{Reply, Seen, rows};
+use tokio::sync::Semaphore;
 
 use crate::scene::Scene;
 
@@ -164,5 +167,27 @@ async fn a_stopped_turn_withdraws_what_it_asked() {
     scene.until("n-1", "cancelled").await;
     let question = "select concat_ws(': ', state, reason) from question";
     assert_eq!(texts(question).await, ["withdrawn: the turn has ended"]);
+    delivery.stop().await;
+}
+
+/// Its agent has called over HTTP while its provider was called.
+#[tokio::test]
+async fn a_turn_that_ends_withdraws_what_was_asked_meanwhile() {
+    let gate = Arc::new(Semaphore::new(0));
+    let behind = Arc::clone(&gate);
+    let scene = Scene::with(move |_| Reply::Gated(Arc::clone(&behind), Box::new(Reply::text("done")))).await;
+    hide(&scene, "account", "acme", "task_status", false).await;
+    let delivery = scene.run().await;
+    scene.enqueue("n-1", "b").await;
+    testkit::eventually("the turn is called", async || {
+        (scene.provider.seen().len() == 1).then_some(())
+    })
+    .await;
+    asked(&scene).await;
+    gate.add_permits(1);
+    scene.until("n-1", "delivered").await;
+    let question = "select concat_ws(': ', state, reason) from question";
+    let found = scene.world.database.texts(question).await;
+    assert_eq!(found, ["withdrawn: the turn has ended"]);
     delivery.stop().await;
 }

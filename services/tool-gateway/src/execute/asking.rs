@@ -189,10 +189,12 @@ impl Executor {
             None => store::session_lock(&tx, &asked).await?,
         }
         let found = store::facts(&tx, std::slice::from_ref(&asked)).await?.pop().flatten();
-        let Some(facts) = found.map(|found| found.facts) else {
+        let Some(mut facts) = found.map(|found| found.facts) else {
             tx.rollback().await?;
             return Ok((None, Executed::UnknownSession));
         };
+        // Over HTTP, a call is of the turn in which it was made, and of no later one.
+        facts.turn = facts.turn.take().filter(|turn| Some(turn.id) == row.turn_id);
         // The record is of this session and this turn: what a message would claim of them is so.
         if let Origin::Turn(claims) = &mut asked.origin {
             claims.session_key.clone_from(&facts.session_key);
@@ -217,6 +219,10 @@ impl Executor {
             tool: wanted.tool.map(|tool| &tool.definition),
             task: wanted.task(),
         });
+        let admitted = match (row.turn_id, &facts.turn) {
+            (Some(_), None) => Err(Refusal::TurnOver),
+            _ => admitted,
+        };
         let admitted = admitted.map_err(|refusal| match refusal.consequence() {
             Consequence::Late | Consequence::Answered => refusal,
             // It was the turn's call when it was recorded.

@@ -190,7 +190,7 @@ fn answer(record: Record) -> Result<Response, Problem> {
 }
 
 /// The agents' error codes and their HTTP statuses.
-const STATUSES: [(&str, StatusCode); 16] = [
+const STATUSES: [(&str, StatusCode); 17] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -203,6 +203,7 @@ const STATUSES: [(&str, StatusCode); 16] = [
     ("awaiting_approval", StatusCode::CONFLICT),
     ("session_closed", StatusCode::GONE),
     ("turn_stopped", StatusCode::CONFLICT),
+    ("turn_over", StatusCode::CONFLICT),
     ("too_many_questions", StatusCode::CONFLICT),
     ("too_much_unread", StatusCode::TOO_MANY_REQUESTS),
     ("too_slow", StatusCode::SERVICE_UNAVAILABLE),

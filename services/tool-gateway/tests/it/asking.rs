@@ -362,3 +362,34 @@ async fn over_http_the_same_request_has_the_result_once_it_is_decided() {
     );
     world.end(&[&gateway]).await;
 }
+
+/// The turn ended while somebody was asked, and the next one began.
+#[tokio::test]
+async fn over_http_a_call_is_of_the_turn_in_which_it_was_made() {
+    let (world, gateway, coder) = asking("").await;
+    let token = world.api_key(&coder.account, "gateway").await;
+    let client = reqwest::Client::new();
+    let post = async || {
+        let request = client
+            .post(format!("http://{}/agent/task-message", gateway.address))
+            .bearer_auth(&token)
+            .header("x-openclaw-session-key", &coder.key)
+            .header("idempotency-key", "k-1")
+            .body(json!({"task_id": "PROJ-7", "body": "never"}).to_string());
+        request.send().await.unwrap().json::<Value>().await.unwrap()
+    };
+    assert_eq!(post().await["state"], json!("asked"));
+    let question = world.question().await;
+    for sql in [
+        "update turn set state = 'failed', finished_at = now()",
+        "insert into turn select (jsonb_populate_record(t, jsonb_build_object('id', '00000000-0000-0000-0000-000000000007',
+             'number', t.number + 1, 'state', 'calling', 'finished_at', null))).* from turn t",
+        "update session set active_turn_id = '00000000-0000-0000-0000-000000000007'",
+    ] {
+        world.run(sqlx::query(sql)).await;
+    }
+    world.answered(&coder, question, Verdict::Approved, "").await;
+    assert_eq!(post().await["code"], json!("turn_over"));
+    assert_eq!(world.database.count("select count(*) from message").await, 0);
+    world.end(&[&gateway]).await;
+}
