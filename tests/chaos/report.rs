@@ -22,9 +22,9 @@ use crate::{
 const FIRED_PERCENT_MIN: usize = 60;
 /// Share of offers that must be answered.
 const ANSWERED_PERCENT_MIN: usize = 98;
-/// Share of finished notifications that must be delivered: campaigns close tasks, which cancels waiting items, and providers refuse
-/// some calls permanently.
-const DELIVERED_PERCENT_MIN: usize = 60;
+/// Share of finished notifications that must be delivered: campaigns close tasks, which cancels what waits (the more, the longer people take
+/// and holds last, and the slower the machine is), and providers refuse some calls permanently.
+const DELIVERED_PERCENT_MIN: usize = 45;
 /// Violations that are printed; the others are counted.
 const VIOLATIONS_SHOWN: usize = 40;
 
