@@ -20,7 +20,7 @@ use storage::{
     Accounts, Role, Setting,
     question::{Answer, Ending, question_end},
 };
-use testkit::eventually;
+use testkit::{eventually, rows};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -380,14 +380,15 @@ async fn over_http_a_call_is_of_the_turn_in_which_it_was_made() {
     };
     assert_eq!(post().await["state"], json!("asked"));
     let question = world.question().await;
-    for sql in [
-        "update turn set state = 'failed', finished_at = now()",
-        "insert into turn select (jsonb_populate_record(t, jsonb_build_object('id', '00000000-0000-0000-0000-000000000007',
-             'number', t.number + 1, 'state', 'calling', 'finished_at', null))).* from turn t",
-        "update session set active_turn_id = '00000000-0000-0000-0000-000000000007'",
-    ] {
-        world.run(sqlx::query(sql)).await;
-    }
+    world
+        .run(sqlx::query("update turn set state = 'failed', finished_at = now()"))
+        .await;
+    let next = Uuid::now_v7();
+    let row = rows("turn").with("id", next).with("number", 9).with("state", "calling");
+    row.from("session s").insert(&world.database.owner).await;
+    world
+        .run(sqlx::query("update session set active_turn_id = $1").bind(next))
+        .await;
     world.answered(&coder, question, Verdict::Approved, "").await;
     assert_eq!(post().await["code"], json!("turn_over"));
     assert_eq!(world.database.count("select count(*) from message").await, 0);
