@@ -46,20 +46,27 @@ impl Disk {
         Ok(mounted.then(|| Disk { path: path.to_owned() }))
     }
 
-    /// Fills the disk.
+    /// Fills the disk. The broker may write between the look and the new size, which is then refused.
     pub(crate) fn fill(&self) -> anyhow::Result<()> {
+        const TRIES: usize = 5;
+        for _ in 1..TRIES {
+            if self.resize(self.used()? + LEFT_KIB).is_ok() {
+                return Ok(());
+            }
+        }
+        self.resize(self.used()? + LEFT_KIB)
+    }
+
+    /// KiB.
+    fn used(&self) -> anyhow::Result<u64> {
         let told = Command::new("df")
             .args(["-k", "--output=used"])
             .arg(&self.path)
             .output()
             .context("could not look at the broker's disk")?;
         let told = String::from_utf8_lossy(&told.stdout).into_owned();
-        let used: u64 = told
-            .lines()
-            .nth(1)
-            .and_then(|line| line.trim().parse().ok())
-            .with_context(|| format!("df says {told:?}"))?;
-        self.resize(used + LEFT_KIB)
+        let used = told.lines().nth(1).and_then(|line| line.trim().parse().ok());
+        used.with_context(|| format!("df says {told:?}"))
     }
 
     pub(crate) fn free(&self) -> anyhow::Result<()> {
