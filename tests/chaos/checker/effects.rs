@@ -57,8 +57,7 @@ pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I6, always. An interrupted turn may have had effects: the notification's next turn is told so, and may act again. So may the agent to
-/// which a task goes while the first one's turn waits for its next attempt.
+/// I6, always. An interrupted turn may have had effects: the notification's next turn is told so, and may act again.
 pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut effects: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for message in evidence
@@ -79,9 +78,7 @@ pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
         let distinct: BTreeSet<&str> = turns.iter().copied().collect();
         let over = |turn: &&str| {
             let row = evidence.turns.get(&(account, *turn));
-            row.is_some_and(|row| {
-                matches!(row.state.as_str(), "failed" | "unknown") || row.error_class.as_deref() == Some("handed_over")
-            })
+            row.is_some_and(|row| row.state == "failed" || row.state == "unknown")
         };
         let broke_off = distinct.iter().filter(|turn| over(turn)).count();
         if distinct.len() < turns.len() || broke_off + 1 < distinct.len() {
@@ -295,17 +292,8 @@ mod tests {
         "turn-2".clone_into(&mut second.id);
         story.rows.turns.push(second);
         assert!(story.finds(effects_once, "turn-1, turn-2"));
-        let over: [(&str, Option<&str>); 2] = [("unknown", None), ("aborted", Some("handed_over"))];
-        for (state, class) in over {
-            state.clone_into(&mut story.rows.turns[0].state);
-            story.rows.turns[0].error_class = class.map(str::to_owned);
-            assert_eq!(story.judge(effects_once), []);
-        }
-        story.rows.turns[0].error_class = None;
-        assert!(
-            story.finds(effects_once, "turn-1, turn-2"),
-            "it was stopped, and its items ended"
-        );
+        "unknown".clone_into(&mut story.rows.turns[0].state);
+        assert_eq!(story.judge(effects_once), []);
     }
 
     #[test]

@@ -220,7 +220,8 @@ impl Executor {
             task: wanted.task(),
         });
         let admitted = match (row.turn_id, &facts.turn) {
-            (Some(_), None) => Err(Refusal::TurnOver),
+            // The end of the session says more.
+            (Some(_), None) if !facts.is_closed => Err(Refusal::TurnOver),
             _ => admitted,
         };
         let admitted = admitted.map_err(|refusal| match refusal.consequence() {
