@@ -57,6 +57,18 @@ async fn a_late_reply_changes_no_handed_over_task() {
             (first["state"] != "running").then_some(first)
         })
         .await;
+        let told: Vec<bool> = ["second", "third"]
+            .map(|id| {
+                let seen = house.provider.seen();
+                let turn = seen.iter().find(|seen| seen.input().contains(&format!("body of {id}")));
+                turn.unwrap().input().contains("an earlier turn on this work")
+            })
+            .into();
+        assert_eq!(
+            told,
+            [true, false],
+            "the second agent is told once that the first one had begun"
+        );
         let posted =
             "select g.slug || ': ' || m.body from message m join agent g on g.id::text = m.author_id order by m.id";
         assert_eq!(

@@ -57,7 +57,8 @@ pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I6, always. An interrupted turn may have had effects: the notification's next turn is told so, and may act again.
+/// I6, always. An interrupted turn may have had effects: the notification's next turn is told so, and may act again. So it is with a turn
+/// that a handover ended: the other agent is told.
 pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut effects: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for message in evidence
@@ -78,7 +79,10 @@ pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
         let distinct: BTreeSet<&str> = turns.iter().copied().collect();
         let over = |turn: &&str| {
             let row = evidence.turns.get(&(account, *turn));
-            row.is_some_and(|row| row.state == "failed" || row.state == "unknown")
+            row.is_some_and(|row| {
+                let is_handed_over = row.error_class.as_deref() == Some("handed_over");
+                row.state == "failed" || row.state == "unknown" || is_handed_over
+            })
         };
         let broke_off = distinct.iter().filter(|turn| over(turn)).count();
         if distinct.len() < turns.len() || broke_off + 1 < distinct.len() {
@@ -294,6 +298,35 @@ mod tests {
         assert!(story.finds(effects_once, "turn-1, turn-2"));
         "unknown".clone_into(&mut story.rows.turns[0].state);
         assert_eq!(story.judge(effects_once), []);
+    }
+
+    /// The effect again, in another turn.
+    fn repeated() -> Story {
+        let mut story = Story::delivered();
+        let mut turn = story.rows.turns[0].clone();
+        "turn-2".clone_into(&mut turn.id);
+        turn.number = 2;
+        story.rows.turns.push(turn);
+        let mut again = story.rows.messages[0].clone();
+        "m-3".clone_into(&mut again.id);
+        again.turn_id = Some("turn-2".to_owned());
+        story.rows.messages.push(again);
+        story
+    }
+
+    #[test]
+    fn an_effect_is_repeated_only_where_the_agent_was_told() {
+        for (state, class, is_told) in [
+            ("aborted", None, false),
+            ("aborted", Some("stopped"), false),
+            ("aborted", Some("handed_over"), true),
+            ("unknown", None, true),
+        ] {
+            let mut story = repeated();
+            state.clone_into(&mut story.rows.turns[0].state);
+            story.rows.turns[0].error_class = class.map(str::to_owned);
+            assert_eq!(story.judge(effects_once).is_empty(), is_told, "{state} {class:?}");
+        }
     }
 
     #[test]

@@ -147,16 +147,6 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             ));
         }
     }
-    // Their items come behind those of the agent that has the task now.
-    let handed_over: BTreeSet<(&str, &str)> = evidence
-        .records
-        .offers
-        .iter()
-        .filter_map(|offer| match &offer.what {
-            Offered::Handover { task, .. } => Some((offer.account.as_str(), task.as_str())),
-            _ => None,
-        })
-        .collect();
     let mut queues: BTreeMap<(&str, &str), Vec<(&Offer, i64)>> = BTreeMap::new();
     for offer in evidence.records.offers.iter().filter(|offer| said_once(offer)) {
         if before_a_wipe(evidence, offer) {
@@ -168,11 +158,11 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         let Some(task) = task.as_deref().filter(|_| agents.len() == 1) else {
             continue;
         };
-        if handed_over.contains(&(offer.account.as_str(), task)) {
-            continue;
-        }
         let row = evidence.notifications.get(&(offer.account.as_str(), id.as_str()));
         if let Some((session, position)) = row.and_then(|row| Some((row.session_id.as_deref()?, row.number()?))) {
+            if may_have_moved(evidence, offer, task, session) {
+                continue;
+            }
             queues
                 .entry((&offer.account, session))
                 .or_default()
@@ -278,6 +268,29 @@ fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
             }
         );
         promotes && (aim.target == session || of.is_some() && conversation(&aim.target) == of)
+    })
+}
+
+/// A handover to the session's agent ended after the item was sent: its item may have come with the handover, behind what waited there.
+fn may_have_moved(evidence: &Evidence<'_>, sent: &Offer, of: &str, session: &str) -> bool {
+    let mut accounts = evidence.records.accounts.iter();
+    let Some(account) = accounts.find(|account| account.id == sent.account) else {
+        return false;
+    };
+    let mut rows = evidence.rows.sessions.iter();
+    let agent = rows
+        .find(|row| row.account_id == sent.account && row.id == session)
+        .and_then(|row| row.agent_id.as_ref());
+    let slug = account
+        .agents
+        .iter()
+        .find(|one| Some(&one.id) == agent)
+        .map(|one| &one.slug);
+    let mut offers = evidence.records.offers.iter();
+    offers.any(|offer| {
+        let is_to_it = matches!(&offer.what, Offered::Handover { task, to, .. } if task == of && Some(to) == slug);
+        let is_over = offer.tries.iter().all(|tried| tried.ended_at < sent.tries[0].sent_at);
+        is_to_it && offer.account == sent.account && !is_over
     })
 }
 
@@ -465,25 +478,27 @@ mod tests {
         );
         let mut handed_over = story.records.offers[0].clone();
         handed_over.number = 2;
-        handed_over.what = Offered::Handover {
-            task: "T-10".to_owned(),
-            from: "coder".to_owned(),
-            to: "writer".to_owned(),
-        };
         story.records.offers.push(handed_over);
-        assert!(story.finds(queues_in_order, "offer 1 at 2"), "another task");
-        let Offered::Notification { task, .. } = &story.records.offers[0].what else {
-            panic!("{:?}", story.records.offers[0]);
-        };
-        let task = task.clone().unwrap();
-        if let Offered::Handover { task: of, .. } = &mut story.records.offers[2].what {
-            *of = task;
+        let at_once = story.records.offers[0].tries[0].sent_at;
+        for (task, to, ended, may_have_moved) in [
+            ("T-10", "coder", at(60), false),
+            ("T-1", "writer", at(60), false),
+            ("T-1", "coder", at_once - Duration::SECOND, false),
+            ("T-1", "coder", at(60), true),
+        ] {
+            let handover = &mut story.records.offers[2];
+            handover.what = Offered::Handover {
+                task: task.to_owned(),
+                from: "tester".to_owned(),
+                to: to.to_owned(),
+            };
+            handover.tries[0].ended_at = ended;
+            assert_eq!(
+                story.judge(queues_in_order).is_empty(),
+                may_have_moved,
+                "{task} {to} {ended}"
+            );
         }
-        assert_eq!(
-            story.judge(queues_in_order),
-            [],
-            "the items of another agent came behind"
-        );
         story.records.offers.pop();
         story.records.offers[1].tries[0].sent_at = at(1);
         assert_eq!(story.judge(queues_in_order), [], "both were under way at once");

@@ -246,6 +246,8 @@ impl Database {
                 .filter(|(_, session, _)| session == id)
                 .map(|(item, _, _)| item.clone())
                 .collect();
+            let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
+            row.interrupted |= row.stopped_turn.is_some() || moved.iter().any(|item| !counted.contains(item));
             if !moved.is_empty() && bug != Some(Bug::CarriedForgotten) {
                 closed.messages.push(self.open_next(account, *id, &moved));
             }

@@ -52,7 +52,7 @@ pub struct InputFacts {
     /// The further items of its run, from the same author and on the same task.
     #[sea_orm(skip)]
     pub further: Vec<Further>,
-    /// The previous turn was interrupted, and its progress is unknown.
+    /// An earlier turn was interrupted, and its progress is unknown. After a handover it is another agent's.
     #[sea_orm(skip)]
     pub is_interrupted: bool,
     /// The previous turn was stopped.
@@ -106,8 +106,8 @@ pub struct OverviewEntry {
     pub status: TaskStatus,
 }
 
-const INTERRUPTED: &str = "Note from Signalbox: your previous turn in this conversation was interrupted, and what it did \
-before that is not known. Look at what has already been done before you act; do not repeat it.\n\n";
+const INTERRUPTED: &str = "Note from Signalbox: an earlier turn on this work, yours or that of the agent before you, was \
+interrupted, and what it did before that is not known. Look at what has already been done before you act; do not repeat it.\n\n";
 
 /// Builds the input and adds its parts to the manifest. The same facts and marks give the same bytes.
 pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> String {

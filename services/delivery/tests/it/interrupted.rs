@@ -56,7 +56,7 @@ async fn an_agent_with_tools_of_its_own_never_gets_a_blind_resend() {
     assert!(
         seen[1]
             .input()
-            .contains("your previous turn in this conversation was interrupted"),
+            .contains("an earlier turn on this work, yours or that of the agent before you, was interrupted"),
         "{}",
         seen[1].input()
     );

@@ -20,6 +20,9 @@ const ENDED: &str = "select concat_ws(' ', id, state, reason) from notification 
 const SESSIONS: &str = "
     select concat_ws(' ', g.slug, s.generation, s.close_reason, s.phase, s.stop_kind, s.stop_by, s.queued, s.queue_tail)
     from session s join agent g on g.id = s.agent_id order by g.slug, s.generation";
+/// Whether the agent that has the task now is told that an earlier turn may have begun on it.
+const TOLD: &str = "
+    select interrupted::text from session s join agent g on g.id = s.agent_id where g.slug = 'tester' and s.closed_at is null";
 const ASSIGNED: &str = "select g.slug from task_assignee t join agent g on g.id = t.agent_id order by 1";
 
 struct Scene {
@@ -177,6 +180,7 @@ async fn a_handover_opens_the_next_session_of_the_other_agent() {
     scene.items(old, &[("n-1", "followup", "message", "user", "ann")]).await;
     assert_eq!(scene.hand("coder", "tester", json!({})).await.status, 200);
     assert_eq!(scene.texts(QUEUE).await, ["tester t n-1 followup user ann"]);
+    assert_eq!(scene.texts(TOLD).await, ["false"]);
     assert_eq!(
         scene.texts(SESSIONS).await,
         [
@@ -225,6 +229,20 @@ async fn what_waits_for_another_attempt_moves_first() {
     );
     let woken = "select concat_ws(' ', phase, queued, wake_at <= now()) from session where closed_at is not null";
     assert_eq!(scene.texts(woken).await, ["backoff 0 t"]);
+    assert_eq!(scene.texts(TOLD).await, ["true"]);
+}
+
+/// The item of an interrupted turn waits in the queue as others do.
+#[tokio::test]
+async fn what_a_turn_broke_off_on_is_told_to_the_other_agent() {
+    for broken in ["interrupted = true", "stopped_turn_id = gen_random_uuid()"] {
+        let scene = scene().await;
+        let old = seed::session(&scene.world, &scene.tenant, "PROJ-7", &scene.coder, 1, true).await;
+        scene.items(old, &[("n-1", "followup", "message", "user", "ann")]).await;
+        scene.world.execute(&format!("update session set {broken}")).await;
+        assert_eq!(scene.hand("coder", "tester", json!({})).await.status, 200);
+        assert_eq!(scene.texts(TOLD).await, ["true"], "{broken}");
+    }
 }
 
 /// Its session stays, for its other tasks.

@@ -88,7 +88,7 @@ const STATEMENTS: [Planned; 71] = [
         &["session_active_task", "session_active_system"],
     ),
     (session_handover::MOVE, 5, &["notification_pkey"]),
-    (session_handover::COUNT, 3, &["session_pkey"]),
+    (session_handover::COUNT, 4, &["session_pkey"]),
     (
         question::QUESTIONS_END_OF_AGENT_ON,
         12,

@@ -1,6 +1,7 @@
 //! Hands an agent's part of a task to another agent: its session closes, its turn in progress is asked to stop, and what people,
 //! services and other agents sent moves to the other agent's session, in its order and with its authors. Signalbox's own items
-//! were about the first agent's work: they are cancelled, and so is what the other agent itself has sent.
+//! were about the first agent's work: they are cancelled, and so is what the other agent itself has sent. If the first agent
+//! may have begun on the work, the other agent is told: its next turn may otherwise repeat an effect.
 //!
 //! An agent with one session for all of its tasks keeps it; the items of this task leave it.
 //!
@@ -110,7 +111,8 @@ pub const MOVE: &str = "
 
 /// Relies on the primary key.
 pub const COUNT: &str = "
-    update session set queued = queued + $3, queue_tail = queue_tail + $3 where account_id = $1 and id = $2";
+    update session set queued = queued + $3, queue_tail = queue_tail + $3, interrupted = interrupted or $4
+    where account_id = $1 and id = $2";
 
 /// The caller holds the task's lock, and that of the other agent.
 pub(crate) async fn session_handover(
@@ -170,9 +172,10 @@ pub(crate) async fn session_handover(
         }
     }
     if !moving.is_empty() {
+        let interrupted = !stops.is_empty() || closing.iter().chain(&open).any(|row| row.interrupted);
         let (target, opened) = target(tx, handing, setting).await?;
         messages.extend(opened);
-        messages.extend(moved(tx, handing, (target, &moving), setting).await?);
+        messages.extend(moved(tx, handing, (target, &moving, interrupted), setting).await?);
     }
     Ok(Handed {
         closed: closing.len(),
@@ -239,11 +242,11 @@ async fn target(
     Ok((session, event))
 }
 
-/// Moves the items behind those of the session. Gives the wake-up for delivery.
+/// Moves the items behind those of the session. `interrupted`: its agent is told so. Gives the wake-up for delivery.
 async fn moved(
     tx: &Tx,
     handing: &Handing<'_>,
-    (target, items): (ActiveSession, &[ItemRow]),
+    (target, items, interrupted): (ActiveSession, &[ItemRow], bool),
     setting: &Setting<'_>,
 ) -> Result<Option<Owned>, StorageError> {
     for (first, items) in (target.queue_tail..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
@@ -257,7 +260,12 @@ async fn moved(
         tx.execute("move waiting items", MOVE, values).await?;
     }
     let count = i32::try_from(items.len()).expect("a queue is shorter than 2^31");
-    let values = [handing.account.into(), target.id.into(), count.into()];
+    let values = [
+        handing.account.into(),
+        target.id.into(),
+        count.into(),
+        interrupted.into(),
+    ];
     tx.execute("count moved items", COUNT, values).await?;
     // Another item may be first.
     sessions_look(tx, &[(handing.account.clone(), target.id)]).await?;

@@ -87,7 +87,8 @@ pub(super) struct SessionRow {
     task_id: Option<TaskId>,
     /// As its client spelled it: subjects carry this spelling.
     display_id: Option<String>,
-    interrupted: bool,
+    /// A turn in it ended before its work was done.
+    pub(super) interrupted: bool,
 }
 
 macro_rules! of_task {
@@ -129,7 +130,8 @@ pub const OF_AGENT: &str = "
 
 /// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
-    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.interrupted
+    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id,
+           s.interrupted or s.stopped_turn_id is not null as interrupted
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id and s.closed_at is null
     left join task t on t.account_id = any (array[s.account_id]) and t.id = s.task_id
@@ -278,7 +280,8 @@ pub(super) const ITEMS_MAX: usize = 5_000;
 /// sweep, so that the messages of a long queue are not held in memory.
 pub(super) const EVENTS_MAX: usize = 1_000;
 
-/// The `interrupted` flag carries over: the carried items may be the ones that were interrupted.
+/// The `interrupted` flag carries over: the carried items may be the ones that were interrupted, or those of a turn that
+/// waited for its next attempt.
 const OPEN_NEXT: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail, interrupted)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)";
@@ -293,7 +296,7 @@ pub(crate) async fn close(
     (closing, cut): (Closing, Option<Cut<'_>>),
     setting: &Setting<'_>,
 ) -> Result<Closed, StorageError> {
-    let (sessions, open) = lock(tx, account, scope, cut.is_some()).await?;
+    let (mut sessions, open) = lock(tx, account, scope, cut.is_some()).await?;
     let ids = column(&sessions, |row| row.session.session_id);
     let values = [account.into(), ids.clone(), setting.now.into(), reason.into()];
     tx.execute("close sessions", CLOSE, values).await?;
@@ -346,10 +349,15 @@ pub(crate) async fn close(
         }
     }
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
+    let mut tried: HashSet<SessionId> = HashSet::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
+        if !counted.contains(&item.id) {
+            tried.insert(item.session_id);
+        }
     }
-    for row in &sessions {
+    for row in &mut sessions {
+        row.interrupted |= tried.contains(&row.session.session_id);
         if let Some(moved) = moved.remove(&row.session.session_id) {
             messages.extend(open_next(tx, account, row, moved, setting).await?);
         }

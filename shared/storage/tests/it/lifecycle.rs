@@ -380,6 +380,13 @@ async fn an_item_between_two_attempts_is_judged_with_those_that_wait() {
         let queued = "select generation || ' ' || queued from session order by generation";
         let expected: &[&str] = if state == "queued" { &["3 0", "4 2"] } else { &["3 0"] };
         assert_eq!(scene.test.texts(queued).await, expected);
+        let told = "select interrupted::text from session where closed_at is null";
+        let expected: &[&str] = if state == "queued" { &["true"] } else { &[] };
+        assert_eq!(
+            scene.test.texts(told).await,
+            expected,
+            "the next generation is told of the turn"
+        );
     }
 }
 
