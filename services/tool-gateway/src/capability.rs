@@ -8,7 +8,7 @@
 //! | account | the transaction, which sees no other account | |
 //! | session, generation, agent | `session` | the session is closed: its task is done, its agent removed, … |
 //! | turn | `turn` | the turn ends |
-//! | writing, over HTTP | `session.stopped_turn_id` | its turn is stopped, until the next one begins |
+//! | writing | `session.stop_turn_id`, `stopped_turn_id` | its turn is to stop; over HTTP, until the next one begins |
 //! | fence | `turn.fence` ≤ the call's ≤ `session.fence` | a newer claim writes the turn |
 //! | the requested calls | the last round of `turn.journal` | the next round begins |
 //! | time | `turn.waiting_since`, `turn.tools_wait_ms` | the turn continues without the results |
@@ -134,7 +134,7 @@ impl Capability<'_> {
         }
     }
 
-    /// Over HTTP: the tool writes, and the session's turn was stopped.
+    /// The tool writes, and the session's turn was stopped or is to stop.
     fn is_stopped(&self, tool: &ToolDefinition) -> bool {
         let writes = match tool.effect {
             ToolEffect::None | ToolEffect::Read => false,
@@ -207,10 +207,10 @@ fn in_time(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal>
     is_over.then_some(Refusal::Expired)
 }
 
-/// A turn's own call needs no such check: its turn is over.
+/// Also between the request to stop a turn and its end, which takes as long as delivery is away: nothing that an approval or an earlier
+/// call of the answer has kept waiting is done after the stop.
 fn not_stopped(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
-    let is_stopped = claims(call).is_none() && capability.is_stopped(call.tool?);
-    is_stopped.then_some(Refusal::TurnStopped)
+    capability.is_stopped(call.tool?).then_some(Refusal::TurnStopped)
 }
 
 fn known(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {

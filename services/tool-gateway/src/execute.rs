@@ -131,6 +131,15 @@ struct Case<'c> {
     run: Result<(&'c Tool, Parsed), ToolAnswer>,
 }
 
+/// The rows that the checks of a call and its effect need, in the order in which every closer locks them.
+async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
+    match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
+        (Some(tool), Some(task)) if tool.moves_task => store::task_and_sessions_lock(tx, asked, task).await,
+        (Some(tool), _) if tool.runs_alone => store::question_lock(tx, asked, wanted.question()).await,
+        _ => store::session_lock(tx, asked).await,
+    }
+}
+
 /// How long calls that share a transaction wait for a row.
 const LOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 
@@ -238,15 +247,7 @@ impl Executor {
         // The rows that the checks read, until the commit.
         let left = match (calls, &wanted[..]) {
             ([alone], [wanted]) => {
-                match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
-                    (Some(tool), Some(task)) if tool.moves_task => {
-                        store::task_and_sessions_lock(&tx, alone, task).await?;
-                    }
-                    (Some(tool), _) if tool.runs_alone => {
-                        store::question_lock(&tx, alone, wanted.question()).await?;
-                    }
-                    _ => store::session_lock(&tx, alone).await?,
-                }
+                lock(&tx, alone, wanted).await?;
                 HashSet::new()
             }
             _ => store::sessions_lock_free(&tx, calls).await?,

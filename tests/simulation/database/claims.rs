@@ -73,6 +73,7 @@ impl Database {
             _ => claimer == Some(owner) || !self.is_alive(owner),
         };
         Some(LockedSession {
+            tool_policies: 1,
             account: name.0.clone(),
             id: name.1,
             key: row.key.clone(),

@@ -205,7 +205,8 @@ impl Recorder {
         let mut ended = dead_letters;
         ended.append(&mut breakers.events);
         for (decided, _) in decided.iter().filter(|(decided, _)| decided.change.turn.over) {
-            if decided.report.work.may_ask {
+            // The account's first policy may be younger than the claim.
+            if decided.report.work.may_ask || decided.session.tool_policies > 0 {
                 ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
             }
         }

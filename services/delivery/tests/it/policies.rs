@@ -170,19 +170,30 @@ async fn a_stopped_turn_withdraws_what_it_asked() {
     delivery.stop().await;
 }
 
-/// Its agent has called over HTTP while its provider was called.
+/// Its agent has called over HTTP while its provider was called; also if the account's first policy is younger than the turn.
 #[tokio::test]
 async fn a_turn_that_ends_withdraws_what_was_asked_meanwhile() {
+    for is_older in [true, false] {
+        withdraws_what_was_asked_meanwhile(is_older).await;
+    }
+}
+
+async fn withdraws_what_was_asked_meanwhile(is_older: bool) {
     let gate = Arc::new(Semaphore::new(0));
     let behind = Arc::clone(&gate);
     let scene = Scene::with(move |_| Reply::Gated(Arc::clone(&behind), Box::new(Reply::text("done")))).await;
-    hide(&scene, "account", "acme", "task_status", false).await;
+    if is_older {
+        hide(&scene, "account", "acme", "task_status", false).await;
+    }
     let delivery = scene.run().await;
     scene.enqueue("n-1", "b").await;
     testkit::eventually("the turn is called", async || {
         (scene.provider.seen().len() == 1).then_some(())
     })
     .await;
+    if !is_older {
+        hide(&scene, "account", "acme", "task_status", false).await;
+    }
     asked(&scene).await;
     gate.add_permits(1);
     scene.until("n-1", "delivered").await;

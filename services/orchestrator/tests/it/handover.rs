@@ -232,6 +232,22 @@ async fn what_waits_for_another_attempt_moves_first() {
     assert_eq!(scene.texts(TOLD).await, ["true"]);
 }
 
+/// Its turn is in progress, and no other item waits: the other agent's session is there to tell it.
+#[tokio::test]
+async fn the_other_agent_is_told_though_nothing_moves() {
+    for is_open in [true, false] {
+        let scene = scene().await;
+        seed::busy(&scene.world, &scene.tenant, "PROJ-7", &scene.coder).await;
+        if is_open {
+            seed::session(&scene.world, &scene.tenant, "PROJ-7", &scene.tester, 1, true).await;
+        }
+        assert_eq!(scene.hand("coder", "tester", json!({})).await.status, 200);
+        assert_eq!(scene.texts(TOLD).await, ["true"], "{is_open}");
+        let woken = scene.world.sent_on("signalbox.session.resolved.acme.PROJ-7").await;
+        assert_eq!(woken.len(), 0, "nothing waits");
+    }
+}
+
 /// The item of an interrupted turn waits in the queue as others do.
 #[tokio::test]
 async fn what_a_turn_broke_off_on_is_told_to_the_other_agent() {
@@ -242,6 +258,42 @@ async fn what_a_turn_broke_off_on_is_told_to_the_other_agent() {
         scene.world.execute(&format!("update session set {broken}")).await;
         assert_eq!(scene.hand("coder", "tester", json!({})).await.status, 200);
         assert_eq!(scene.texts(TOLD).await, ["true"], "{broken}");
+    }
+}
+
+/// Its session stays, for its other tasks. It is not assigned: its work on the task is part enough.
+#[tokio::test]
+async fn an_agent_with_one_session_gives_what_waits_for_another_attempt_too() {
+    for (of, moves) in [("proj-7", true), ("proj-8", false)] {
+        let scene = scene().await;
+        let (world, tenant) = (&scene.world, &scene.tenant);
+        world.execute("update account set session_scope = 'agent'").await;
+        world.task(tenant, "PROJ-8", &["coder"]).await;
+        let (session, turn) = seed::busy(world, tenant, "PROJ-7", &scene.coder).await;
+        scene
+            .items(session, &[("tried", "followup", "message", "user", "ann")])
+            .await;
+        for sql in [
+            "update session set kind = 'system', task_id = null, phase = 'backoff', wake_at = now(), queued = 0",
+            "update turn set state = 'started', notification_ids = '{tried}'",
+            "delete from task_assignee where task_id = 'proj-7'",
+        ] {
+            world.execute(sql).await;
+        }
+        world.execute(&format!("update turn set task_id = '{of}'")).await;
+        world
+            .execute(&format!(
+                "update notification set state = 'running', turn_id = '{turn}', task_id = '{of}'"
+            ))
+            .await;
+        let handed = scene.hand("coder", "tester", json!({})).await;
+        if moves {
+            assert_eq!(handed.status, 200, "{handed:?}");
+            assert_eq!(scene.texts(QUEUE).await, ["tester t tried followup user ann"]);
+            assert_eq!(scene.texts(TOLD).await, ["true"]);
+        } else {
+            handed.is_problem(409, "not_assigned", "no agent is assigned");
+        }
     }
 }
 

@@ -244,7 +244,7 @@ const STATEMENTS: [Planned; 71] = [
     (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
     (
         sessions_close::LOCK_TRIED,
-        2,
+        3,
         &["session_pkey", "turn_pkey", "notification_pkey"],
     ),
 ];

@@ -285,6 +285,8 @@ fn after_a_stop_an_agent_reads_and_does_not_write() {
     for writes in ["task_message", "task_status", "response_request"] {
         check(&stopped(writes), not_stopped, &Refusal::TurnStopped);
     }
+    let own = genuine(|case| case.facts.turn_stopped = true);
+    check(&own, not_stopped, &Refusal::TurnStopped);
     for reads in ["task_history", "no_reply"] {
         assert_eq!(stopped(reads).check_all(&CHECKS), Ok(()), "{reads}");
     }

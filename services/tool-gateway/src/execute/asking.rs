@@ -184,10 +184,7 @@ impl Executor {
             trace: trace.clone(),
         };
         let wanted = self.wanted(&asked);
-        match wanted.task().filter(|_| !self.may_share(&asked.name)).cloned() {
-            Some(task) => store::task_and_sessions_lock(&tx, &asked, &task).await?,
-            None => store::session_lock(&tx, &asked).await?,
-        }
+        super::lock(&tx, &asked, &wanted).await?;
         let found = store::facts(&tx, std::slice::from_ref(&asked)).await?.pop().flatten();
         let Some(mut facts) = found.map(|found| found.facts) else {
             tx.rollback().await?;

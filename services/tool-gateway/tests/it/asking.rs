@@ -140,6 +140,25 @@ async fn an_approved_call_runs_with_the_arguments_on_record_and_later_calls_wait
     world.end(&[&gateway]).await;
 }
 
+/// Delivery may be away for minutes: the turn is asked to stop, and has not ended.
+#[tokio::test]
+async fn what_was_approved_does_not_run_once_its_turn_is_to_stop() {
+    let (world, gateway, coder) = asking("").await;
+    let call = post(&coder, 1, "never");
+    world.ask(&call).await;
+    let question = world.question().await;
+    let stop =
+        "update session set stop_turn_id = active_turn_id, stop_kind = 'stopped', stop_by = 'Ann', stop_at = now(),
+                stop_then = 'continue'";
+    world.run(sqlx::query(stop)).await;
+    world.answered(&coder, question, Verdict::Approved, "").await;
+    world.wake(&coder, call.tool_call_id(), 1).await;
+    let answer = world.answer(&call).await;
+    assert_eq!((answer.code(Refused), answer.late), ("turn_stopped", true));
+    assert_eq!(world.database.count("select count(*) from message").await, 0);
+    world.end(&[&gateway]).await;
+}
+
 #[tokio::test]
 async fn an_approved_call_runs_once_over_two_replicas() {
     let (world, first, coder) = asking("").await;

@@ -67,12 +67,20 @@ const TASK_LOCK: &str = "
     select t.status, t.display_id, a.session_scope from task t join account a on a.id = t.account_id
     where t.account_id = $1 and t.id = $2 for no key update of t";
 const AGENT_LOCK: &str = "select true from agent where account_id = $1 and id = $2 and removed_at is null for share";
-/// Whether the agent is assigned, or works on it. Relies on the primary key of task_assignee and on session_active_task.
+/// Whether the agent is assigned, or works on it: in a session of the task, or in its one session for all of its tasks. Relies on the primary
+/// keys, session_active_task, session_active_system and notification_queue.
 const HAS_PART: &str = "
     select true from (
         select from task_assignee where account_id = $1 and task_id = $2 and agent_id = $3
         union all
-        select from session where account_id = $1 and task_id = $2 and agent_id = $3 and kind = 'task' and closed_at is null) p
+        select from session where account_id = $1 and task_id = $2 and agent_id = $3 and kind = 'task' and closed_at is null
+        union all
+        select from session s cross join lateral (
+            select from turn t where t.account_id = any (array[s.account_id]) and t.id = s.active_turn_id and t.task_id = $2
+            union all
+            select from notification n
+            where n.account_id = any (array[s.account_id]) and n.session_id = s.id and n.state = 'queued' and n.task_id = $2) w
+        where s.account_id = $1 and s.agent_id = $3 and s.kind = 'system' and s.closed_at is null) p
     limit 1";
 const UNASSIGN: &str = "delete from task_assignee where account_id = $1 and task_id = $2 and agent_id = $3";
 const ASSIGN: &str =

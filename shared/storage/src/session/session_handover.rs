@@ -132,7 +132,8 @@ pub(crate) async fn session_handover(
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_stop(tx, handing, closing.iter().chain(&open)).await?;
 
-    let values = [account.into(), ids(&closing)];
+    let ours: Vec<&SessionRow> = closing.iter().chain(&open).copied().collect();
+    let values = [account.into(), ids(&ours), handing.task.key().into()];
     let mut items: Vec<ItemRow> = tx.rows("lock items of waiting turns", LOCK_TRIED, values).await?;
     let values = [account.into(), ids(&closing), handing.task.key().into(), ids(&open)];
     let queued: Vec<ItemRow> = tx.rows("lock waiting items", LOCK_ITEMS, values).await?;
@@ -171,8 +172,8 @@ pub(crate) async fn session_handover(
             _ => drop(outbox_insert(tx, told.collect()).await?),
         }
     }
-    if !moving.is_empty() {
-        let interrupted = !stops.is_empty() || closing.iter().chain(&open).any(|row| row.interrupted);
+    let interrupted = !stops.is_empty() || ours.iter().any(|row| row.interrupted);
+    if interrupted || !moving.is_empty() {
         let (target, opened) = target(tx, handing, setting).await?;
         messages.extend(opened);
         messages.extend(moved(tx, handing, (target, &moving, interrupted), setting).await?);
@@ -272,5 +273,6 @@ async fn moved(
     let place = (target.id, target.generation);
     let tail = target.queue_tail + i64::from(count);
     let wake = SessionResolved::new(handing.to, place, Some(handing.task), tail);
-    Ok((target.rests || target.gate.is_some()).then(|| setting.message(&wake.message_id(), &wake)))
+    let waits = !items.is_empty() && (target.rests || target.gate.is_some());
+    Ok(waits.then(|| setting.message(&wake.message_id(), &wake)))
 }

@@ -250,7 +250,8 @@ pub const LOCK_TRIED: &str = "
         where s.account_id = f.account_id and s.id = f.id and s.phase = 'backoff' offset 0) s
     cross join lateral (
         select t.id, i.id as item from turn t cross join unnest(t.notification_ids) as i (id)
-        where t.account_id = f.account_id and t.id = s.active_turn_id and t.state = 'started' offset 0) t
+        where t.account_id = f.account_id and t.id = s.active_turn_id and t.state = 'started'
+          and ($3::text is null or t.task_id = $3) offset 0) t
     cross join lateral (
         select * from notification n
         where n.account_id = f.account_id and n.id = t.item and n.state = 'running' and n.turn_id = t.id
@@ -280,8 +281,8 @@ pub(super) const ITEMS_MAX: usize = 5_000;
 /// sweep, so that the messages of a long queue are not held in memory.
 pub(super) const EVENTS_MAX: usize = 1_000;
 
-/// The `interrupted` flag carries over: the carried items may be the ones that were interrupted, or those of a turn that
-/// waited for its next attempt.
+/// The `interrupted` flag carries over: the carried items may be the ones that were interrupted. A turn that waited for its next
+/// attempt is interrupted too.
 const OPEN_NEXT: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail, interrupted)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)";
@@ -302,7 +303,7 @@ pub(crate) async fn close(
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_cut(tx, account, scope, cut, sessions.iter().chain(&open)).await?;
 
-    let values = [account.into(), ids.clone()];
+    let values = [account.into(), ids.clone(), None::<String>.into()];
     let mut items: Vec<ItemRow> = tx.rows("lock items of waiting turns", LOCK_TRIED, values).await?;
     let task = scope.task().map(|task| task.key());
     let open = column(&open, |row| row.session.session_id);
@@ -349,13 +350,14 @@ pub(crate) async fn close(
         }
     }
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
-    let mut tried: HashSet<SessionId> = HashSet::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
-        if !counted.contains(&item.id) {
-            tried.insert(item.session_id);
-        }
     }
+    let tried = cancelled
+        .iter()
+        .chain(moving)
+        .filter(|item| !counted.contains(&item.id));
+    let tried: HashSet<SessionId> = tried.map(|item| item.session_id).collect();
     for row in &mut sessions {
         row.interrupted |= tried.contains(&row.session.session_id);
         if let Some(moved) = moved.remove(&row.session.session_id) {

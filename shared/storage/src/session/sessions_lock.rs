@@ -96,6 +96,8 @@ pub struct LockedSession {
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
     pub turns_in_flight_max: Option<i32>,
+    /// The number of the account's tool policies.
+    pub tool_policies: i32,
 }
 
 impl LockedSession {
@@ -153,7 +155,8 @@ macro_rules! sessions_lock {
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
-           (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max
+           (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max,
+           coalesce((select a.tool_policies from account a where a.id = s.account_id), 0) as tool_policies
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
     order by w.account_id, w.id for no key update of s",
