@@ -288,13 +288,7 @@ mod tests {
 
     #[test]
     fn an_effect_may_come_again_after_a_turn_that_broke_off() {
-        let mut story = Story::delivered();
-        let mut again = story.rows.messages[0].clone();
-        again.turn_id = Some("turn-2".to_owned());
-        story.rows.messages.push(again);
-        let mut second = story.rows.turns[0].clone();
-        "turn-2".clone_into(&mut second.id);
-        story.rows.turns.push(second);
+        let mut story = repeated();
         assert!(story.finds(effects_once, "turn-1, turn-2"));
         "unknown".clone_into(&mut story.rows.turns[0].state);
         assert_eq!(story.judge(effects_once), []);

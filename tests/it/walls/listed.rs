@@ -103,21 +103,6 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "a turn is looked up by its session; `o.account_id` holds what is found by it",
     ),
     (
-        "select true from ( select from task_assignee",
-        "s.account_id = $1",
-        "the agent is looked up by its id, and has its part in the twin's task, too: its row of task_assignee is found first",
-    ),
-    (
-        "select true from ( select from task_assignee",
-        "t.account_id = any (array[s.account_id])",
-        "the agent is looked up by its id, and has its part in the twin's task, too: its row of task_assignee is found first",
-    ),
-    (
-        "select true from ( select from task_assignee",
-        "n.account_id = any (array[s.account_id])",
-        "the agent is looked up by its id, and has its part in the twin's task, too: its row of task_assignee is found first",
-    ),
-    (
         "and s.active_turn_id = t.id and s.stop_turn_id is distinct from t.id",
         "s.account_id = t.account_id",
         "a session is looked up by its turn; `t.account_id` holds what is found by it",
@@ -251,11 +236,6 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "select f.id as task, s.phase, s.active_turn_id as active_turn",
         "g.account_id = f.account_id",
         "no task of the walk is worked on in its agent's one session for all tasks",
-    ),
-    (
-        "select true from ( select from task_assignee",
-        "account_id = $1",
-        "ids of agents, sessions and turns are of one account: the twin has the same ones, and what is found by them is the same",
     ),
     (
         "select (select count(*) from task_assignee ta",

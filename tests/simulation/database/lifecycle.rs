@@ -203,6 +203,7 @@ impl Database {
         items.sort_unstable_by_key(|(_, session, position)| (*session, *position));
         let counted: BTreeSet<NotificationId> = items.iter().map(|(id, _, _)| id.clone()).collect();
         let tried = self.lock_tried(account, &ids);
+        let tried_in: BTreeSet<SessionId> = tried.iter().map(|(_, session, _)| *session).collect();
         let judged = judge(
             closing,
             tried.into_iter().chain(items).collect::<Vec<_>>(),
@@ -247,7 +248,7 @@ impl Database {
                 .map(|(item, _, _)| item.clone())
                 .collect();
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
-            row.interrupted |= row.stopped_turn.is_some() || moved.iter().any(|item| !counted.contains(item));
+            row.interrupted |= row.stopped_turn.is_some() || tried_in.contains(id);
             if !moved.is_empty() && bug != Some(Bug::CarriedForgotten) {
                 closed.messages.push(self.open_next(account, *id, &moved));
             }

@@ -49,7 +49,7 @@ pub enum NotHandedOver {
     NoTask,
     /// It has ended.
     Ended(TaskStatus),
-    /// The first agent has no part in it.
+    /// The first agent is not assigned to it, and has no work on it.
     NotTheirs,
     /// The other agent was removed.
     NoAgent,
@@ -67,27 +67,12 @@ const TASK_LOCK: &str = "
     select t.status, t.display_id, a.session_scope from task t join account a on a.id = t.account_id
     where t.account_id = $1 and t.id = $2 for no key update of t";
 const AGENT_LOCK: &str = "select true from agent where account_id = $1 and id = $2 and removed_at is null for share";
-/// Whether the agent is assigned, or works on it: in a session of the task, or in its one session for all of its tasks. Relies on the primary
-/// keys, session_active_task, session_active_system and notification_queue.
-const HAS_PART: &str = "
-    select true from (
-        select from task_assignee where account_id = $1 and task_id = $2 and agent_id = $3
-        union all
-        select from session where account_id = $1 and task_id = $2 and agent_id = $3 and kind = 'task' and closed_at is null
-        union all
-        select from session s cross join lateral (
-            select from turn t where t.account_id = any (array[s.account_id]) and t.id = s.active_turn_id and t.task_id = $2
-            union all
-            select from notification n
-            where n.account_id = any (array[s.account_id]) and n.session_id = s.id and n.state = 'queued' and n.task_id = $2) w
-        where s.account_id = $1 and s.agent_id = $3 and s.kind = 'system' and s.closed_at is null) p
-    limit 1";
 const UNASSIGN: &str = "delete from task_assignee where account_id = $1 and task_id = $2 and agent_id = $3";
 const ASSIGN: &str =
     "insert into task_assignee (account_id, task_id, agent_id) values ($1, $2, $3) on conflict do nothing";
 const TOUCH: &str = "update task set updated_at = $3 where account_id = $1 and id = $2";
 
-/// Hands the task over.
+/// Hands the task over. A caller that is refused rolls back.
 pub async fn handover(
     tx: &Tx,
     asked: &Handover<'_>,
@@ -113,14 +98,6 @@ pub async fn handover(
         return Ok(Err(NotHandedOver::NoAgent));
     }
     let of = |agent: AgentId| [account.into(), (&key).into(), agent.into()];
-    if !tx.exists("find part in task", HAS_PART, of(asked.from)).await? {
-        return Ok(Err(NotHandedOver::NotTheirs));
-    }
-    tx.execute("unassign agent", UNASSIGN, of(asked.from)).await?;
-    tx.execute("assign agent", ASSIGN, of(asked.to)).await?;
-    tx.execute("touch task", TOUCH, [account.into(), (&key).into(), setting.now.into()])
-        .await?;
-
     let conversation = Conversation::of(account, session_scope, Some(&task), asked.to);
     let handing = Handing {
         account,
@@ -130,6 +107,14 @@ pub async fn handover(
         by: &asked.by.name,
     };
     let mut handed = session_handover(tx, &handing, setting).await?;
+    let assigned = tx.execute("unassign agent", UNASSIGN, of(asked.from)).await? > 0;
+    let works = handed.closed + handed.stopping + handed.moved + handed.cancelled > 0;
+    if !assigned && !works {
+        return Ok(Err(NotHandedOver::NotTheirs));
+    }
+    tx.execute("assign agent", ASSIGN, of(asked.to)).await?;
+    tx.execute("touch task", TOUCH, [account.into(), (&key).into(), setting.now.into()])
+        .await?;
     let withdrawn = Ending::Withdrawn {
         by: asked.by,
         reason: Some(HANDED_OVER),

@@ -172,7 +172,9 @@ pub(crate) async fn session_handover(
             _ => drop(outbox_insert(tx, told.collect()).await?),
         }
     }
-    let interrupted = !stops.is_empty() || ours.iter().any(|row| row.interrupted);
+    // A session of all of an agent's work may have been interrupted on another task.
+    let may_be = |rows: &[&SessionRow]| rows.iter().any(|row| row.interrupted);
+    let interrupted = !stops.is_empty() || may_be(&closing) || !moving.is_empty() && may_be(&open);
     if interrupted || !moving.is_empty() {
         let (target, opened) = target(tx, handing, setting).await?;
         messages.extend(opened);
