@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use storage::{
     Accounts, Role, Setting,
-    hold::{NewHold, hold_release, hold_set},
+    hold::{NewHold, hold_release, hold_set, hold_settle},
     outbox::outbox_insert,
 };
 use testkit::{Reply, Seen, enqueued, eventually};
@@ -93,6 +93,16 @@ impl Scene {
         assert!(released.0, "it was active");
         outbox_insert(&tx, released.1).await.unwrap();
         tx.commit().await.unwrap();
+        // A session that a claim has locked is left to the orchestrator's sweep, which does not run here.
+        eventually("the hold keeps no session", || async {
+            let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
+            let (_, opened) = hold_settle(&tx, &self.account, hold, &setting(&root)).await.unwrap();
+            outbox_insert(&tx, opened).await.unwrap();
+            tx.commit().await.unwrap();
+            let kept = "select count(*) from session where gate = 'pause'";
+            (self.world.database.count(kept).await == 0).then_some(())
+        })
+        .await;
     }
 
     async fn enqueue_from(&self, id: &str, sender: &str) {
