@@ -358,6 +358,10 @@ impl Witness {
                 });
             }
         }
+        // It may have been called, and its agent been told.
+        if row.state == TurnState::Unknown {
+            self.brakes.untold.remove(&row.session);
+        }
         if is_stopped {
             let untold = &mut self.brakes.untold;
             let told = match self.brakes.called.contains(&id) {
