@@ -368,8 +368,11 @@ impl Witness {
                 true => *untold.entry(row.session).insert_entry(id).get(),
                 false => *untold.entry(row.session).or_insert(id),
             };
-            // Another holder cannot know whether the first one has called.
+            // Another holder cannot know whether the first one has called: it tells of the turn that it has ended.
             let is_known = self.brakes.begun.get(&id) == Some(&row.fence);
+            if let Some(tells) = session.stopped_turn.filter(|_| !is_known) {
+                untold.insert(row.session, tells);
+            }
             if is_known && session.stopped_turn != Some(told) {
                 let tells = session.stopped_turn;
                 self.breaks("I19", || {
