@@ -63,6 +63,7 @@ def furnish(base, token):
     # By its id: a request may change its slug.
     coder = ask("GET", "/agents/coder")["id"]
     spare = ask("POST", "/agents", {"slug": "spare", "name": "Spare"})["id"]
+    other = ask("POST", "/agents", {"slug": "other", "name": "Other"})["id"]
     key = ask("POST", "/keys", {"name": "spare", "role": "member"})["id"]
     ask("POST", "/tasks", {"id": TASK, "title": "t", "assignees": [coder]})
     sent = ask("POST", "/notifications", {"task": TASK, "agent": coder, "body": "please look"})["id"]
@@ -82,6 +83,7 @@ def furnish(base, token):
         "task": TASK,
         "agent": coder,
         "spare_agent": spare,
+        "other_agent": other,
         "key": key,
         "notification": sent,
         "session": notification["session_id"],
@@ -116,6 +118,10 @@ allow-x00 = false
 [checks.positive_data_acceptance]
 # 422: an Idempotency-Key that came before, with another request.
 expected-statuses = ["2xx", "401", "403", "404", "409", "422", "429", "5xx"]
+
+[checks.negative_data_rejection]
+# 413: a text that is too long.
+expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "428", "429", "5xx"]
 
 # The others need theirs.
 [[operations]]
@@ -153,7 +159,8 @@ def main():
         tool = os.path.join(os.path.dirname(sys.executable), "schemathesis")
         run = [tool, "--config-file", config, "run", f"{base}/api/openapi.json", "--no-color"]
         run += ["--header", f"Authorization: Bearer {token}", "--max-examples", str(arguments.examples)]
-        environment = {**os.environ, "CONTRACT_AGENT": names["agent"], "CONTRACT_TASK": TASK, "NO_PROXY": "127.0.0.1"}
+        environment = {**os.environ, "CONTRACT_AGENT": names["agent"], "CONTRACT_OTHER": names["other_agent"], "CONTRACT_TASK": TASK}
+        environment["NO_PROXY"] = "127.0.0.1"
         return subprocess.run(run, cwd=folder, env=environment).returncode
     finally:
         if process:

@@ -8,6 +8,7 @@ import schemathesis
 from schemathesis import GenerationMode
 
 AGENT = os.environ["CONTRACT_AGENT"]
+OTHER = os.environ["CONTRACT_OTHER"]
 TASK = os.environ["CONTRACT_TASK"]
 TO_COME = "2999-01-01T00:00:00Z"
 # Refused, and whatever looks like them: names of Signalbox's own.
@@ -26,6 +27,15 @@ def before_call(context, case, **kwargs):
         body["coordinator_task"] = TASK
     if body.get("expires_at"):
         body["expires_at"] = TO_COME
+    # Of a handover.
+    if "from" in body and "to" in body:
+        body["from"], body["to"] = AGENT, OTHER
+    # No two stages of one name.
+    if isinstance(body.get("stages"), list):
+        body["stages"] = list({stage["name"]: stage for stage in body["stages"]}.values())
+    # A question that is open.
+    if body.get("answers"):
+        body["answers"] = None
     # Of a key: those with the role `gateway` may be for one agent.
     if "role" in body and body.get("agent"):
         body["agent"] = AGENT if body["role"] == "gateway" else None

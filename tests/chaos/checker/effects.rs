@@ -58,7 +58,7 @@ pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
 }
 
 /// I6, always. An interrupted turn may have had effects: the notification's next turn is told so, and may act again. So it is with a turn
-/// that a handover ended: the other agent is told.
+/// that waited for another attempt as its session closed, and with one that a handover ended.
 pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut effects: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
     for message in evidence
@@ -77,18 +77,15 @@ pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, effect), turns) in effects.into_iter().filter(|(_, turns)| turns.len() > 1) {
         let distinct: BTreeSet<&str> = turns.iter().copied().collect();
-        let over = |turn: &&str| {
-            let row = evidence.turns.get(&(account, *turn));
-            row.is_some_and(|row| {
-                let is_handed_over = row.error_class.as_deref() == Some("handed_over");
-                row.state == "failed" || row.state == "unknown" || is_handed_over
-            })
+        let is_excused = |turn: &&&str| {
+            let row = evidence.turns.get(&(account, **turn));
+            row.is_some_and(|row| row.state == "failed" || row.state == "unknown" || row.told)
         };
-        let broke_off = distinct.iter().filter(|turn| over(turn)).count();
-        if distinct.len() < turns.len() || broke_off + 1 < distinct.len() {
+        let excused = distinct.iter().filter(is_excused).count();
+        if distinct.len() < turns.len() || excused + 1 < distinct.len() {
             found.push(Violation {
                 invariant: "I6",
-                expected: "an effect happens once, unless the turn that had it broke off",
+                expected: "an effect happens once, unless the turn that had it broke off or the next one was told",
                 found: format!("effect {effect} of {account} by the turns {}", turns.join(", ")),
             });
         }
@@ -310,16 +307,16 @@ mod tests {
 
     #[test]
     fn an_effect_is_repeated_only_where_the_agent_was_told() {
-        for (state, class, is_told) in [
-            ("aborted", None, false),
-            ("aborted", Some("stopped"), false),
-            ("aborted", Some("handed_over"), true),
-            ("unknown", None, true),
+        for (state, told, is_fine) in [
+            ("aborted", false, false),
+            ("aborted", true, true),
+            ("finished", false, false),
+            ("unknown", false, true),
         ] {
             let mut story = repeated();
             state.clone_into(&mut story.rows.turns[0].state);
-            story.rows.turns[0].error_class = class.map(str::to_owned);
-            assert_eq!(story.judge(effects_once).is_empty(), is_told, "{state} {class:?}");
+            story.rows.turns[1].told = told;
+            assert_eq!(story.judge(effects_once).is_empty(), is_fine, "{state} {told}");
         }
     }
 

@@ -95,6 +95,8 @@ pub(super) struct TurnRow {
     /// Start of the claim under which its last provider call was made.
     #[serde(with = "rfc3339::option")]
     pub(super) sent_at: Option<OffsetDateTime>,
+    /// Its agent was told that an earlier turn was interrupted.
+    pub(super) told: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -217,7 +219,7 @@ const SESSIONS: &str = "
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
                                     response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
-                                    sent_at from turn) r";
+                                    sent_at, input like 'Note from Signalbox: an earlier turn%' as told from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
                                     started_at, finished_at from tool_call) r";

@@ -205,6 +205,7 @@ fn rows(call: &str) -> Rows {
             started_at: at(3),
             finished_at: Some(at(6)),
             sent_at: Some(at(5)),
+            told: false,
         }],
         calls: vec![CallRow {
             account_id: acme(),

@@ -54,7 +54,7 @@ routes! {
     GET "/api/orgs/{account}/tasks/{task}/next" Read => next;
     /// Change a task. A terminal status closes its sessions and gives every waiting item its verdict, in the same
     /// transaction, and `cancelled` ends its turns in progress; reopening changes nothing until the next notification.
-    PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change;
+    PATCH "/api/orgs/{account}/tasks/{task}" ChangeTasks => change or 422;
     /// Cancel a task: its sessions close, all that waits is cancelled, a person's notifications too, and its turns in progress
     /// are ended.
     POST "/api/orgs/{account}/tasks/{task}/cancel" Control => cancel;
