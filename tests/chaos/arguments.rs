@@ -18,6 +18,8 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Judge a campaign that was kept with `--keep` again. Its Postgres has to run.
+    Check(CheckArguments),
     /// Hunt planted bugs: is each found, and is nothing found without it?
     Planted(PlantedArguments),
     /// Measure the recovery time after a fault, with the settings of an installation.
@@ -78,6 +80,15 @@ impl CampaignArguments {
             Until::TheEnd
         }
     }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CheckArguments {
+    /// The folder.
+    pub(crate) kept: PathBuf,
+    /// The superuser's URL of a server that runs on the folder's `postgres/cluster`; default: as when the campaign ran.
+    #[arg(long)]
+    pub(crate) database_url: Option<String>,
 }
 
 #[derive(Clone, Debug, Args)]

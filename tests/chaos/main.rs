@@ -34,7 +34,7 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use tempfile::TempDir;
 
-use arguments::{Arguments, CampaignArguments, Command, SimulateArguments};
+use arguments::{Arguments, CampaignArguments, CheckArguments, Command, SimulateArguments};
 use campaign::Campaign;
 use plan::Plan;
 use records::Records;
@@ -74,12 +74,30 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         None => campaign(&arguments.campaign).await,
+        Some(Command::Check(arguments)) => check(arguments).await,
         Some(Command::Planted(arguments)) => planted::run(&arguments).await,
         Some(Command::Recovery(arguments)) => Box::pin(recovery::run(&arguments)).await,
         Some(Command::Age(arguments)) => Box::pin(age::run(&arguments)).await,
         Some(Command::Fair(arguments)) => Box::pin(fair::run(&arguments)).await,
         Some(Command::Simulate(arguments)) => Ok(simulate(&arguments)),
     }
+}
+
+/// The violations that the checker finds in what was kept.
+#[expect(clippy::print_stdout, reason = "the report is what the program is for")]
+async fn check(arguments: CheckArguments) -> anyhow::Result<ExitCode> {
+    let path = arguments.kept.join("records.json");
+    let kept = fs::read(&path).with_context(|| format!("could not read {}", path.display()))?;
+    let mut records: Records = serde_json::from_slice(&kept).context("the records")?;
+    if let Some(url) = arguments.database_url {
+        records.database_url = url;
+    }
+    let violations = checker::check(&records).await.context("the checker")?;
+    for violation in &violations {
+        println!("{} {}: {}", violation.invariant, violation.expected, violation.found);
+    }
+    println!("{} violations", violations.len());
+    Ok(ExitCode::from(u8::from(!violations.is_empty())))
 }
 
 /// Blocks the thread: nothing else runs.

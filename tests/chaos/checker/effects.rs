@@ -3,7 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Violation, evidence::Evidence};
+use time::OffsetDateTime;
+
+use super::{
+    Violation,
+    evidence::{Evidence, TurnRow},
+};
 use crate::records::{Answer, Offered};
 
 /// I5, always.
@@ -77,9 +82,13 @@ pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for ((account, effect), turns) in effects.into_iter().filter(|(_, turns)| turns.len() > 1) {
         let distinct: BTreeSet<&str> = turns.iter().copied().collect();
+        let first = distinct.iter().filter_map(|turn| evidence.turns.get(&(account, *turn)));
+        let Some(first_at) = first.map(|turn| turn.started_at).min() else {
+            continue;
+        };
         let is_excused = |turn: &&&str| {
             let row = evidence.turns.get(&(account, **turn));
-            row.is_some_and(|row| row.state == "failed" || row.state == "unknown" || row.told)
+            row.is_some_and(|row| row.state == "failed" || row.state == "unknown" || was_told(evidence, row, first_at))
         };
         let excused = distinct.iter().filter(is_excused).count();
         if distinct.len() < turns.len() || excused + 1 < distinct.len() {
@@ -91,6 +100,15 @@ pub(super) fn effects_once(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether the agent was told of an interruption since then: with this turn, or with one before it in the same session.
+fn was_told(evidence: &Evidence<'_>, turn: &TurnRow, since: OffsetDateTime) -> bool {
+    let session = (turn.account_id.as_str(), turn.session_id.as_str());
+    let turns = evidence.turns_of.get(&session).into_iter().flatten();
+    turns
+        .filter(|before| before.number <= turn.number && before.started_at > since)
+        .any(|before| before.told)
 }
 
 /// I11, and I9 for late replies; always.
@@ -316,6 +334,7 @@ mod tests {
             let mut story = repeated();
             state.clone_into(&mut story.rows.turns[0].state);
             story.rows.turns[1].told = told;
+            story.rows.turns[1].started_at = super::super::fabricated::at(7);
             assert_eq!(story.judge(effects_once).is_empty(), is_fine, "{state} {told}");
         }
     }
