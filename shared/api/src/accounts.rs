@@ -1,12 +1,12 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
-use derive_more::Into;
 use domain::{AccountId, InstructionLayout, Liveness, SessionScope, TaskId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
+    number::Whole,
     questions::{PlanGate, StoredPlanGate},
     text::{Name, Text},
 };
@@ -38,31 +38,13 @@ pub struct AccountChange {
     pub briefing: Option<Text<0, { 64 * 1024 }>>,
     /// Concurrent turns of this account; null for the operator's limit.
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<TurnsMax>")]
-    pub turns_in_flight_max: Option<Option<TurnsMax>>,
+    #[schemars(with = "Option<Whole<1>>")]
+    pub turns_in_flight_max: Option<Option<Whole<1>>>,
     /// What is done about a task that an agent has and that nothing moves on. `watch`: a person is told. `recover`: its agent is
     /// told once, then a person.
     pub liveness: Option<Liveness>,
     /// Whether the work on a task begins with a plan that somebody approves, where the task says nothing else.
     pub plan_gate: Option<PlanGate>,
-}
-
-/// A whole number; JSON writes one as `3` or as `3.0`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Into, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "f64")]
-#[schemars(inline, !try_from)]
-pub struct TurnsMax(#[schemars(range(min = 1, max = 2_147_483_647))] i32);
-
-impl TryFrom<f64> for TurnsMax {
-    type Error = &'static str;
-    #[expect(clippy::cast_possible_truncation, reason = "a whole number that fits")]
-    fn try_from(turns: f64) -> Result<Self, Self::Error> {
-        if turns.fract() == 0.0 && (1.0..=f64::from(i32::MAX)).contains(&turns) {
-            Ok(TurnsMax(turns as i32))
-        } else {
-            Err("a whole number of at least 1, or null")
-        }
-    }
 }
 
 /// For a field whose null differs from its absence.
@@ -128,7 +110,7 @@ mod tests {
         let read = |json: &str| serde_json::from_str::<AccountChange>(json).unwrap();
         assert_eq!(read("{}").turns_in_flight_max, None);
         assert_eq!(read(r#"{"turns_in_flight_max": null}"#).turns_in_flight_max, Some(None));
-        let one = TurnsMax::try_from(1.0).unwrap();
+        let one = Whole::try_from(1.0).unwrap();
         let change = read(r#"{"turns_in_flight_max": 1}"#);
         assert_eq!(change.turns_in_flight_max, Some(Some(one)));
         // A body that a client writes is read back unchanged.

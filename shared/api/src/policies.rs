@@ -5,10 +5,7 @@ use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    questions::Audience,
-    text::{Text, whole},
-};
+use crate::{number::Whole, questions::Audience, text::Text};
 
 /// A rule about tools. The narrowest rule decides, a scope before a name: `account`, `agent`, `task`, `session`; then the longer
 /// name. `deny` decides wherever it stands.
@@ -31,9 +28,7 @@ pub struct NewToolPolicy {
 #[serde(deny_unknown_fields)]
 pub struct ToolPolicyChange {
     /// The rule's, as last read.
-    #[serde(deserialize_with = "whole")]
-    #[schemars(range(min = 0, max = 2_147_483_647))]
-    pub revision: i32,
+    pub revision: Whole<0>,
     pub visible: Option<bool>,
     pub verdict: Option<PolicyVerdict>,
     pub audience: Option<Audience>,

@@ -162,12 +162,9 @@ impl PlanMode {
 #[serde(try_from = "Vec<String>")]
 #[schemars(inline, !try_from)]
 pub struct Audience(
-    #[schemars(length(min = 1, max = question::AUDIENCES_MAX), inner(regex(pattern = ENTRY)))] pub Vec<String>,
+    #[schemars(length(min = 1, max = question::AUDIENCES_MAX), inner(regex(pattern = domain::Audience::PATTERN)))]
+    pub  Vec<String>,
 );
-
-/// As [`domain::Audience`] reads one.
-const ENTRY: &str = "^(user:[a-z0-9][a-z0-9_.-]{0,127}|agent:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\
-|orchestrator:[a-z0-9][a-z0-9_.-]{0,127}|rule:[A-Za-z0-9_.-]{1,64}|role:(member|admin))$";
 
 impl TryFrom<Vec<String>> for Audience {
     type Error = String;

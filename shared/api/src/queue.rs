@@ -6,10 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{
-    next::Next,
-    text::{Text, whole},
-};
+use crate::{next::Next, number::Whole, text::Text};
 
 /// A page of the notifications that wait in a session, in their order, and those of its turn in progress.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -62,9 +59,7 @@ pub struct Item {
 #[serde(deny_unknown_fields)]
 pub struct ItemChange {
     /// The notification's, as last read.
-    #[serde(deserialize_with = "whole")]
-    #[schemars(range(min = 0, max = 2_147_483_647))]
-    pub revision: i32,
+    pub revision: Whole<0>,
     #[schemars(length(min = 1, max = BODY_BYTES_MAX))]
     pub body: Option<String>,
     pub title: Option<Text<0, TITLE_BYTES_MAX>>,

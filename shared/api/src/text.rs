@@ -5,7 +5,7 @@ use std::{borrow::Cow, fmt};
 use derive_more::{Deref, Into};
 use domain::{NotTheirs, is_reserved};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
+use serde::{Deserialize, Serialize};
 
 /// A text of at most so many bytes of UTF-8; with `BYTES_MIN` 1, one that is not blank. Without U+0000, which Postgres
 /// cannot store.
@@ -59,16 +59,6 @@ impl<const BYTES_MIN: usize, const BYTES_MAX: usize> JsonSchema for Text<BYTES_M
         }
         json_schema!({"type": "string", "minLength": BYTES_MIN, "maxLength": BYTES_MAX, "pattern": r"^[^\x00]*[^\s\x00][^\x00]*$"})
     }
-}
-
-/// A whole number from 0; JSON writes one as `3` or as `3.0`.
-pub(crate) fn whole<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i32, D::Error> {
-    let number = f64::deserialize(deserializer)?;
-    let is_whole = number.fract() == 0.0 && (0.0..=f64::from(i32::MAX)).contains(&number);
-    #[expect(clippy::cast_possible_truncation, reason = "it is a whole number of an i32")]
-    is_whole
-        .then_some(number as i32)
-        .ok_or_else(|| D::Error::custom("expected a whole number from 0"))
 }
 
 /// The name of a key or an agent as an author. People and agents see it, so it must not resemble Signalbox's own.

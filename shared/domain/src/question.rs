@@ -100,6 +100,9 @@ pub enum Audience {
 impl Audience {
     /// Who is asked where nobody is named.
     pub const DEFAULT: Audience = Audience::Members;
+    /// A text that names somebody, for schemas.
+    pub const PATTERN: &str = "^(user:[a-z0-9][a-z0-9_.-]{0,127}|agent:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\
+|orchestrator:[a-z0-9][a-z0-9_.-]{0,127}|rule:[A-Za-z0-9_.-]{1,64}|role:(member|admin))$";
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -290,6 +293,15 @@ mod tests {
 
     #[test]
     fn an_audience_is_written_as_it_is_read() {
+        let pattern = jsonschema::validator_for(&serde_json::json!({"pattern": Audience::PATTERN})).unwrap();
+        let fits = |text: &str| pattern.is_valid(&serde_json::json!(text));
+        let (user, rule) = ("a".repeat(128), "r".repeat(64));
+        let longest = [
+            format!("user:{user}"),
+            format!("rule:{rule}"),
+            format!("orchestrator:{user}"),
+        ];
+        let too_long = longest.each_ref().map(|text| format!("{text}x"));
         for text in [
             "user:ann",
             "agent:00000000-0000-0000-0000-000000000001",
@@ -298,8 +310,12 @@ mod tests {
             "rule:deploy-window",
             "role:member",
             "role:admin",
-        ] {
+        ]
+        .into_iter()
+        .chain(longest.iter().map(String::as_str))
+        {
             assert_eq!(text.parse::<Audience>().unwrap().to_string(), text);
+            assert!(fits(text), "{text}");
         }
         for text in [
             "",
@@ -311,8 +327,14 @@ mod tests {
             "rule:a b",
             "role:owner",
             "role:",
-        ] {
+            "user:.ann",
+            "rule:ä",
+        ]
+        .into_iter()
+        .chain(too_long.iter().map(String::as_str))
+        {
             assert!(text.parse::<Audience>().is_err(), "{text}");
+            assert!(!fits(text), "{text}");
         }
     }
 

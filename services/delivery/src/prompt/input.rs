@@ -109,6 +109,11 @@ pub struct OverviewEntry {
 const INTERRUPTED: &str = "Note from Signalbox: an earlier turn on this work, yours or that of the agent before you, was \
 interrupted, and what it did before that is not known. Look at what has already been done before you act; do not repeat it.\n\n";
 
+/// Whether the input of a turn, as built here, begins with the note of an interruption.
+pub fn tells_of_interruption(input: &str) -> bool {
+    input.starts_with(INTERRUPTED)
+}
+
 /// Builds the input and adds its parts to the manifest. The same facts and marks give the same bytes.
 pub fn input(facts: &InputFacts, marks: Marks, manifest: &mut Manifest) -> String {
     let mut input = Input {

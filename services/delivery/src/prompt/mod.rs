@@ -15,6 +15,7 @@ mod text;
 
 pub use input::{
     Further, InputFacts, OverviewEntry, Stopped, THREAD_COUNTED_MAX, TaskFacts, ThreadExtract, ThreadMessage, input,
+    tells_of_interruption,
 };
 pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};

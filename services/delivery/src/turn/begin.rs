@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     breaker::Pass,
-    prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input},
+    prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input, tells_of_interruption},
     providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
     store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
@@ -132,6 +132,7 @@ pub fn begin(
         trace,
         lost_at: None,
         heard: Heard::default(),
+        told_interrupted: session.interrupted,
         told_of: session.stopped_turn,
         stop: CancellationToken::new(),
         placed_at: begun_at(beginning.turn_id),
@@ -200,6 +201,7 @@ pub fn carry_on(
         hops: turn.hops,
         trace,
         lost_at: lost_since(due, turn.lost_at, turn.sent_at),
+        told_interrupted: tells_of_interruption(&turn.input),
         told_of: None,
         stop,
         placed_at: begun_at(turn.id),

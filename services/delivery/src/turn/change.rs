@@ -162,7 +162,21 @@ pub(super) fn change(
             }
         }
     }
+    if change.turn.over && !is_heard(report) {
+        // The next agent is told what this one may not have read.
+        change.session.interrupted |= work.told_interrupted;
+        change.session.stopped = change.session.stopped.or(work.told_of);
+    }
     Ok(change)
+}
+
+/// Whether the turn had an answer: its agent has read what it was told.
+fn is_heard(report: &Report) -> bool {
+    let ends = matches!(
+        report.outcome,
+        CallOutcome::Answered(_) | CallOutcome::EndedByTool { .. }
+    );
+    ends || report.work.journal.last().is_some()
 }
 
 impl Change {

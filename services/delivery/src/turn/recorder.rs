@@ -399,6 +399,7 @@ impl Decided<'_> {
             && rest.phase == SessionPhase::Idle
             && !rest.keeps_turn
             && !rest.interrupted
+            && rest.stopped.is_none()
             && rest.mismatch.is_none()
             && rest.queued == 0
             && !self.session.facts.stopping

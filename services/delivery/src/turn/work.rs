@@ -64,6 +64,8 @@ pub struct Work {
     pub lost_at: Option<OffsetDateTime>,
     /// Whether `turn.started` is published.
     pub heard: Heard,
+    /// Its agent is told that an earlier turn was interrupted.
+    pub told_interrupted: bool,
     /// A stopped turn that its agent is told of.
     pub told_of: Option<TurnId>,
     /// Cancelled when the turn is to end: its call is dropped.

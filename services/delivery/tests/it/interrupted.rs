@@ -64,6 +64,34 @@ async fn an_agent_with_tools_of_its_own_never_gets_a_blind_resend() {
     running.stop().await;
 }
 
+/// The provider refused the turn that was to tell it: no agent has read it.
+#[tokio::test]
+async fn what_no_agent_has_read_is_told_again() {
+    let scene = Scene::with(|seen| match seen.order {
+        0 => Reply::Status(400, "no".to_owned(), Vec::new()),
+        _ => Reply::text("ok"),
+    })
+    .await;
+    sqlx::query("update session set interrupted = true")
+        .execute(&scene.world.database.owner)
+        .await
+        .unwrap();
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.until("n-1", "failed").await;
+    for id in ["n-2", "n-3"] {
+        scene.enqueue(id, "x").await;
+        scene.until(id, "delivered").await;
+    }
+    let seen = scene.provider.seen();
+    let told: Vec<bool> = seen
+        .iter()
+        .map(|seen| seen.input().contains("an earlier turn"))
+        .collect();
+    assert_eq!(told, [true, true, false]);
+    running.stop().await;
+}
+
 /// The notification failed, and the agent's progress on it is unknown: the next turn starts with a note of that.
 #[tokio::test]
 async fn an_interruption_that_was_the_last_attempt_is_told_to_the_next_notification() {

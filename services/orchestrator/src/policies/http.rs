@@ -113,7 +113,7 @@ async fn change(
     let account = &access.account;
     let tx = app.begin(account).await?;
     let setting = app.setting(None, database_now(&tx).await?);
-    let (named, by) = ((policy, Some(change.revision)), access.caller.actor());
+    let (named, by) = ((policy, Some(change.revision.into())), access.caller.actor());
     let messages = policy_change(&tx, account, named, &terms, &by, &setting).await?;
     let messages = messages.map_err(problem)?;
     let changed = store::policy_find(&tx, account, policy).await?;

@@ -81,7 +81,7 @@ async fn replace(
             .into());
     }
     let edit = Edit::Replace {
-        revision: change.revision,
+        revision: change.revision.into(),
         title: change.title.as_deref(),
         body,
         mode: change.queue_mode,

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use api::{
     notifications::Notification,
+    number::Whole,
     queue::{IntoTurn, Item, ItemChange, Order, Promotion, Queue},
     text::Text,
 };
@@ -77,7 +78,7 @@ async fn edit(args: &QueueEditArgs, json: bool) -> anyhow::Result<ExitCode> {
     };
     let title = args.title.as_deref().map(Text::parse).transpose();
     let change = ItemChange {
-        revision,
+        revision: Whole::try_from(f64::from(revision)).map_err(|why| anyhow::anyhow!("revision: {why}"))?,
         body: args.body.clone(),
         title: title.map_err(|why| anyhow::anyhow!("title: {why}"))?,
         queue_mode: args.mode,
