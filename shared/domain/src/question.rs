@@ -284,6 +284,7 @@ impl AnswerForm<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::string::string_regex;
     use uuid::Uuid;
 
     use super::*;
@@ -293,8 +294,6 @@ mod tests {
 
     #[test]
     fn an_audience_is_written_as_it_is_read() {
-        let pattern = jsonschema::validator_for(&serde_json::json!({"pattern": Audience::PATTERN})).unwrap();
-        let fits = |text: &str| pattern.is_valid(&serde_json::json!(text));
         let (user, rule) = ("a".repeat(128), "r".repeat(64));
         let longest = [
             format!("user:{user}"),
@@ -315,7 +314,6 @@ mod tests {
         .chain(longest.iter().map(String::as_str))
         {
             assert_eq!(text.parse::<Audience>().unwrap().to_string(), text);
-            assert!(fits(text), "{text}");
         }
         for text in [
             "",
@@ -334,7 +332,13 @@ mod tests {
         .chain(too_long.iter().map(String::as_str))
         {
             assert!(text.parse::<Audience>().is_err(), "{text}");
-            assert!(!fits(text), "{text}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn what_schemas_allow_names_somebody(text in string_regex(Audience::PATTERN.trim_matches(['^', '$'])).unwrap()) {
+            proptest::prop_assert_eq!(text.parse::<Audience>().unwrap().to_string(), text);
         }
     }
 
