@@ -32,6 +32,8 @@ pub(super) struct NotificationRow {
     pub(super) of: Option<String>,
     pub(super) sender_kind: String,
     pub(super) sender_id: String,
+    /// More than 1: it was edited, or failed and began again.
+    pub(super) revision: i64,
     #[serde(with = "rfc3339")]
     pub(super) created_at: OffsetDateTime,
 }
@@ -212,7 +214,7 @@ pub(super) struct Rows {
 const NOTIFICATIONS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason, task_id, turn_id, queue_mode, joins,
                                     kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id') as of, sender_kind, sender_id,
-                                    created_at from notification) r";
+                                    revision, created_at from notification) r";
 const SESSIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, phase,
                                     queued, lease_owner, gate from session) r";

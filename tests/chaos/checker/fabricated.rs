@@ -169,6 +169,7 @@ fn rows(call: &str) -> Rows {
             of: None,
             sender_kind: "user".to_owned(),
             sender_id: "ann".to_owned(),
+            revision: 1,
             created_at: at(2),
         }],
         sessions: vec![SessionRow {

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use domain::QueueMode;
-use time::Duration;
 
 use super::{
     Violation,
@@ -18,8 +17,6 @@ use crate::{
 
 /// Faults that remove messages from the stream.
 const WIPES: &[&str] = &["nats_wipe", "stream_deleted"];
-/// A message that is older than this was read.
-const UNREAD_MAX: Duration = Duration::seconds(5);
 
 fn broken(expected: &'static str, found: String) -> Violation {
     Violation {
@@ -129,7 +126,8 @@ pub(super) fn steers_first(evidence: &Evidence<'_>) -> Vec<Violation> {
 }
 
 /// A notification that was acknowledged before another was sent is accepted first. Only if each was sent once and the stream was
-/// not wiped around that time, since a republished one has a new sequence.
+/// not wiped before the notification was read, since a repeated one has a new sequence. One that failed and is repeated begins
+/// again, behind what waits.
 pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     let mut places: BTreeMap<(&str, &str, i64), &str> = BTreeMap::new();
@@ -149,18 +147,20 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
     }
     let mut queues: BTreeMap<(&str, &str), Vec<(&Offer, i64)>> = BTreeMap::new();
     for offer in evidence.records.offers.iter().filter(|offer| said_once(offer)) {
-        if before_a_wipe(evidence, offer) {
-            continue;
-        }
         let Offered::Notification { id, agents, task, .. } = &offer.what else {
             continue;
         };
         let Some(task) = task.as_deref().filter(|_| agents.len() == 1) else {
             continue;
         };
-        let row = evidence.notifications.get(&(offer.account.as_str(), id.as_str()));
-        if let Some((session, position)) = row.and_then(|row| Some((row.session_id.as_deref()?, row.number()?))) {
-            if may_have_moved(evidence, offer, task, session) {
+        let Some(row) = evidence.notifications.get(&(offer.account.as_str(), id.as_str())) else {
+            continue;
+        };
+        if let (Some(session), Some(position)) = (row.session_id.as_deref(), row.number()) {
+            if row.revision > 1
+                || may_have_moved(evidence, offer, task, session)
+                || may_be_repeated(evidence, offer, row)
+            {
                 continue;
             }
             queues
@@ -299,10 +299,10 @@ fn wipes<'a>(evidence: &Evidence<'a>) -> impl Iterator<Item = &'a Fired> {
     faults.filter(|fault| WIPES.contains(&fault.kind.as_str()))
 }
 
-/// The message may have been lost with the stream, and read from its successor.
-fn before_a_wipe(evidence: &Evidence<'_>, offer: &Offer) -> bool {
-    let mut tried = wipes(evidence).flat_map(|wipe| offer.tries.iter().map(move |tried| (wipe, tried)));
-    tried.any(|(wipe, tried)| tried.sent_at < wipe.until && tried.ended_at + UNREAD_MAX > wipe.from)
+/// The message may have been lost with the stream before it was read, however long a reader was away: what was accepted is a
+/// repetition, from the stream's successor.
+fn may_be_repeated(evidence: &Evidence<'_>, offer: &Offer, row: &NotificationRow) -> bool {
+    wipes(evidence).any(|wipe| offer.tries[0].sent_at < wipe.until && wipe.from < row.created_at)
 }
 
 fn said_once(offer: &Offer) -> bool {
@@ -315,6 +315,8 @@ mod tests {
         super::fabricated::{Story, at},
         *,
     };
+    use time::Duration;
+
     use crate::records::{Aim, Fired};
 
     /// A second notification, published after the first one, behind it in the queue.
@@ -470,12 +472,16 @@ mod tests {
             until: at(61),
         });
         assert!(wiped.finds(queues_in_order, "offer 1 at 2"), "long after");
-        wiped.records.faults[0].from = at(5);
+        wiped.rows.notifications[0].created_at = at(62);
         assert_eq!(
             wiped.judge(queues_in_order),
             [],
-            "it may have been lost with the stream"
+            "it may have been lost with the stream, and sent again"
         );
+        let mut again = two();
+        again.rows.notifications[0].position = Some(3);
+        again.rows.notifications[0].revision = 2;
+        assert_eq!(again.judge(queues_in_order), [], "it began again");
         let mut handed_over = story.records.offers[0].clone();
         handed_over.number = 2;
         story.records.offers.push(handed_over);
