@@ -59,6 +59,8 @@ pub(crate) enum Bug {
     GateUnread,
     /// A request to stop stays when its turn has ended, and counts for the next turn.
     StopKept,
+    /// The note of a stopped turn ends with the turn that was to tell it, answered or not.
+    StopToldOnce,
     /// Every turn that meets an open breaker tries.
     AllProbe,
     /// The note of a call is not stored before the call is sent.
@@ -113,12 +115,13 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 17] = [
+    pub(crate) const OF_CONTROL: [Bug; 18] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
         Bug::GateUnread,
         Bug::StopKept,
+        Bug::StopToldOnce,
         Bug::AllProbe,
         Bug::NoteNotStored,
         Bug::AnsweredTwice,

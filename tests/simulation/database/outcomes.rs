@@ -178,7 +178,7 @@ impl Database {
 
     /// Sessions in `TURNS_RECORD`.
     fn session_change(&mut self, session: &LockedSession, change: &Change, bug: Option<Bug>) {
-        let now = self.now;
+        let (now, turn) = (self.now, change.turn.id);
         let row = self.sessions.get_mut(&session.name()).expect("locked");
         let change = &change.session;
         row.phase = change.phase;
@@ -193,7 +193,10 @@ impl Database {
         {
             stop.turn = stop.turn.filter(|_| change.keeps_turn);
         }
-        row.stopped_turn = change.stopped.or(row.stopped_turn);
+        let told = change
+            .stopped
+            .filter(|told| bug != Some(Bug::StopToldOnce) || *told == turn);
+        row.stopped_turn = told.or(row.stopped_turn);
         row.gate = change.gate;
     }
 

@@ -32,7 +32,7 @@ pub(super) struct Brakes {
     called: BTreeSet<TurnId>,
     /// The fence under which a turn began.
     begun: BTreeMap<TurnId, Fence>,
-    /// The last turn of a session that was stopped, until another one is called: one that was called comes before others.
+    /// The last turn of a session that was stopped, until another one has an answer: one that was called comes before others.
     untold: BTreeMap<SessionId, TurnId>,
 }
 
@@ -99,7 +99,6 @@ impl Witness {
             CallInput::Message(_) => String::new(),
         };
         self.brakes.called.insert(work.turn.id);
-        self.brakes.untold.remove(&work.turn.session);
         let call = (work.turn.id, work.journal.rounds.len());
         let before = self.brakes.notes.entry(call).or_insert_with(|| text.clone()).clone();
         if before != text {
@@ -358,9 +357,25 @@ impl Witness {
                 });
             }
         }
-        // It may have been called, and its agent been told.
-        if row.state == TurnState::Unknown {
-            self.brakes.untold.remove(&row.session);
+        let untold = &mut self.brakes.untold;
+        // Another holder cannot know what the turn was to tell, nor whether the first one has called.
+        let is_known = self.brakes.begun.get(&id) == Some(&row.fence);
+        if !is_stopped && (row.state == TurnState::Finished || !row.journal.rounds.is_empty()) {
+            untold.remove(&row.session);
+        } else if !is_stopped && !is_known {
+            match session.stopped_turn {
+                Some(tells) => drop(untold.insert(row.session, tells)),
+                None => drop(untold.remove(&row.session)),
+            }
+        } else if !is_stopped
+            && let Some(told) = untold.get(&row.session).copied()
+            && session.closed.is_none()
+            && session.stopped_turn != Some(told)
+        {
+            let tells = session.stopped_turn;
+            self.breaks("I19", || {
+                format!("turn {id} had no answer; the next agent must be told of turn {told}, and is told of {tells:?}")
+            });
         }
         if is_stopped {
             let untold = &mut self.brakes.untold;
@@ -368,8 +383,7 @@ impl Witness {
                 true => *untold.entry(row.session).insert_entry(id).get(),
                 false => *untold.entry(row.session).or_insert(id),
             };
-            // Another holder cannot know whether the first one has called: it tells of the turn that it has ended.
-            let is_known = self.brakes.begun.get(&id) == Some(&row.fence);
+            // Another holder tells of the turn that it has ended.
             if let Some(tells) = session.stopped_turn.filter(|_| !is_known) {
                 untold.insert(row.session, tells);
             }
