@@ -1,8 +1,8 @@
 //! The bodies of the HTTP API, one file a noun: requests and responses. The orchestrator reads and writes them, clients
 //! write and read them, and the OpenAPI document is generated from them.
 //!
-//! - A type declares every check on a field that needs no database: [`text`] for texts, [`number`] for numbers, `domain` for ids and words. So
-//!   the document cannot differ from the checks.
+//! - A type declares every check on a field that needs no database: [`text`] for texts, [`number`] for numbers,
+//!   `domain` for ids and words. So the document cannot differ from the checks.
 //! - In requests, null counts as absent, unless the field's documentation says otherwise. Unknown fields are refused.
 //! - Responses are rows, as a statement returns them. A word in a response is a text, so that a client can read the
 //!   words of a newer server. A new field gets `#[serde(default)]`, so that a client can read the responses of an older

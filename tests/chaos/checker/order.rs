@@ -311,12 +311,12 @@ fn said_once(offer: &Offer) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use time::Duration;
+
     use super::{
         super::fabricated::{Story, at},
         *,
     };
-    use time::Duration;
-
     use crate::records::{Aim, Fired};
 
     /// A second notification, published after the first one, behind it in the queue.

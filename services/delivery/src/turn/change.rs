@@ -162,16 +162,16 @@ pub(super) fn change(
             }
         }
     }
-    if change.turn.over && !is_heard(report) {
-        // The next agent is told what this one may not have read.
+    if change.turn.over && !was_answered(report) {
+        // The session's next turn brings the notes that this one's agent may not have read.
         change.session.interrupted |= work.told_interrupted;
         change.session.stopped = change.session.stopped.or(work.told_of);
     }
     Ok(change)
 }
 
-/// Whether the turn had an answer: its agent has read what it was told.
-fn is_heard(report: &Report) -> bool {
+/// Whether the turn had an answer to one of its calls. If not, its agent may not have read the notes in its prompt.
+fn was_answered(report: &Report) -> bool {
     let ends = matches!(
         report.outcome,
         CallOutcome::Answered(_) | CallOutcome::EndedByTool { .. }
