@@ -9,8 +9,9 @@
 //! A row whose message is awaited stays until its reader has deleted it (`unread`): the broker's acknowledgement is not
 //! enough.
 //!
-//! Rows that are handed over together or one after the other are published in that order. A row that fails is left to
-//! the sweep and is published after its neighbours: a reader that needs an order takes it from Postgres.
+//! Rows of an account that are handed over together or one after the other are published in that order; accounts take turns.
+//! A row that fails is left to the sweep and is published after its neighbours: a reader that needs an order takes it from
+//! Postgres.
 
 mod settlement;
 mod unread;
@@ -36,6 +37,7 @@ use crate::{
     Shutdown, bury,
     settings::OutboxSettings,
     sweep::{Sweep, Swept, Ticks},
+    turns::Turns,
 };
 use settlement::{SETTLEMENTS_MAX, Settlement};
 
@@ -149,23 +151,39 @@ struct Relay {
 impl Relay {
     async fn publish(self, mut rx: mpsc::Receiver<OutboxRow>, stop: tokio_util::sync::CancellationToken) {
         let batch_max = self.settings.batch_messages_max.usize();
-        let mut batch = Vec::with_capacity(batch_max);
+        let queue_max = self.settings.queue_messages_max.usize();
+        let mut waiting: Turns<String, OutboxRow> = Turns::default();
         loop {
-            // Dropping `recv_many` loses nothing. When `stop` fires, the services have ended and their rows are in the
-            // queue; closing the queue lets the rest be read.
-            let received = tokio::select! {
-                received = rx.recv_many(&mut batch, batch_max) => received,
-                () = stop.cancelled(), if !rx.is_closed() => {
-                    rx.close();
-                    continue;
+            if waiting.is_empty() {
+                // Dropping `recv` loses nothing. When `stop` fires, the services have ended and their rows are in the
+                // queue; closing the queue lets the rest be read.
+                let received = tokio::select! {
+                    received = rx.recv() => received,
+                    () = stop.cancelled(), if !rx.is_closed() => {
+                        rx.close();
+                        continue;
+                    }
+                };
+                match received {
+                    Some(row) => waiting.push(row.account.clone(), row),
+                    None => return,
                 }
-            };
-            if received == 0 {
-                return;
             }
-            self.meters.waiting(rx.len());
+            while waiting.len() < queue_max
+                && let Ok(row) = rx.try_recv()
+            {
+                waiting.push(row.account.clone(), row);
+            }
+            let (mut batch, mut messages) = (Vec::new(), 0);
+            while messages < batch_max
+                && let Some((_, row)) = waiting.pop()
+            {
+                messages += row.messages.len().max(1);
+                batch.push(row);
+            }
+            self.meters.waiting(waiting.len() + rx.len());
             let bytes = payload_bytes(&batch);
-            self.relay(std::mem::take(&mut batch), "memory").await;
+            self.relay(batch, "memory").await;
             self.room.add_permits(bytes);
         }
     }

@@ -173,24 +173,22 @@ pub async fn breakers_read(database: &Database) -> Result<Vec<BreakerRow>, Stora
     database.query_alone("read breakers", BREAKERS_READ, []).await
 }
 
-/// Sessions of an account that one transaction unparks: their messages are built while they are locked.
-pub const SESSIONS_MAX: usize = 250;
-
-/// Sessions that a breaker keeps, by account.
+/// Sessions that a breaker keeps, by account; each account has a share of the limit.
 pub async fn breaker_parked(database: &Database, key: &str, limit: i32) -> Result<Vec<SessionName>, StorageError> {
     session_parked(database, breaker_ref(key), limit).await
 }
 
-/// Unparks sessions of an account that a closed breaker kept. Sessions that are locked, or that a claim parks meanwhile, look
+/// Unparks so many sessions of an account that a closed breaker kept. Sessions that are locked, or that a claim parks meanwhile, look
 /// again by themselves.
 pub async fn breaker_open(
     tx: &Tx,
     account: &AccountId,
+    sessions: usize,
     key: &str,
     setting: &Setting<'_>,
 ) -> Result<(usize, Vec<Owned>), StorageError> {
-    let limit = i64::try_from(SESSIONS_MAX).unwrap_or(i64::MAX);
-    sessions_open(tx, account, (Gate::Provider, breaker_ref(key)), limit, setting).await
+    let sessions = i64::try_from(sessions).unwrap_or(i64::MAX);
+    sessions_open(tx, account, (Gate::Provider, breaker_ref(key)), sessions, setting).await
 }
 
 /// Nothing waits for it any more.

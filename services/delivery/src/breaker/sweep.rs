@@ -10,7 +10,7 @@ use runtime::{
 };
 use storage::{
     Accounts, Database, StorageError,
-    breaker::{BreakerRow, SESSIONS_MAX, breaker_open, breaker_parked, breaker_settled, breaker_try, breakers_read},
+    breaker::{BreakerRow, breaker_open, breaker_parked, breaker_settled, breaker_try, breakers_read},
     outbox::outbox_insert,
 };
 use tokio::sync::mpsc;
@@ -22,8 +22,8 @@ use crate::{
     queue::signal::{Signal, tell},
 };
 
-/// Sessions of one breaker that are unparked at one look: 1,000 a second.
-const LOOK_MAX: i32 = 1_000;
+/// Sessions of one breaker, of all accounts, that are unparked at one look: other work keeps most of the installation.
+const LOOK_MAX: i32 = 250;
 
 /// The dependencies of the sweep.
 #[derive(Clone, Debug)]
@@ -75,16 +75,14 @@ impl BreakerSweep {
         let mut parts = Parts::default();
         for of_account in parked.chunk_by(|one, other| one.0 == other.0) {
             let account = &of_account[0].0;
-            for _ in 0..of_account.len().div_ceil(SESSIONS_MAX) {
-                parts.note(account, self.open(account, &breaker.key).await);
-            }
+            parts.note(account, self.open(account, of_account.len(), &breaker.key).await);
         }
         parts.end()
     }
 
-    async fn open(&self, account: &AccountId, key: &str) -> Result<u64, StorageError> {
+    async fn open(&self, account: &AccountId, sessions: usize, key: &str) -> Result<u64, StorageError> {
         let tx = self.database.begin(&Accounts::one(account)).await?;
-        let (sessions, messages) = breaker_open(&tx, account, key, &self.breakers.setting()).await?;
+        let (sessions, messages) = breaker_open(&tx, account, sessions, key, &self.breakers.setting()).await?;
         let rows = outbox_insert(&tx, messages).await?;
         tx.commit().await?;
         self.outbox.publish_soon(rows);

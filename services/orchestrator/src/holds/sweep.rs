@@ -6,7 +6,7 @@ use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
     Accounts, Role, StorageError,
     directory::{HoldDue, hold_due},
-    hold::{SESSIONS_MAX, hold_settle, holds_expire},
+    hold::{Piece, hold_settle, holds_expire},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +14,7 @@ use crate::app::{App, database_now};
 
 /// Holds read in one query.
 const HOLDS_MAX: i32 = 500;
-/// Pieces of a hold at one look: 1,000 sessions.
+/// Pieces of a hold at one look: 1,000 turns that it stops.
 const PIECES_MAX: usize = 4;
 
 pub async fn sweep(app: App, stop: CancellationToken) {
@@ -38,11 +38,9 @@ pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
             }
             for _ in 0..PIECES_MAX {
                 let settled = settle(app, due).await;
-                let is_whole = settled
-                    .as_ref()
-                    .is_ok_and(|sessions| *sessions == SESSIONS_MAX.unsigned_abs());
-                parts.note(&due.account, settled);
-                if !is_whole {
+                let goes_on = settled.as_ref().is_ok_and(|piece| piece.goes_on);
+                parts.note(&due.account, settled.map(|piece| piece.sessions as u64));
+                if !goes_on {
                     break;
                 }
             }
@@ -54,19 +52,19 @@ pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
     }
 }
 
-async fn settle(app: &App, due: &HoldDue) -> Result<u64, StorageError> {
+async fn settle(app: &App, due: &HoldDue) -> Result<Piece, StorageError> {
     let tx = app.database.begin(&Accounts::one(&due.account)).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let done = match due.is_over {
         true => holds_expire(&tx, &due.account, &setting)
             .await
-            .map(|messages| (0, messages)),
+            .map(|messages| (Piece::default(), messages)),
         false => hold_settle(&tx, &due.account, due.hold, &setting).await,
     };
     match done {
-        Ok((sessions, messages)) => {
+        Ok((piece, messages)) => {
             app.commit_free(tx, messages).await?;
-            Ok(sessions as u64)
+            Ok(piece)
         }
         Err(error) => {
             if let Err(failed) = tx.rollback().await {

@@ -230,7 +230,7 @@ section! {
     pub struct OutboxSettings {
         /// Messages queued in memory, within 64 MiB; the rest is left to the sweep.
         pub queue_messages_max: Count = Count::new(16_384),
-        /// Messages published at one time.
+        /// Messages published at one time; the row that reaches the limit is published with them.
         pub batch_messages_max: Count = Count::new(256),
         pub sweep_interval_ms: Millis = Millis::new(2_000),
         /// The sweep skips rows younger than this: the process that wrote them publishes them.

@@ -102,6 +102,25 @@ async fn rows_that_overflow_the_queue_are_swept() {
     world.stop().await;
 }
 
+/// Rows hold up to 256 messages each: a batch is measured in messages, and the accounts take turns in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_one_account_delays_no_other() {
+    let world = World::new().await;
+    let context = world.context(LAZY).await;
+    let flood = ids(20 * 256)
+        .iter()
+        .map(|id| (Some(world.account.clone()), world.event(id, b"{}")))
+        .collect();
+    let other = Some("other".parse().expect("a valid id"));
+    let mut rows = outbox_rows(flood);
+    rows.extend(outbox_rows(vec![(other, world.event("of-another", b"{}"))]));
+    context.outbox.publish_soon(rows);
+    let stored = stored(&context, Stream::Event, 20 * 256 + 1).await;
+    let place = stored.iter().position(|(_, id, _)| id == "of-another");
+    assert!(place.is_some_and(|place| place <= 3 * 256), "{place:?}");
+    world.stop().await;
+}
+
 /// A few large messages take as much room as thousands of small ones.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_queue_is_full_by_bytes_as_well() {
