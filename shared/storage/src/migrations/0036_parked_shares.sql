@@ -18,7 +18,7 @@ create or replace function session_parked(gate_ref uuid, row_limit integer) retu
     from holder h
     cross join lateral (
         select s.account_id, s.id from public.session s
-        where s.gate_ref = session_parked.gate_ref and s.account_id = any (array[h.account_id])
+        where s.gate_ref = any (array[session_parked.gate_ref]) and s.account_id = h.account_id
         order by s.gate_ref, s.account_id, s.id
         limit (select greatest(row_limit / count(*), 1) from holder)) f
 $$;
