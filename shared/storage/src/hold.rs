@@ -317,16 +317,19 @@ const SETTLE: &str = "
 pub struct Piece {
     /// Sessions found.
     pub sessions: usize,
+    /// Those of them that start again.
+    pub opened: i64,
     /// The next piece may follow at once. Stops do; sessions that start again come a piece at a look, so that other accounts
     /// keep most of the installation.
     pub goes_on: bool,
 }
 
-/// One piece of what a hold has still to do.
+/// One piece of what a hold has still to do: at most [`SESSIONS_MAX`] stops, or so many sessions that start again.
 pub async fn hold_settle(
     tx: &Tx,
     account: &AccountId,
     hold: HoldId,
+    open_max: i64,
     setting: &Setting<'_>,
 ) -> Result<(Piece, Vec<Owned>), StorageError> {
     let values = [account.into(), hold.into()];
@@ -334,7 +337,7 @@ pub async fn hold_settle(
         return Ok((Piece::default(), Vec::new()));
     };
     let (found, messages) = match row.released_at {
-        Some(_) => sessions_open(tx, account, (Gate::Pause, hold.into()), SESSIONS_MAX, setting).await?,
+        Some(_) => sessions_open(tx, account, (Gate::Pause, hold.into()), open_max, setting).await?,
         None if row.running == HoldRunning::Stop => turns_stop(tx, account, &row, setting).await?,
         None => (0, Vec::new()),
     };
@@ -347,6 +350,7 @@ pub async fn hold_settle(
     }
     let piece = Piece {
         sessions: found,
+        opened: if row.released_at.is_some() { found as i64 } else { 0 },
         goes_on: row.released_at.is_none() && found as i64 == SESSIONS_MAX,
     };
     Ok((piece, messages))

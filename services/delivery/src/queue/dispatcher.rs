@@ -208,7 +208,7 @@ impl DispatchQueue {
         self.aside
             .entry(provider.to_owned())
             .or_default()
-            .push(account, session);
+            .push(account, 1, session);
         self.waiting_aside += 1;
     }
 

@@ -1,5 +1,6 @@
 //! Committed messages are published, once in the stream, whatever fails in between.
 
+use domain::AccountId;
 use messaging::Stream;
 use storage::outbox::{
     Claim, outbox_claim, outbox_rows,
@@ -111,13 +112,17 @@ async fn a_flood_of_one_account_delays_no_other() {
         .iter()
         .map(|id| (Some(world.account.clone()), world.event(id, b"{}")))
         .collect();
-    let other = Some("other".parse().expect("a valid id"));
+    let other: Option<AccountId> = Some("other".parse().unwrap());
     let mut rows = outbox_rows(flood);
-    rows.extend(outbox_rows(vec![(other, world.event("of-another", b"{}"))]));
+    // A transaction each.
+    for number in 0..100 {
+        let message = world.event(&format!("of-another-{number}"), b"{}");
+        rows.extend(outbox_rows(vec![(other.clone(), message)]));
+    }
     context.outbox.publish_soon(rows);
-    let stored = stored(&context, Stream::Event, 20 * 256 + 1).await;
-    let place = stored.iter().position(|(_, id, _)| id == "of-another");
-    assert!(place.is_some_and(|place| place <= 3 * 256), "{place:?}");
+    let stored = stored(&context, Stream::Event, 20 * 256 + 100).await;
+    let place = stored.iter().position(|(_, id, _)| id == "of-another-99");
+    assert!(place.is_some_and(|place| place <= 3 * 256 + 100), "{place:?}");
     world.stop().await;
 }
 

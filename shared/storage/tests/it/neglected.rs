@@ -67,13 +67,19 @@ async fn what_one_account_has_parked_hides_no_other_account() {
             .insert(&test.owner)
             .await;
     }
-    let look = async |key: &str, limit: i32| {
-        let found = breaker_parked(&database, key, limit).await.unwrap();
+    let look = async |key: &str, after: Option<&str>, limit: i32| {
+        let after = after.map(|account| account.parse().unwrap());
+        let found = breaker_parked(&database, key, after.as_ref(), limit).await.unwrap();
         ["a-flood", "zeta"].map(|account| found.iter().filter(|(owner, _)| owner.as_str() == account).count())
     };
-    assert_eq!(look("quota", 20).await, [10, 2]);
-    assert_eq!(look("quota", 1).await, [1, 0], "room for one");
-    assert_eq!(look("another", 20).await, [0, 0]);
+    assert_eq!(
+        look("quota", None, 20).await,
+        [18, 2],
+        "what one does not need is the other's"
+    );
+    assert_eq!(look("quota", None, 3).await, [2, 1]);
+    assert_eq!(look("quota", Some("a-flood"), 20).await, [0, 2]);
+    assert_eq!(look("another", None, 20).await, [0, 0]);
 }
 
 #[tokio::test]
