@@ -135,7 +135,9 @@ impl Witness {
         }
         let is_inject = row.mode == QueueMode::Inject;
         let waits = |((account, id), other): (&(AccountId, NotificationId), &NotificationRow)| {
-            other.state == NotificationState::Queued
+            // One that was redriven had a number before.
+            (account, id) != (&name.0, &name.1)
+                && other.state == NotificationState::Queued
                 && other.place.is_some_and(|(of, _)| of == session)
                 && self
                     .brakes

@@ -46,7 +46,7 @@ use storage::session::{
     turns_resume::{Resumed, turns_resume, turns_wait},
 };
 
-/// How often a call is requested again that somebody is asked about: in case the hint of the answer was lost.
+/// How often a call is requested again that somebody is asked about. The answer makes the session due earlier (`call_awaits`).
 const UNDECIDED_LOOK_MS: i64 = 300_000;
 
 /// The dependencies of claiming.

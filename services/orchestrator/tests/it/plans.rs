@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 71] = [
+const STATEMENTS: [Planned; 72] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -203,6 +203,7 @@ const STATEMENTS: [Planned; 71] = [
     (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
+    (sessions_park::CALL_AWAITS, 3, &["session_pkey"]),
     (PROVIDERS_OF, 3, &["agent_pkey of the account"]),
     (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
     (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),

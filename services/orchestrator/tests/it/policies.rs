@@ -255,11 +255,16 @@ async fn an_approval_for_other_arguments_is_refused() {
         "invalid_answer",
     );
     assert_eq!(world.test.texts("select state from question").await, ["open"]);
+    // Its turn looks again in minutes; with the answer in seconds, whatever becomes of the message.
+    let waits = "update session set phase = 'waiting', wake_at = now() + interval '5 minutes'";
+    sqlx::query(waits).execute(&world.test.owner).await.unwrap();
     let approved = answer(json!({"verdict": "approved", "arguments_hash": hash(call)})).await;
     assert_eq!(approved.status, StatusCode::OK, "{approved:?}");
     is(&answer(json!({"verdict": "denied"})).await, 409, "already_answered");
     let wakes = world.sent_on("signalbox.tool.approved.acme.PROJ-7").await;
     assert_eq!(wakes.len(), 1, "the call is woken once");
+    let soon = "select count(*) from session where wake_at <= now() + interval '30 seconds'";
+    assert_eq!(world.test.count(soon).await, 1);
     assert_eq!(world.test.count("select count(*) from tool_policy").await, 0);
 }
 

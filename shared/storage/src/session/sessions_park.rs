@@ -92,6 +92,22 @@ pub async fn sessions_look(tx: &Tx, sessions: &[SessionName]) -> Result<(), Stor
         .map(|_| ())
 }
 
+/// When a decided call is requested again, if the message that says so was lost.
+const DECIDED_AGAIN_S: f64 = 30.0;
+
+/// Relies on the primary key.
+pub const CALL_AWAITS: &str = "
+    update session s set wake_at = least(s.wake_at, now() + $3 * interval '1 second')
+    where s.account_id = $1 and s.id = $2 and s.phase = 'waiting' and s.closed_at is null";
+
+/// A call that the session's turn waits for is decided. The caller holds the session's lock.
+pub async fn call_awaits(tx: &Tx, (account, session): &SessionName) -> Result<(), StorageError> {
+    let values = [account.into(), (*session).into(), DECIDED_AGAIN_S.into()];
+    tx.execute("look at a decided call", CALL_AWAITS, values)
+        .await
+        .map(|_| ())
+}
+
 #[derive(FromQueryResult)]
 struct ParkedRow {
     id: SessionId,

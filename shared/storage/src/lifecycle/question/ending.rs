@@ -27,7 +27,7 @@ use crate::{
     session::{
         item_enter::{Entered, NewEntry, item_enter},
         sessions_lock::conversations_lock,
-        sessions_park::sessions_look,
+        sessions_park::{call_awaits, sessions_look},
     },
     setting::fresh_id,
     timer::{self, timers_clear},
@@ -298,7 +298,12 @@ pub async fn question_end(
     }
     lapses_clear(tx, account, slice::from_ref(&row), ending, setting).await?;
     let mut messages = vec![changed(account, &row, ending, setting)];
-    messages.extend(call_decided(account, &row, setting));
+    if let Some(decided) = call_decided(account, &row, setting) {
+        messages.push(decided);
+        if let Some(session) = row.session_id {
+            call_awaits(tx, &(account.clone(), session)).await?;
+        }
+    }
     match row.kind {
         QuestionKind::Plan => messages.extend(plan_end(tx, account, &row, ending, setting).await?),
         QuestionKind::Review => messages.extend(stage_end(tx, account, &row, ending, setting).await?),
