@@ -1,7 +1,9 @@
 //! The reasons to refuse a call: one table of the reasons, the error for the agent and its hint. Pure. Errors of a tool
 //! itself (a wrong field, an unknown agent) are in the tool.
 
+use contracts::tools::task_context_write;
 use domain::{CloseReason, QuestionState, TaskId};
+use storage::lifecycle::ContextOfTask;
 
 use crate::{
     call::{CallFacts, ToolAnswer},
@@ -51,6 +53,10 @@ pub enum Refusal {
     },
     /// The task requires a plan, and none is approved.
     PlanRequired,
+    /// The call hands the task's work on, and the task has no context, which it requires.
+    ContextMissing {
+        task: TaskId,
+    },
 }
 
 /// What happens to a refused call.
@@ -77,8 +83,15 @@ impl Refusal {
             | Self::Denied { .. }
             | Self::NotThere { .. }
             | Self::AwaitsApproval { .. }
-            | Self::PlanRequired => Consequence::Answered,
+            | Self::PlanRequired
+            | Self::ContextMissing { .. } => Consequence::Answered,
         }
+    }
+
+    /// Why a call that hands the task's work on is refused before anything is done, if the task lacks its context.
+    pub fn of_context(of: &ContextOfTask) -> Option<Refusal> {
+        let task = of.is_missing().then(|| of.task.clone())?;
+        Some(Self::ContextMissing { task })
     }
 
     /// The answer for a task that is not the caller's or does not exist.
@@ -150,6 +163,17 @@ impl Refusal {
                 "plan_required",
                 "This task needs an approved plan, and none is approved.",
                 "Nothing was changed. Submit your plan with submit_plan, unless it awaits approval already; after it is approved, call this tool again.",
+            ),
+            Self::ContextMissing { task } => ToolAnswer::refused(
+                "task_context_missing",
+                format!(
+                    "CONTEXT.md not found: task {task} has no task context. Before using external-model tools or spawning subagents, write one."
+                ),
+                format!(
+                    "Nothing was changed. Write it with {}: what is being built, the key terms, and the details that matter. Then call \
+                     this tool again.",
+                    task_context_write::NAME
+                ),
             ),
         };
         ToolAnswer {
@@ -230,6 +254,7 @@ mod tests {
             },
             Refusal::AwaitsApproval { task: task("PROJ-7") },
             Refusal::PlanRequired,
+            Refusal::ContextMissing { task: task("PROJ-7") },
         ];
         let table: Vec<String> = refusals
             .iter()
