@@ -221,7 +221,34 @@ fn closed_by(reason: Option<CloseReason>) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use domain::{Actor, ContextNeed, KeptContext};
+    use storage::lifecycle::TaskContext;
+    use time::OffsetDateTime;
+
     use super::*;
+
+    /// Before anything is done: only a task that requires its context and has none lacks it.
+    #[test]
+    fn a_task_that_lacks_its_context_is_named() {
+        let check = |need: ContextNeed, body: Option<&str>, expected: bool| {
+            let newest = body.map(|body| TaskContext {
+                version: 1,
+                body: body.to_owned(),
+                size: KeptContext::of(body).unwrap().size,
+                author: Actor::system(),
+                turn_id: None,
+                created_at: OffsetDateTime::UNIX_EPOCH,
+            });
+            let task = TaskId::parse("PROJ-7").unwrap();
+            let of = ContextOfTask { task: task.clone(), need, newest };
+            let missing = Refusal::ContextMissing { task };
+            assert_eq!(Refusal::of_context(&of), expected.then_some(missing), "{need} {body:?}");
+        };
+        check(ContextNeed::Required, None, true);
+        check(ContextNeed::Required, Some("What is built."), false);
+        check(ContextNeed::Optional, None, false);
+        check(ContextNeed::Optional, Some("What is built."), false);
+    }
 
     /// Every refusal: its code, its consequence, and the text for the agent.
     #[test]
