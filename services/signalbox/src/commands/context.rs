@@ -8,7 +8,10 @@ use std::{
 };
 
 use anyhow::Context;
-use api::contexts::{BODY_BYTES_MAX, NewTaskContext, TaskContext};
+use api::{
+    contexts::{BODY_BYTES_MAX, NewTaskContext, TaskContext},
+    number::Whole,
+};
 use serde_json::Value;
 
 use super::moment;
@@ -25,7 +28,7 @@ pub(crate) async fn run(args: &ContextArgs, json: bool) -> anyhow::Result<ExitCo
     let context: Value = match &args.set {
         None => client.get(&path, &[]).await?,
         Some(file) => {
-            let if_version = args.if_version.map(|version| f64::from(version).try_into());
+            let if_version = args.if_version.map(|version| Whole::try_from(f64::from(version)));
             let new = NewTaskContext {
                 body: text(file)?,
                 if_version: if_version.transpose().map_err(anyhow::Error::msg)?,
