@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
-    tasks, timers, turns,
+    activities, agents, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages,
+    notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries,
+    sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};

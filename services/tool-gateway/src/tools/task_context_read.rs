@@ -4,10 +4,7 @@ use serde_json::{Map, Value, json};
 use storage::lifecycle::{TaskContext, task_context_find};
 
 use super::{Running, ToolOutcome, task_of_turn};
-use crate::{
-    call::Effect,
-    refusal::Refusal,
-};
+use crate::{call::Effect, refusal::Refusal};
 
 pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutcome {
     let task = task_of_turn(running);
@@ -18,7 +15,13 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
 }
 
 fn shown(context: TaskContext) -> Value {
-    let TaskContext { version, body, size, author, .. } = context;
+    let TaskContext {
+        version,
+        body,
+        size,
+        author,
+        ..
+    } = context;
     let mut shown = json!({"version": version, "body": body, "author": author});
     if let Some(warning) = size.warning() {
         shown["warning"] = warning.into();

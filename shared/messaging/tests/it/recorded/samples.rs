@@ -6,8 +6,8 @@ use contracts::{
     event::{
         AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
         ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
-        SessionLeaseReleased, SessionOpened, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
-        TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        SessionLeaseReleased, SessionOpened, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
+        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
