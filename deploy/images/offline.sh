@@ -80,7 +80,7 @@ import() {
 
 # nats-server and busybox, whose wget the health check uses.
 make_nats() {
-    local server=${SIGNALBOX_NATS_SERVER:-.tools/bin/nats-server} folder=$work/nats applet
+    local server=${SIGNALBOX_NATS_SERVER:-$(command -v nats-server || echo .tools/bin/nats-server)} folder=$work/nats applet
     [ -x "$server" ] || { say "nats-server is missing: make provision" >&2; return 1; }
     mkdir -p "$folder"/{bin,etc,usr/local/bin} && install -d -m 1777 "$folder/tmp"
     install -m 0755 "$server" "$folder/usr/local/bin/nats-server"

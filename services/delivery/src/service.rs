@@ -175,6 +175,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         outbox: context.outbox.clone(),
         metrics: metrics.clone(),
         signals: signals.clone(),
+        after: HashMap::new(),
     };
     context.shutdown.spawn(
         "delivery breakers",

@@ -4,7 +4,7 @@
 //! (workers and how they end), [`crash`] (crash points for tests), [`http`] (a server, problems, health pages),
 //! [`outbox`] (publishes committed messages), [`dead`] (messages that cannot be processed), [`replica`] (the id under
 //! which leases are held), [`gauges`] (polled metrics), [`sweep`] (periodic work), [`shares`] (limits on an account's
-//! backlog), `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole
+//! backlog), [`turns`] (a queue whose owners take turns), `patience` (a start waits for its servers), [`context`] (all of it, connected), [`mod@run`] (a whole
 //! process of one service).
 //!
 //! The only shared crate that sees both storage and messaging.
@@ -26,6 +26,7 @@ pub mod shares;
 pub mod shutdown;
 pub mod sweep;
 pub mod telemetry;
+pub mod turns;
 
 pub use context::{Context, StartError};
 pub use dead::DeadLetters;

@@ -9,8 +9,9 @@
 //! A row whose message is awaited stays until its reader has deleted it (`unread`): the broker's acknowledgement is not
 //! enough.
 //!
-//! Rows that are handed over together or one after the other are published in that order. A row that fails is left to
-//! the sweep and is published after its neighbours: a reader that needs an order takes it from Postgres.
+//! Rows of an account that are handed over together or one after the other are published in that order; accounts take turns, in
+//! messages. What a full queue left to the sweep is published in its order. A row that fails is left to the sweep and is published after its neighbours: a reader that needs an order takes it from
+//! Postgres.
 
 mod settlement;
 mod unread;
@@ -36,14 +37,15 @@ use crate::{
     Shutdown, bury,
     settings::OutboxSettings,
     sweep::{Sweep, Swept, Ticks},
+    turns::Turns,
 };
 use settlement::{SETTLEMENTS_MAX, Settlement};
 
 /// Bytes of payloads in the queue or being published from it.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bytes of payloads that a sweep claims at one time, of notifications and of everything else each. The row that
-/// reaches the limit is included. Some thousands of messages, so that they are published before the claim expires.
-const SWEEP_BYTES_MAX: usize = 2 * 1024 * 1024;
+/// Bytes of payloads that are published at one time, and that a sweep claims, of notifications and of everything else each. The
+/// row that reaches the limit is included. Some thousands of messages, so that they are published before the claim expires.
+const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 
 fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
     rows.into_iter().map(OutboxRow::bytes).sum()
@@ -52,9 +54,11 @@ fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
 /// The handle by which services publish their committed rows. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Outbox {
-    tx: mpsc::Sender<OutboxRow>,
+    tx: mpsc::UnboundedSender<(u32, OutboxRow)>,
     /// A permit for each byte of [`QUEUE_BYTES_MAX`].
     room: Arc<Semaphore>,
+    /// What a row takes of the room, if its payloads do not take more: so it is full of small rows, too.
+    row_bytes_min: usize,
     meters: Metrics,
 }
 
@@ -70,7 +74,7 @@ impl Outbox {
     /// Starts the relay of one service: it works as the database's role, and only on that role's rows.
     pub fn start(database: &Database, bus: &Bus, settings: &OutboxSettings, shutdown: &Shutdown) -> Outbox {
         let meters = Metrics::new(database.role().service());
-        let (tx, rx) = mpsc::channel(settings.queue_messages_max.usize());
+        let (tx, rx) = mpsc::unbounded_channel();
         let room = Arc::new(Semaphore::new(QUEUE_BYTES_MAX));
         let (settled_tx, settled_rx) = mpsc::channel(SETTLEMENTS_MAX);
         let relay = Relay {
@@ -93,7 +97,12 @@ impl Outbox {
         shutdown.spawn_support("outbox unread", sweep);
         let settlement = Settlement::new(&database.for_batches(), settings);
         shutdown.spawn_support("outbox settlement", settlement.run(settled_rx));
-        Outbox { tx, room, meters }
+        Outbox {
+            tx,
+            room,
+            row_bytes_min: QUEUE_BYTES_MAX / settings.queue_messages_max.usize(),
+            meters,
+        }
     }
 
     /// Hands rows over, after their transaction has committed. Never waits: if the queue lacks room, all rows of the
@@ -103,15 +112,18 @@ impl Outbox {
         if count == 0 {
             return;
         }
-        let bytes = u32::try_from(payload_bytes(&rows)).unwrap_or(u32::MAX);
-        let room = self.room.try_acquire_many(bytes).ok();
-        match room.zip(self.tx.try_reserve_many(count).ok()) {
-            Some((room, places)) => {
+        let room_of = |row: &OutboxRow| row.bytes().max(self.row_bytes_min);
+        let bytes = u32::try_from(rows.iter().map(room_of).sum::<usize>()).unwrap_or(u32::MAX);
+        match self.room.try_acquire_many(bytes) {
+            Ok(room) => {
                 // The permits are returned after publishing.
                 room.forget();
-                places.zip(rows).for_each(|(place, row)| place.send(row));
+                for row in rows {
+                    // The send fails only when the relay has ended with the process.
+                    let _ = self.tx.send((u32::try_from(room_of(&row)).unwrap_or(u32::MAX), row));
+                }
             }
-            None => {
+            Err(_) => {
                 self.meters.overflowed(count);
                 debug!(rows = count, "outbox queue is full; left to the sweep");
             }
@@ -143,30 +155,51 @@ struct Relay {
     shutdown: Shutdown,
     room: Arc<Semaphore>,
     /// Keeps the queue open when the service has dropped its own ends: only a stop ends the relay.
-    _queue: mpsc::Sender<OutboxRow>,
+    _queue: mpsc::UnboundedSender<(u32, OutboxRow)>,
 }
 
 impl Relay {
-    async fn publish(self, mut rx: mpsc::Receiver<OutboxRow>, stop: tokio_util::sync::CancellationToken) {
+    async fn publish(
+        self,
+        mut rx: mpsc::UnboundedReceiver<(u32, OutboxRow)>,
+        stop: tokio_util::sync::CancellationToken,
+    ) {
         let batch_max = self.settings.batch_messages_max.usize();
-        let mut batch = Vec::with_capacity(batch_max);
+        let mut waiting: Turns<String, (u32, OutboxRow)> = Turns::default();
+        let mut rows_waiting = 0;
         loop {
-            // Dropping `recv_many` loses nothing. When `stop` fires, the services have ended and their rows are in the
-            // queue; closing the queue lets the rest be read.
-            let received = tokio::select! {
-                received = rx.recv_many(&mut batch, batch_max) => received,
-                () = stop.cancelled(), if !rx.is_closed() => {
-                    rx.close();
-                    continue;
-                }
-            };
-            if received == 0 {
-                return;
+            if waiting.is_empty() {
+                // Dropping `recv` loses nothing. When `stop` fires, the services have ended and their rows are in the
+                // queue; closing the queue lets the rest be read.
+                let received = tokio::select! {
+                    received = rx.recv() => received,
+                    () = stop.cancelled(), if !rx.is_closed() => {
+                        rx.close();
+                        continue;
+                    }
+                };
+                let Some((room, row)) = received else { return };
+                waiting.push(row.account.clone(), row.messages.len(), (room, row));
+                rows_waiting += 1;
             }
-            self.meters.waiting(rx.len());
-            let bytes = payload_bytes(&batch);
-            self.relay(std::mem::take(&mut batch), "memory").await;
-            self.room.add_permits(bytes);
+            while let Ok((room, row)) = rx.try_recv() {
+                waiting.push(row.account.clone(), row.messages.len(), (room, row));
+                rows_waiting += 1;
+            }
+            let (mut batch, mut messages, mut bytes, mut room) = (Vec::new(), 0, 0, 0);
+            while messages < batch_max
+                && bytes < BATCH_BYTES_MAX
+                && let Some((_, (room_of, row))) = waiting.pop()
+            {
+                messages += row.messages.len();
+                bytes += row.bytes();
+                room += room_of as usize;
+                batch.push(row);
+            }
+            rows_waiting -= batch.len();
+            self.meters.waiting(rows_waiting);
+            self.relay(batch, "memory").await;
+            self.room.add_permits(room);
         }
     }
 
@@ -198,10 +231,10 @@ impl Relay {
             age_ms: millis(self.settings.sweep_age_ms.duration()),
             taken_ms: millis(self.settings.claim_timeout_ms.duration()),
             rows_max: i64::from(limit),
-            bytes_max: SWEEP_BYTES_MAX as i64,
+            bytes_max: BATCH_BYTES_MAX as i64,
         };
         let mut rows = outbox_claim(&self.database, &claim).await?;
-        let full = rows.len() >= limit as usize || payload_bytes(&rows) >= SWEEP_BYTES_MAX;
+        let full = rows.len() >= limit as usize || payload_bytes(&rows) >= BATCH_BYTES_MAX;
         let found = rows.len();
         if found == 0 {
             return Ok(Batch::default());

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use crate::{
     Accounts, Database, Setting, StorageError, Tx,
-    directory::session_parked,
+    directory::session_parked_shares,
     outbox::Owned,
     session::{
         SessionName,
@@ -173,24 +173,27 @@ pub async fn breakers_read(database: &Database) -> Result<Vec<BreakerRow>, Stora
     database.query_alone("read breakers", BREAKERS_READ, []).await
 }
 
-/// Sessions of an account that one transaction unparks: their messages are built while they are locked.
-pub const SESSIONS_MAX: usize = 250;
-
-/// Sessions that a breaker keeps, by account.
-pub async fn breaker_parked(database: &Database, key: &str, limit: i32) -> Result<Vec<SessionName>, StorageError> {
-    session_parked(database, breaker_ref(key), limit).await
+/// Some of the sessions that a breaker keeps, of the accounts after one: see [`session_parked_shares`].
+pub async fn breaker_parked(
+    database: &Database,
+    key: &str,
+    after: Option<&AccountId>,
+    limit: i32,
+) -> Result<Vec<SessionName>, StorageError> {
+    session_parked_shares(database, breaker_ref(key), after, limit).await
 }
 
-/// Unparks sessions of an account that a closed breaker kept. Sessions that are locked, or that a claim parks meanwhile, look
+/// Unparks so many sessions of an account that a closed breaker kept. Sessions that are locked, or that a claim parks meanwhile, look
 /// again by themselves.
 pub async fn breaker_open(
     tx: &Tx,
     account: &AccountId,
+    sessions: usize,
     key: &str,
     setting: &Setting<'_>,
 ) -> Result<(usize, Vec<Owned>), StorageError> {
-    let limit = i64::try_from(SESSIONS_MAX).unwrap_or(i64::MAX);
-    sessions_open(tx, account, (Gate::Provider, breaker_ref(key)), limit, setting).await
+    let sessions = i64::try_from(sessions).unwrap_or(i64::MAX);
+    sessions_open(tx, account, (Gate::Provider, breaker_ref(key)), sessions, setting).await
 }
 
 /// Nothing waits for it any more.
@@ -206,7 +209,7 @@ const LOOKS_MAX: usize = 5;
 
 /// Makes a few sessions look again whose breaker may be tried: one of each of the first accounts. Gives their names.
 pub async fn breaker_try(database: &Database, key: &str) -> Result<Vec<SessionName>, StorageError> {
-    let parked = breaker_parked(database, key, 100).await?;
+    let parked = breaker_parked(database, key, None, 100).await?;
     let firsts = parked
         .chunk_by(|one, other| one.0 == other.0)
         .map(|of_account| of_account[0].clone());

@@ -115,6 +115,28 @@ pub async fn session_parked(
     Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
 }
 
+/// Accounts of a page of [`session_parked_shares`].
+pub const PARKED_ACCOUNTS_MAX: usize = 50;
+
+/// Some of those sessions: of so many accounts after one, which take turns. In the order of accounts.
+pub async fn session_parked_shares(
+    database: &Database,
+    gate_ref: Uuid,
+    after: Option<&AccountId>,
+    limit: i32,
+) -> Result<Vec<(AccountId, SessionId)>, StorageError> {
+    let sql = "select * from session_parked_shares($1, $2, $3)";
+    let after = after.map_or("", AccountId::as_str);
+    let rows: Vec<Found> = database
+        .query_alone(
+            "find shares of parked sessions",
+            sql,
+            [gate_ref.into(), after.into(), limit.into()],
+        )
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.account_id, row.session_id)).collect())
+}
+
 /// Open questions of all accounts.
 #[derive(Clone, Copy, Debug, FromQueryResult)]
 pub struct OpenQuestions {

@@ -312,19 +312,32 @@ const SETTLE: &str = "
     update hold set unsettled = false
     where account_id = $1 and id = $2 and coalesce(released_at, created_at) < now() - $3 * interval '1 second'";
 
-/// One piece of what a hold has still to do. Gives how many sessions were found.
+/// What was done for a hold.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Piece {
+    /// Sessions found.
+    pub sessions: usize,
+    /// Those of them that start again.
+    pub opened: i64,
+    /// The next piece may follow at once. Stops do; sessions that start again come a piece at a look, so that other accounts
+    /// keep most of the installation.
+    pub goes_on: bool,
+}
+
+/// One piece of what a hold has still to do: at most [`SESSIONS_MAX`] stops, or so many sessions that start again.
 pub async fn hold_settle(
     tx: &Tx,
     account: &AccountId,
     hold: HoldId,
+    open_max: i64,
     setting: &Setting<'_>,
-) -> Result<(usize, Vec<Owned>), StorageError> {
+) -> Result<(Piece, Vec<Owned>), StorageError> {
     let values = [account.into(), hold.into()];
     let Some(row) = tx.one::<HoldRow>("lock hold", UNSETTLED, values).await? else {
-        return Ok((0, Vec::new()));
+        return Ok((Piece::default(), Vec::new()));
     };
     let (found, messages) = match row.released_at {
-        Some(_) => sessions_open(tx, account, (Gate::Pause, hold.into()), SESSIONS_MAX, setting).await?,
+        Some(_) => sessions_open(tx, account, (Gate::Pause, hold.into()), open_max, setting).await?,
         None if row.running == HoldRunning::Stop => turns_stop(tx, account, &row, setting).await?,
         None => (0, Vec::new()),
     };
@@ -335,7 +348,12 @@ pub async fn hold_settle(
         let values = [account.into(), hold.into(), SETTLED_AFTER_S.into()];
         tx.execute("settle hold", SETTLE, values).await?;
     }
-    Ok((found, messages))
+    let piece = Piece {
+        sessions: found,
+        opened: if row.released_at.is_some() { found as i64 } else { 0 },
+        goes_on: row.released_at.is_none() && found as i64 == SESSIONS_MAX,
+    };
+    Ok((piece, messages))
 }
 
 /// An active hold.

@@ -1,7 +1,7 @@
 //! Looks at the breakers each second: unparks what waited for one that has closed, wakes a few sessions for one that may be
 //! tried, and remembers which are in trouble. What it misses looks again by itself.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use domain::{AccountId, BreakerState};
 use runtime::{
@@ -10,7 +10,8 @@ use runtime::{
 };
 use storage::{
     Accounts, Database, StorageError,
-    breaker::{BreakerRow, SESSIONS_MAX, breaker_open, breaker_parked, breaker_settled, breaker_try, breakers_read},
+    breaker::{BreakerRow, breaker_open, breaker_parked, breaker_settled, breaker_try, breakers_read},
+    directory::PARKED_ACCOUNTS_MAX,
     outbox::outbox_insert,
 };
 use tokio::sync::mpsc;
@@ -22,8 +23,8 @@ use crate::{
     queue::signal::{Signal, tell},
 };
 
-/// Sessions of one breaker that are unparked at one look: 1,000 a second.
-const LOOK_MAX: i32 = 1_000;
+/// Sessions of one breaker, of all accounts, that are unparked at one look: other work keeps most of the installation.
+const LOOK_MAX: i32 = 250;
 
 /// The dependencies of the sweep.
 #[derive(Clone, Debug)]
@@ -33,10 +34,12 @@ pub struct BreakerSweep {
     pub outbox: Outbox,
     pub metrics: Metrics,
     pub signals: mpsc::Sender<Signal>,
+    /// Where the last look at a breaker ended, if more accounts may follow.
+    pub after: HashMap<String, AccountId>,
 }
 
 impl BreakerSweep {
-    pub async fn run(self, interval: Duration, stop: CancellationToken) {
+    pub async fn run(mut self, interval: Duration, stop: CancellationToken) {
         let sweep = Sweep::new(self.database.role().service(), "provider_breakers");
         let mut ticks = Ticks::every(interval, stop);
         while ticks.next().await {
@@ -45,7 +48,7 @@ impl BreakerSweep {
     }
 
     /// Gives the number of sessions. A breaker that fails does not stop the others.
-    async fn once(&self) -> Result<u64, StorageError> {
+    async fn once(&mut self) -> Result<u64, StorageError> {
         let mut parts = Parts::default();
         let breakers = breakers_read(&self.database).await?;
         self.breakers.remember(&breakers);
@@ -56,7 +59,7 @@ impl BreakerSweep {
         parts.end()
     }
 
-    async fn settle(&self, breaker: &BreakerRow) -> Result<u64, StorageError> {
+    async fn settle(&mut self, breaker: &BreakerRow) -> Result<u64, StorageError> {
         if breaker.due {
             let names = breaker_try(&self.database, &breaker.key).await?;
             let woken = names.len();
@@ -65,26 +68,30 @@ impl BreakerSweep {
             }
             return Ok(woken as u64);
         }
-        if !breaker.unsettled {
+        // One that has opened again keeps what is left.
+        if !breaker.unsettled || breaker.state != BreakerState::Closed {
             return Ok(0);
         }
-        let parked = breaker_parked(&self.database, &breaker.key, LOOK_MAX).await?;
-        if parked.is_empty() {
+        let after = self.after.remove(&breaker.key);
+        let parked = breaker_parked(&self.database, &breaker.key, after.as_ref(), LOOK_MAX).await?;
+        if parked.is_empty() && after.is_none() {
             breaker_settled(&self.database, &breaker.key).await?;
+        }
+        let accounts = parked.chunk_by(|one, other| one.0 == other.0).count();
+        if let Some((last, _)) = parked.last().filter(|_| accounts >= PARKED_ACCOUNTS_MAX) {
+            self.after.insert(breaker.key.clone(), last.clone());
         }
         let mut parts = Parts::default();
         for of_account in parked.chunk_by(|one, other| one.0 == other.0) {
             let account = &of_account[0].0;
-            for _ in 0..of_account.len().div_ceil(SESSIONS_MAX) {
-                parts.note(account, self.open(account, &breaker.key).await);
-            }
+            parts.note(account, self.open(account, of_account.len(), &breaker.key).await);
         }
         parts.end()
     }
 
-    async fn open(&self, account: &AccountId, key: &str) -> Result<u64, StorageError> {
+    async fn open(&self, account: &AccountId, sessions: usize, key: &str) -> Result<u64, StorageError> {
         let tx = self.database.begin(&Accounts::one(account)).await?;
-        let (sessions, messages) = breaker_open(&tx, account, key, &self.breakers.setting()).await?;
+        let (sessions, messages) = breaker_open(&tx, account, sessions, key, &self.breakers.setting()).await?;
         let rows = outbox_insert(&tx, messages).await?;
         tx.commit().await?;
         self.outbox.publish_soon(rows);

@@ -9,11 +9,12 @@
 //! session of another provider.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque, hash_map::Entry},
+    collections::{BTreeSet, HashMap, VecDeque},
     sync::Arc,
 };
 
 use domain::{AccountId, SessionId};
+use runtime::turns::Turns;
 
 use crate::{settings::DeliverySettings, store::SessionName};
 
@@ -46,37 +47,6 @@ impl Account {
     }
 }
 
-/// Sessions that wait for a slot of one provider; accounts take turns.
-#[derive(Clone, Debug, Default)]
-struct Aside {
-    turn: VecDeque<AccountId>,
-    sessions: HashMap<AccountId, VecDeque<SessionId>>,
-}
-
-impl Aside {
-    fn push(&mut self, (account, session): SessionName) {
-        match self.sessions.entry(account) {
-            Entry::Occupied(mut waiting) => waiting.get_mut().push_back(session),
-            Entry::Vacant(none) => {
-                self.turn.push_back(none.key().clone());
-                none.insert(VecDeque::from([session]));
-            }
-        }
-    }
-
-    fn pop(&mut self) -> Option<SessionName> {
-        let account = self.turn.pop_front()?;
-        let waiting = self.sessions.get_mut(&account).expect("a queued account has a session");
-        let session = waiting.pop_front().expect("a queued account has a session");
-        if waiting.is_empty() {
-            self.sessions.remove(&account);
-        } else {
-            self.turn.push_back(account.clone());
-        }
-        Some((account, session))
-    }
-}
-
 /// Woken sessions, by account; accounts take turns.
 #[derive(Clone, Debug)]
 pub struct DispatchQueue {
@@ -89,8 +59,8 @@ pub struct DispatchQueue {
     shares: BTreeSet<(usize, AccountId)>,
     in_flight: usize,
     waiting: usize,
-    /// By provider name.
-    aside: HashMap<String, Aside>,
+    /// Sessions that wait for a slot of a provider, by its name; accounts take turns.
+    aside: HashMap<String, Turns<AccountId, SessionId>>,
     /// Entries in `aside`.
     waiting_aside: usize,
 }
@@ -234,7 +204,11 @@ impl DispatchQueue {
             return;
         }
         self.places.insert(name.clone(), Standing::Aside);
-        self.aside.entry(provider.to_owned()).or_default().push(name);
+        let (account, session) = name;
+        self.aside
+            .entry(provider.to_owned())
+            .or_default()
+            .push(account, 1, session);
         self.waiting_aside += 1;
     }
 
@@ -247,7 +221,7 @@ impl DispatchQueue {
             let popped = std::iter::from_fn(|| aside.pop()).inspect(|_| *waiting_aside -= 1);
             let still_aside = popped.filter(|name| matches!(places.get(name), Some(Standing::Aside)));
             back.extend(still_aside.take(slots_free(provider)));
-            !aside.turn.is_empty()
+            !aside.is_empty()
         });
         // In reverse, so that the first session called back is the first in its queue.
         for name in back.into_iter().rev() {

@@ -199,6 +199,35 @@ async fn a_quota_waits_for_its_stated_reset() {
     running.stop().await;
 }
 
+/// It closed, and opened again before all that it kept had started.
+#[tokio::test]
+async fn a_breaker_that_opens_again_keeps_what_is_left() {
+    let scene = Scene::with(|_| refusal(429, Some(7_200))).await;
+    scene.enqueue("n-1", "x").await;
+    let running = scene.run().await;
+    scene.breaker_is("open").await;
+    scene.sessions(&scene.account, 3).await;
+    let kept = "select id || ' ' || gated_since || ' ' || gate_looks from session where gate = 'provider' order by id";
+    let parked = eventually("they are parked", || async {
+        let parked = scene.world.database.texts(kept).await;
+        (parked.len() == 3).then_some(parked)
+    })
+    .await;
+    let owner = &scene.world.database.owner;
+    let unsettled = "update provider_breaker set unsettled = true";
+    sqlx::query(unsettled).execute(owner).await.unwrap();
+    // The sweep reads them in the order of their keys, and settles the last one.
+    let last = "insert into provider_breaker (key, state, unsettled) values ('~', 'closed', true)";
+    sqlx::query(last).execute(owner).await.unwrap();
+    eventually("the sweep has looked at all", || async {
+        let left = "select count(*) from provider_breaker where key = '~' and unsettled";
+        (scene.world.database.count(left).await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(scene.world.database.texts(kept).await, parked);
+    running.stop().await;
+}
+
 /// A provider refuses one account's text as if the key were wrong, and serves all others.
 #[tokio::test]
 async fn a_text_that_a_provider_refuses_stops_no_other() {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 use storage::{
     Accounts, Role, Setting,
-    hold::{NewHold, hold_release, hold_set, hold_settle},
+    hold::{NewHold, SESSIONS_MAX, hold_release, hold_set, hold_settle},
     outbox::outbox_insert,
 };
 use testkit::{Reply, Seen, enqueued, eventually};
@@ -96,7 +96,9 @@ impl Scene {
         // A session that a claim has locked is left to the orchestrator's sweep, which does not run here.
         eventually("the hold keeps no session", || async {
             let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
-            let (_, opened) = hold_settle(&tx, &self.account, hold, &setting(&root)).await.unwrap();
+            let (_, opened) = hold_settle(&tx, &self.account, hold, SESSIONS_MAX, &setting(&root))
+                .await
+                .unwrap();
             outbox_insert(&tx, opened).await.unwrap();
             tx.commit().await.unwrap();
             let kept = "select count(*) from session where gate = 'pause'";

@@ -1,12 +1,14 @@
 //! What holds have still to do: turns to stop, sessions to unpark, holds whose time is over. Idempotent, and safe in several
 //! replicas at once: each piece locks its hold.
 
-use domain::error_chain;
+use std::collections::HashMap;
+
+use domain::{AccountId, error_chain};
 use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
     Accounts, Role, StorageError,
     directory::{HoldDue, hold_due},
-    hold::{SESSIONS_MAX, hold_settle, holds_expire},
+    hold::{Piece, SESSIONS_MAX, hold_settle, holds_expire},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -14,7 +16,7 @@ use crate::app::{App, database_now};
 
 /// Holds read in one query.
 const HOLDS_MAX: i32 = 500;
-/// Pieces of a hold at one look: 1,000 sessions.
+/// Pieces of a hold at one look: 1,000 turns that it stops.
 const PIECES_MAX: usize = 4;
 
 pub async fn sweep(app: App, stop: CancellationToken) {
@@ -29,6 +31,8 @@ pub async fn sweep(app: App, stop: CancellationToken) {
 pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, StorageError> {
     let mut parts = Parts::default();
     let mut after: Option<HoldDue> = None;
+    // All holds of an account together start no more sessions again than one does.
+    let mut opened: HashMap<AccountId, i64> = HashMap::new();
     loop {
         let due = hold_due(&app.database, after.as_ref(), HOLDS_MAX).await?;
         let unsettled = due.iter().filter(|due| !due.is_over).count();
@@ -37,12 +41,12 @@ pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
                 return parts.end();
             }
             for _ in 0..PIECES_MAX {
-                let settled = settle(app, due).await;
-                let is_whole = settled
-                    .as_ref()
-                    .is_ok_and(|sessions| *sessions == SESSIONS_MAX.unsigned_abs());
-                parts.note(&due.account, settled);
-                if !is_whole {
+                let opened = opened.entry(due.account.clone()).or_default();
+                let settled = settle(app, due, SESSIONS_MAX - *opened).await;
+                *opened += settled.as_ref().map_or(0, |piece| piece.opened);
+                let goes_on = settled.as_ref().is_ok_and(|piece| piece.goes_on);
+                parts.note(&due.account, settled.map(|piece| piece.sessions as u64));
+                if !goes_on {
                     break;
                 }
             }
@@ -54,19 +58,19 @@ pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
     }
 }
 
-async fn settle(app: &App, due: &HoldDue) -> Result<u64, StorageError> {
+async fn settle(app: &App, due: &HoldDue, open_max: i64) -> Result<Piece, StorageError> {
     let tx = app.database.begin(&Accounts::one(&due.account)).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let done = match due.is_over {
         true => holds_expire(&tx, &due.account, &setting)
             .await
-            .map(|messages| (0, messages)),
-        false => hold_settle(&tx, &due.account, due.hold, &setting).await,
+            .map(|messages| (Piece::default(), messages)),
+        false => hold_settle(&tx, &due.account, due.hold, open_max, &setting).await,
     };
     match done {
-        Ok((sessions, messages)) => {
+        Ok((piece, messages)) => {
             app.commit_free(tx, messages).await?;
-            Ok(sessions as u64)
+            Ok(piece)
         }
         Err(error) => {
             if let Err(failed) = tx.rollback().await {

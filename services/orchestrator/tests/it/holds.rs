@@ -388,10 +388,7 @@ async fn parked_sessions_are_opened_in_bounded_pieces() {
     while opened < count {
         let begun = Instant::now();
         let some = world.settle().await;
-        assert!(
-            (1..=4 * SESSIONS_MAX.unsigned_abs()).contains(&some),
-            "{some} at one look"
-        );
+        assert!((1..=SESSIONS_MAX.unsigned_abs()).contains(&some), "{some} at one look");
         opened += some;
         longest = longest.max(begun.elapsed());
     }

@@ -15,7 +15,7 @@ use storage::{
 };
 use tracing::warn;
 
-use super::{Batch, Relay, SWEEP_BYTES_MAX, millis, payload_bytes};
+use super::{BATCH_BYTES_MAX, Batch, Relay, millis, payload_bytes};
 
 impl Relay {
     /// One batch.
@@ -26,13 +26,13 @@ impl Relay {
             again_ms: millis(self.settings.unread_again_ms.duration()),
             kept_ms: self.settings.unread_kept_hours.get() as i64 * 60 * 60 * 1000,
             rows_max: i64::from(rows_max.get()),
-            bytes_max: SWEEP_BYTES_MAX as i64,
+            bytes_max: BATCH_BYTES_MAX as i64,
         };
         let unread = outbox_look(&self.database, &look).await?;
         let batch = Batch {
             rows: unread.len(),
             more: unread.len() >= rows_max.usize()
-                || payload_bytes(unread.iter().map(|one| &one.row)) >= SWEEP_BYTES_MAX,
+                || payload_bytes(unread.iter().map(|one| &one.row)) >= BATCH_BYTES_MAX,
         };
         let (mut check, mut again, mut expired) = (Vec::new(), Vec::new(), Vec::new());
         for unread in unread {

@@ -228,9 +228,11 @@ section! {
     /// `[outbox]`: the relay of messages that were stored with the change that caused them.
     #[derive(Debug)]
     pub struct OutboxSettings {
-        /// Messages queued in memory, within 64 MiB; the rest is left to the sweep.
+        /// Rows queued in memory, within 64 MiB; the rest is left to the sweep. A row has the messages of a transaction and an account, at
+        /// most 256.
         pub queue_messages_max: Count = Count::new(16_384),
-        /// Messages published at one time.
+        /// Messages published at one time, within 2 MiB; the row that reaches a limit is published with them. The sweep publishes so many
+        /// rows.
         pub batch_messages_max: Count = Count::new(256),
         pub sweep_interval_ms: Millis = Millis::new(2_000),
         /// The sweep skips rows younger than this: the process that wrote them publishes them.

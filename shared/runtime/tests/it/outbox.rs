@@ -1,5 +1,6 @@
 //! Committed messages are published, once in the stream, whatever fails in between.
 
+use domain::AccountId;
 use messaging::Stream;
 use storage::outbox::{
     Claim, outbox_claim, outbox_rows,
@@ -99,6 +100,29 @@ async fn rows_that_overflow_the_queue_are_swept() {
     context.outbox.publish_soon(rows);
     world.outbox_is_empty().await;
     assert_eq!(stored(&context, Stream::Event, 3).await.len(), 3);
+    world.stop().await;
+}
+
+/// Rows hold up to 256 messages each: a batch is measured in messages, and the accounts take turns in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_one_account_delays_no_other() {
+    let world = World::new().await;
+    let context = world.context(LAZY).await;
+    let flood = ids(20 * 256)
+        .iter()
+        .map(|id| (Some(world.account.clone()), world.event(id, b"{}")))
+        .collect();
+    let other: Option<AccountId> = Some("other".parse().unwrap());
+    let mut rows = outbox_rows(flood);
+    // A transaction each.
+    for number in 0..100 {
+        let message = world.event(&format!("of-another-{number}"), b"{}");
+        rows.extend(outbox_rows(vec![(other.clone(), message)]));
+    }
+    context.outbox.publish_soon(rows);
+    let stored = stored(&context, Stream::Event, 20 * 256 + 100).await;
+    let place = stored.iter().position(|(_, id, _)| id == "of-another-99");
+    assert!(place.is_some_and(|place| place <= 3 * 256 + 100), "{place:?}");
     world.stop().await;
 }
 

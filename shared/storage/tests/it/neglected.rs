@@ -4,7 +4,11 @@
 use std::collections::BTreeSet;
 
 use domain::{AccountId, SessionId};
-use storage::{Role, directory::NeglectedRound};
+use storage::{
+    Role,
+    breaker::{breaker_parked, breaker_ref},
+    directory::NeglectedRound,
+};
 use testkit::{Fixture, TestDatabase, rows};
 use uuid::Uuid;
 
@@ -42,6 +46,40 @@ fn of<'a>(found: &'a [(AccountId, SessionId)], account: &'a AccountId) -> impl I
         .iter()
         .filter(move |(owner, _)| owner == account)
         .map(|(_, session)| *session)
+}
+
+/// Of what a breaker keeps, each account has a share of a look.
+#[tokio::test]
+async fn what_one_account_has_parked_hides_no_other_account() {
+    let test = TestDatabase::fresh().await;
+    let database = test.connect(Role::Delivery).await;
+    for (account, count) in [("a-flood", 100), ("zeta", 2)] {
+        let account = Fixture(&test).account(account).await;
+        let sessions = rows("session")
+            .with("account_id", &account)
+            .set("user_id", "'u-' || n")
+            .with("phase", "backoff")
+            .with("gate", "provider")
+            .with("gate_ref", breaker_ref("quota"));
+        sessions
+            .set("gated_since", "now()")
+            .from(format!("generate_series(1, {count}) n"))
+            .insert(&test.owner)
+            .await;
+    }
+    let look = async |key: &str, after: Option<&str>, limit: i32| {
+        let after = after.map(|account| account.parse().unwrap());
+        let found = breaker_parked(&database, key, after.as_ref(), limit).await.unwrap();
+        ["a-flood", "zeta"].map(|account| found.iter().filter(|(owner, _)| owner.as_str() == account).count())
+    };
+    assert_eq!(
+        look("quota", None, 20).await,
+        [18, 2],
+        "what one does not need is the other's"
+    );
+    assert_eq!(look("quota", None, 3).await, [2, 1]);
+    assert_eq!(look("quota", Some("a-flood"), 20).await, [0, 2]);
+    assert_eq!(look("another", None, 20).await, [0, 0]);
 }
 
 #[tokio::test]
