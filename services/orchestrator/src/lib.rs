@@ -4,7 +4,8 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
-//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`providers`], [`timers`], [`recovery`],
+//! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`providers`],
+//! [`timers`], [`recovery`],
 //! [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
@@ -14,6 +15,7 @@ pub mod activities;
 pub mod again;
 pub mod agents;
 pub mod app;
+pub mod artifacts;
 pub mod auth;
 pub mod body;
 pub mod contexts;
@@ -49,7 +51,7 @@ pub mod turns;
 
 pub use app::App;
 pub use openapi::openapi;
-pub use routes::{router, routes};
+pub use routes::{router, routes, served};
 pub use service::start;
 pub use settings::OrchestratorSettings;
 
@@ -63,6 +65,7 @@ pub fn nouns() -> Vec<route::Noun> {
         stages::noun(),
         contexts::noun(),
         messages::http::noun(),
+        artifacts::http::noun(),
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),

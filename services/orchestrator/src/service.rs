@@ -7,7 +7,7 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, metrics, recovery, routes::router,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, metrics, recovery, routes::served,
     settings::OrchestratorSettings, timers,
 };
 
@@ -43,7 +43,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let waiting = metrics::waiting(context.database.clone(), interval, shutdown.token());
     shutdown.spawn("what waits", waiting);
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
-    Ok(context.serve(listen, router(app), context.health()).await?)
+    Ok(context.serve(listen, served(app), context.health()).await?)
 }
 
 /// How long a batch of events is collected. A reply in a thread is less urgent than the turn itself.

@@ -108,6 +108,15 @@ impl Capability<'_> {
         }
     }
 
+    /// The task to which the agent may add a file now; none: it works on no task. As a tool that writes.
+    pub fn adds_to(&self) -> Result<Option<&TaskId>, Refusal> {
+        let facts = self.facts;
+        let refusal = closed(facts)
+            .or_else(|| facts.turn_stopped.then_some(Refusal::TurnStopped))
+            .or_else(|| facts.needs_plan.then_some(Refusal::PlanRequired));
+        refusal.map_or_else(|| Ok(facts.task()), Err)
+    }
+
     /// A tool must be in the turn's offer, and the agent must still be one that the tool is offered to. Without a turn, policies say
     /// what is visible; with one, they said it when it began.
     fn allows(&self, tool: &ToolDefinition) -> bool {

@@ -23,8 +23,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use contracts::{Root, outgoing::Origin as Cause, tool::ARGUMENTS_BYTES_MAX};
-use domain::{QuestionId, TaskId, ToolCallState, TurnId};
+use contracts::{Root, TraceContext, outgoing::Origin as Cause, tool::ARGUMENTS_BYTES_MAX};
+use domain::{Bytes, QuestionId, TaskId, ToolCallState, TurnId};
 use futures::{FutureExt, future::BoxFuture};
 use runtime::{Outbox, Shares, Shutdown};
 use serde_json::{Map, Value};
@@ -54,6 +54,7 @@ pub(crate) struct Executor {
     pub toolbox: Arc<Toolbox>,
     /// Timeout of each statement of a tool that runs alone.
     pub statement_timeout_ms: u64,
+    pub artifact_account_bytes_max: Bytes,
     pub metrics: Arc<Metrics>,
     /// The accounts' limits of unread requests.
     pub shares: Shares,
@@ -383,16 +384,26 @@ impl Executor {
     }
 
     fn setting(&self, case: &Case<'_>) -> Setting<'_> {
+        self.caused_by((case.turn, case.asked.id), &case.facts, case.asked.trace.clone())
+    }
+
+    /// The setting of what a turn does, or a request outside of any.
+    pub(crate) fn caused_by(
+        &self,
+        (turn, request): (Option<TurnId>, Uuid),
+        facts: &CallFacts,
+        trace: TraceContext,
+    ) -> Setting<'_> {
         Setting {
             root: &self.root,
             source: SOURCE,
             origin: Cause {
                 // The turn, which leads to all other ids.
-                cause: Some(case.turn.map_or(case.asked.id, TurnId::uuid).to_string()),
-                hops: case.facts.hops(),
-                trace: case.asked.trace.clone(),
+                cause: Some(turn.map_or(request, TurnId::uuid).to_string()),
+                hops: facts.hops(),
+                trace,
             },
-            now: case.facts.now,
+            now: facts.now,
         }
     }
 }

@@ -7,7 +7,7 @@ use contracts::{
     tool::{ToolApproved, ToolRequested},
 };
 use messaging::{Consumer, ConsumerOptions, Durable, User};
-use runtime::{Context, Shares};
+use runtime::{Context, Shares, http::Routes};
 
 use crate::{
     execute::Executor,
@@ -32,6 +32,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         outbox: context.outbox.clone(),
         toolbox: Arc::new(Toolbox::new()),
         statement_timeout_ms: config.statement_timeout_ms.get(),
+        artifact_account_bytes_max: config.artifact_account_bytes_max,
         metrics: Arc::new(Metrics::new()),
         shutdown: context.shutdown.clone(),
     };
@@ -74,5 +75,6 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     context.shutdown.spawn("tool_approved", consumer.run(stop));
 
     let routes = http::routes(executor, context.connect_callers().await?);
+    let routes = Routes::from(routes).with_bodies_of(http::UPLOAD_PATH, config.artifact_bytes_max.usize());
     Ok(context.serve(config.listen, routes, context.health()).await?)
 }

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use runtime::{
     section,
-    settings::{Count, Millis},
+    settings::{ArtifactBytes, Bytes, Count, Millis},
 };
 
 section! {
@@ -27,5 +27,9 @@ section! {
         pub postpone_delay_ms: Millis = Millis::new(500),
         /// Timeout of each statement of a tool. A tool that exceeds it fails, and the agent gets an error.
         pub statement_timeout_ms: Millis = Millis::new(5_000),
+        /// Bytes of one artifact: of an upload, of a file that is fetched, of an image that a model makes.
+        pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
+        /// Bytes of an account's artifacts, each content counted once.
+        pub artifact_account_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024 * 1024),
     }
 }

@@ -2,7 +2,7 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
+    AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
     MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
     RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
     ToolPolicyId, TurnId, TurnState, Verdict,
@@ -129,6 +129,8 @@ events! {
     "question.cancelled" QuestionCancelled(QuestionChanged) from [ToolGateway, Orchestrator];
     "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
     "recovery.changed" RecoveryChanged(RecoveryChanged) from [Delivery, ToolGateway, Orchestrator];
+    "artifact.created" ArtifactCreated(ArtifactCreated) from [ToolGateway, Orchestrator];
+    "artifact.removed" ArtifactRemoved(ArtifactRemoved) from [Orchestrator];
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
@@ -264,6 +266,24 @@ pub struct RecoveryChanged {
     pub state: RecoveryState,
     pub attempts: i32,
     pub reason: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ArtifactCreated {
+    pub artifact_id: ArtifactId,
+    pub name: String,
+    /// As read from the content.
+    pub media_type: String,
+    pub bytes: i32,
+    pub source: ArtifactSource,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ArtifactRemoved {
+    pub artifact_id: ArtifactId,
+    pub name: String,
+    pub by: Actor,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

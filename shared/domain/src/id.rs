@@ -233,6 +233,10 @@ uuid_id! {
     ToolPolicyId
 }
 uuid_id! {
+    /// A file of a task.
+    ArtifactId
+}
+uuid_id! {
     /// A message of a task's thread.
     MessageId
 }

@@ -4,7 +4,7 @@
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
 //! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
-//! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
+//! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`liveness`] (what is done about work that does not move on), [`breaker`]
 //! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
 //! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins),
 //! [`Timestamp`] (a time as it is written).
@@ -12,6 +12,7 @@
 pub mod account;
 pub mod actor;
 pub mod api_key;
+pub mod artifact;
 mod backoff;
 pub mod brake;
 pub mod breaker;
@@ -44,6 +45,7 @@ pub mod turn;
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
+pub use artifact::{ArtifactSource, FileName, MediaType};
 pub use backoff::Backoff;
 pub use brake::{HANDED_OVER, StopKind, StopThen, TASK_CLOSED};
 pub use breaker::{BreakerEvent, BreakerState};
@@ -53,10 +55,10 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
-    SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId,
+    RecoveryId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
-pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
+pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};

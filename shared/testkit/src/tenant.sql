@@ -146,3 +146,11 @@ join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/don
 insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name)
 select '{account}', t.task, n, '{secret}', length('{secret}'), 1, 'user', '{secret}', '{secret}'
 from (values ('live-1', 50), ('{account}-1', 1)) as t (task, versions), generate_series(1, t.versions) n;
+-- Two files, and two names of one.
+insert into artifact_content (account_id, sha256, content)
+select '{account}', sha256(c::bytea), c::bytea from (values ('{secret} 1'), ('{secret} 2')) as f (c);
+insert into artifact (account_id, id, task_id, name, media_type, bytes, sha256, source, source_ref, created_by_kind, created_by_id, created_by_name)
+select '{account}', pg_temp.uid('artifact/' || a.name), a.task, '{secret}', 'text/plain', octet_length(a.content), sha256(a.content::bytea),
+       'upload', '{secret}', 'user', '{secret}', '{secret}'
+from (values ('one', 'live-1', '{secret} 1'), ('two', 'live-1', '{secret} 2'), ('same', '{account}-1', '{secret} 2')) as a (name, task, content);
+update account a set artifact_bytes = (select sum(octet_length(c.content)) from artifact_content c where c.account_id = a.id) where a.id = '{account}';

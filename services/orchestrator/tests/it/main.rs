@@ -4,6 +4,7 @@
 
 mod accounts;
 mod agents;
+mod artifacts;
 mod contexts;
 mod dead_letters;
 mod handover;

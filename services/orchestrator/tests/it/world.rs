@@ -84,7 +84,7 @@ impl World {
         );
         let http = HttpSettings::default();
         let health = Health::new(&http, &Shutdown::new());
-        let router = runtime::http::router(orchestrator::router(app.clone()), health, &http, Shutdown::new());
+        let router = runtime::http::router(orchestrator::served(app.clone()), health, &http, Shutdown::new());
         World { test, app, router }
     }
 

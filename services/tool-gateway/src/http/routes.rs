@@ -35,9 +35,9 @@ const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
 
 #[derive(Clone)]
 pub(super) struct Agents {
-    executor: Executor,
+    pub(super) executor: Executor,
     /// Connections for authenticating callers.
-    callers: Database,
+    pub(super) callers: Database,
 }
 
 pub(crate) fn routes(executor: Executor, callers: Database) -> Router {
@@ -153,7 +153,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     Ok(under_way.hold(answer(record)?))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = only(headers, &HeaderName::from_static(IDEMPOTENCY_KEY_HEADER))? else {
         return Ok(None);
     };
@@ -214,7 +214,7 @@ const STATUSES: [(&str, StatusCode); 17] = [
 const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
 /// The problem of an answer's text.
-fn problem(text: &str) -> Problem {
+pub(super) fn problem(text: &str) -> Problem {
     let Ok(ErrorText { error }) = serde_json::from_str(text) else {
         return Problem::internal();
     };

@@ -24,7 +24,7 @@ use std::{ffi::OsString, path::Path};
 use config::{Config, ConfigBuilder, builder::DefaultState};
 use serde::de::DeserializeOwned;
 
-pub use domain::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
+pub use domain::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
 pub use envelope::EnvelopeSettings;
 pub use error::SettingsError;
 pub use read::address;

@@ -12,9 +12,11 @@
 //! | [`handover`](fn@handover) | task, its assignees, two agents' sessions and queues, timers | what waits goes with the task |
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
+//! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
+pub mod artifact_store;
 mod blocked;
 mod handover;
 mod messages_post;

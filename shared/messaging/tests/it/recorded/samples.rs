@@ -4,7 +4,7 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
+        AgentRemoved, ArtifactCreated, ArtifactRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
         ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
         SessionLeaseReleased, SessionOpened, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
         TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
@@ -17,7 +17,7 @@ use contracts::{
     tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
+    AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
     HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode,
     QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId,
     TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
@@ -474,6 +474,23 @@ fn control() -> Vec<Sample> {
             ));
         }
     }
+    for &source in ArtifactSource::ALL {
+        let created = ArtifactCreated {
+            artifact_id: ArtifactId(Uuid::from_u128(13)),
+            name: "plan.pdf".to_owned(),
+            media_type: "application/pdf".to_owned(),
+            bytes: 15_000_000,
+            source,
+            by: actor(ActorKind::Agent),
+        };
+        all.push(event(Some(task()), source.as_str(), Event::ArtifactCreated(created)));
+    }
+    let removed = ArtifactRemoved {
+        artifact_id: ArtifactId(Uuid::from_u128(13)),
+        name: "plan.pdf".to_owned(),
+        by: actor(ActorKind::User),
+    };
+    all.push(event(Some(task()), "artifact", Event::ArtifactRemoved(removed)));
     for what in [
         TaskPart::Stages,
         TaskPart::Stage,
