@@ -5,6 +5,7 @@
 mod age;
 mod agent_http;
 mod architecture;
+mod artifacts;
 mod brakes;
 mod broker_lost;
 mod builds;
@@ -25,6 +26,7 @@ mod house;
 mod isolation;
 mod limits;
 mod load;
+mod models;
 mod one_notification;
 #[cfg(feature = "chaos")]
 mod planted;

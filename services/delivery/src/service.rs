@@ -72,6 +72,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         kept: Arc::default(),
         threads: Arc::default(),
         marks: MarkSecret::new(secret),
+        models: Arc::new(context.settings.section("models")?),
     };
     let claimer = Claimer {
         database: context.database.clone(),

@@ -5,7 +5,7 @@
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`providers`],
-//! [`timers`], [`recovery`],
+//! [`models`], [`timers`], [`recovery`],
 //! [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
@@ -30,6 +30,7 @@ pub mod idempotency;
 pub mod keys;
 pub mod messages;
 pub mod metrics;
+pub mod models;
 pub mod notifications;
 pub mod openapi;
 pub mod paging;
@@ -76,6 +77,7 @@ pub fn nouns() -> Vec<route::Noun> {
         timers::http::noun(),
         questions::http::noun(),
         providers::http::noun(),
+        models::noun(),
         turns::http::noun(),
         dead_letters::http::noun(),
     ]

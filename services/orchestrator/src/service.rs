@@ -18,6 +18,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     if settings.operator_token.is_none() {
         tracing::warn!("orchestrator.operator_token is not set: accounts cannot be created");
     }
+    let models = context.settings.section("models")?;
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
@@ -26,7 +27,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let app = App::new(
         databases,
         context.root().clone(),
-        settings,
+        (settings, models),
         publish_soon,
         shutdown.clone(),
     );

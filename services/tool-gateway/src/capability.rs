@@ -79,7 +79,7 @@ impl Capability<'_> {
     }
 
     /// Whether a checked call must wait for an earlier one: an agent that posts and then ends its task expects that
-    /// order. An earlier unfinished call of the same answer can run as long as this one can: the turn waits for both
+    /// order. An external call neither waits nor is waited for, but by a call that may end the task. An earlier unfinished call of the same answer can run as long as this one can: the turn waits for both
     /// until the same time, and requests both again until then. After that time [`Consequence::Late`] refuses both. So
     /// this wait needs no limit of its own.
     pub fn waits_for_earlier(&self, call: &Presented<'_>, admitted: &Result<(), Refusal>) -> bool {
@@ -87,7 +87,13 @@ impl Capability<'_> {
             None | Some(Consequence::Answered) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
-        let is_missing = |turn: &CallTurn| turn.earlier.iter().any(|place| !turn.over.contains(place));
+        let waits = |earlier: &str| call.tool.is_none_or(|tool| tools::waits_for(tool.name, earlier));
+        let is_missing = |turn: &CallTurn| {
+            let earlier = turn.earlier.iter().zip(&turn.earlier_tools);
+            earlier
+                .clone()
+                .any(|(place, tool)| !turn.over.contains(place) && waits(tool))
+        };
         counts && claimed(self, call).is_some_and(|(_, turn)| is_missing(turn))
     }
 
@@ -248,7 +254,7 @@ fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal
     let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
     let is_in_reach = match tool.reach {
         Reach::Account => facts.is_coordinator(),
-        Reach::OwnTask => false,
+        Reach::OwnTask | Reach::Outside => false,
     };
     let may = is_in_reach || facts.task().is_some_and(|own| own.key() == task.key());
     (!may).then(|| Refusal::not_there(task, facts))

@@ -1,4 +1,5 @@
-//! The wiring: one consumer of calls, one of approvals, and one HTTP server for agents, both on the same executor.
+//! The wiring: one consumer of calls, one of approvals, and one HTTP server for agents, all on the same executor; and the sweep of
+//! external calls.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -7,13 +8,15 @@ use contracts::{
     tool::{ToolApproved, ToolRequested},
 };
 use messaging::{Consumer, ConsumerOptions, Durable, User};
-use runtime::{Context, Shares, http::Routes};
+use runtime::{Context, Shares, http::Routes, settings::Models};
 
 use crate::{
     execute::Executor,
+    external::{External, sweep::sweep},
     handlers::{ToolApprovedHandler, ToolRequestedHandler},
     http,
     metrics::Metrics,
+    models::ModelCalls,
     settings::ToolGatewaySettings,
     tools::Toolbox,
 };
@@ -21,6 +24,10 @@ use crate::{
 /// Starts the service's workers and returns the address that `/agent/*` is served at (a port 0 picks a free one).
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ToolGatewaySettings = context.settings.section("tool_gateway")?;
+    let models = ModelCalls::new(context.settings.section::<Models>("models")?, &config)?;
+    let (toolbox, metrics) = (Arc::new(Toolbox::new()), Arc::new(Metrics::new()));
+    let external = External::new(&context, &config, models, (Arc::clone(&toolbox), Arc::clone(&metrics)));
+    let external = Arc::new(external);
     let shares = Shares::default();
     shares.limit(context.topology.limits.notification_bytes_max);
     let watch = shares.clone().watch(context.database.clone(), context.shutdown.token());
@@ -30,10 +37,11 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         database: context.database.clone(),
         root: context.root().clone(),
         outbox: context.outbox.clone(),
-        toolbox: Arc::new(Toolbox::new()),
+        toolbox,
         statement_timeout_ms: config.statement_timeout_ms.get(),
         artifact_account_bytes_max: config.artifact_account_bytes_max,
-        metrics: Arc::new(Metrics::new()),
+        external: Arc::clone(&external),
+        metrics,
         shutdown: context.shutdown.clone(),
     };
     let consumer = Consumer {
@@ -73,6 +81,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     };
     let stop = context.shutdown.token();
     context.shutdown.spawn("tool_approved", consumer.run(stop));
+
+    context.shutdown.spawn("external calls", sweep(external));
 
     let routes = http::routes(executor, context.connect_callers().await?);
     let routes = Routes::from(routes).with_bodies_of(http::UPLOAD_PATH, config.artifact_bytes_max.usize());

@@ -27,6 +27,12 @@ section! {
         pub postpone_delay_ms: Millis = Millis::new(500),
         /// Timeout of each statement of a tool. A tool that exceeds it fails, and the agent gets an error.
         pub statement_timeout_ms: Millis = Millis::new(5_000),
+        /// External calls in progress, in each process.
+        pub external_calls_max: Count = Count::new(64),
+        /// Those of one account: at most a quarter of what the others leave.
+        pub external_calls_account_max: Count = Count::new(16),
+        /// How long reading a file at an address may take, redirects included.
+        pub fetch_timeout_ms: Millis = Millis::new(20_000),
         /// Bytes of one artifact: of an upload, of a file that is fetched, of an image that a model makes.
         pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
         /// Bytes of an account's artifacts, each content counted once.

@@ -18,6 +18,7 @@ pub mod holds;
 pub mod keys;
 pub mod list;
 pub mod messages;
+pub mod models;
 pub mod next;
 pub mod notifications;
 pub mod number;

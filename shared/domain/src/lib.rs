@@ -4,7 +4,7 @@
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
 //! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
-//! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`liveness`] (what is done about work that does not move on), [`breaker`]
+//! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is done about work that does not move on), [`breaker`]
 //! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
 //! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins),
 //! [`Timestamp`] (a time as it is written).
@@ -25,6 +25,7 @@ pub mod hold;
 pub mod id;
 pub mod limit;
 pub mod liveness;
+pub mod model;
 pub mod next;
 pub mod notification;
 pub mod progress;
@@ -60,6 +61,7 @@ pub use id::{
 };
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
+pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};

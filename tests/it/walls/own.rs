@@ -164,7 +164,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let id = |_: &str, of| match of {
         IdOf::Task => "LIVE-1".to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Artifact => uuid::Uuid::nil().to_string(),
     };
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
@@ -172,7 +172,12 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         let path = format!("/agent/tools/{}", tool.name);
         (path, Some(arguments(&tool, |_| false, id, "review")))
     });
-    let mut upload = request("POST", "/agent/artifacts?name=n".to_owned(), &tenant.keys["gateway"], None);
+    let mut upload = request(
+        "POST",
+        "/agent/artifacts?name=n".to_owned(),
+        &tenant.keys["gateway"],
+        None,
+    );
     upload.door = Door::Agent;
     upload.body = Some("of an agent".to_owned());
     let own = session.expect("a session on it").clone();

@@ -244,7 +244,10 @@ impl Database {
         }
         let mut messages = Vec::new();
         for (session, turn) in ask {
-            let Some(call) = turn.next() else { continue };
+            // Agents here have no models, and so no external calls.
+            let Some(call) = turn.due().first().copied() else {
+                continue;
+            };
             let awaited = session.facts.state().on(SessionEvent::AwaitedLonger);
             if possible(awaited, bug).is_none() {
                 continue;

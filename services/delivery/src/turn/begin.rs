@@ -8,7 +8,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, ModelKinds, SessionScope, TurnId, TurnState, TurnStep,
     progress::Wake,
     tool_policy::{ToolPolicy, ToolUse, visible},
 };
@@ -290,6 +290,7 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
             .tools
             .as_ref()
             .is_some_and(|names| names.iter().any(|name| name == ANSWERS)),
+        models: of_names(turn.tools.as_deref().unwrap_or_default()),
     };
     match &turn.tools {
         Some(names) => {
@@ -304,21 +305,30 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     }
 }
 
+/// The kinds of models whose tools are among these.
+fn of_names(names: &[String]) -> ModelKinds {
+    let kind = |name: &String| match tools::offered_to(name)? {
+        tools::Audience::Model(kind) => Some(kind),
+        _ => None,
+    };
+    names.iter().filter_map(kind).collect()
+}
+
 /// The tool of turns that a question has woken.
 const ANSWERS: &str = "answer_question";
 
 /// Built once: a list holds many schemas, and every turn shares one of these.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
-    const YES_AND_NO: [bool; 2] = [false, true];
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
-        let contexts = YES_AND_NO.into_iter().flat_map(|has_task| {
-            YES_AND_NO.into_iter().flat_map(move |is_coordinator| {
-                YES_AND_NO.map(|is_asked| OfferContext {
-                    has_task,
-                    is_coordinator,
-                    is_asked,
-                })
-            })
+        let is = |bits: u8, bit: u8| bits & (1 << bit) != 0;
+        let contexts = (0..1 << 5).map(|bits| OfferContext {
+            has_task: is(bits, 0),
+            is_coordinator: is(bits, 1),
+            is_asked: is(bits, 2),
+            models: ModelKinds {
+                openresponses: is(bits, 3),
+                images: is(bits, 4),
+            },
         });
         contexts
             .map(|context| (context, definitions(tools::offered(context).into_iter())))

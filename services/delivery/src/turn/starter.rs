@@ -15,6 +15,7 @@ use domain::{
     AccountId, Gate, ImpossibleStep, RecoveryCause, RecoveryState, SessionEvent, StopKind, TaskId, TurnId,
     breaker::Admits, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
+use runtime::settings::Models;
 use storage::{
     Setting, StorageError, Tx,
     breaker::breaker_ref,
@@ -65,6 +66,8 @@ pub struct Starter {
     pub kept: Arc<KeptTexts>,
     pub threads: Arc<Threads>,
     pub marks: MarkSecret,
+    /// Which kinds decide what is offered.
+    pub models: Arc<Models>,
 }
 
 /// The turns that a transaction starts.
@@ -519,6 +522,7 @@ impl Starter {
                     has_task: item.facts.task.is_some(),
                     is_coordinator: item.is_coordinator,
                     is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
+                    models: self.models.kinds_of(&session.account),
                 },
                 &hidden,
             ),

@@ -49,11 +49,16 @@ const STATEMENTS: [Planned; 77] = [
         &["task_pkey", "task_context_pkey"],
     ),
     (lifecycle::task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
+    (
         lifecycle::artifact_store::ARTIFACT_ROOM,
         5,
         &["account_pkey", "task_pkey", "artifact_pkey", "artifact_content_pkey"],
     ),
-    (lifecycle::artifact_store::ARTIFACT_REMOVE, 2, &["artifact_pkey", "task_pkey"]),
+    (
+        lifecycle::artifact_store::ARTIFACT_REMOVE,
+        2,
+        &["artifact_pkey", "task_pkey"],
+    ),
     (
         lifecycle::artifact_store::CONTENT_REMOVE,
         2,

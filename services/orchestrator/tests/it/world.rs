@@ -9,7 +9,11 @@ use axum::{
 };
 use contracts::{Outgoing, Root};
 use orchestrator::{App, OrchestratorSettings};
-use runtime::{Shutdown, http::Health, settings::HttpSettings};
+use runtime::{
+    Shutdown,
+    http::Health,
+    settings::{HttpSettings, Models},
+};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use storage::Role;
@@ -78,7 +82,7 @@ impl World {
         let app = App::new(
             (database.clone(), database),
             Root::default(),
-            settings,
+            (settings, Models::default()),
             Arc::new(drop),
             Shutdown::new(),
         );

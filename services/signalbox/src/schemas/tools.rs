@@ -1,6 +1,7 @@
 //! `schemas/tools.md`: the tools that agents may call, printed from their definitions.
 
 use contracts::tools::{self, Audience, Reach, ToolDefinition, ToolEffect};
+use domain::ModelKind;
 
 pub(super) fn text() -> String {
     let tools = tools::all();
@@ -31,6 +32,8 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
         Audience::Asked => "turns that a question has woken",
+        Audience::Model(ModelKind::OpenResponses) => "turns with a task, if there is a model that answers in text",
+        Audience::Model(ModelKind::Images) => "turns with a task, if there is a model that makes images",
     };
     let effect = match tool.effect {
         ToolEffect::None => "none",
@@ -41,6 +44,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
     let reach = match tool.reach {
         Reach::OwnTask => "own task",
         Reach::Account => "account",
+        Reach::Outside => "outside",
     };
     (offered, effect, reach)
 }

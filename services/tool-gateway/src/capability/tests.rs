@@ -73,6 +73,7 @@ impl Case {
             until: Some(UNTIL),
             call: Some(call),
             earlier: Vec::new(),
+            earlier_tools: Vec::new(),
             over: Vec::new(),
         };
         let facts = CallFacts {
@@ -95,6 +96,7 @@ impl Case {
             now: UNTIL - Duration::SECOND,
             tool_policies: 0,
             policies: Arc::default(),
+            models: ModelKinds::default(),
         };
         Case {
             asked,
@@ -492,6 +494,7 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
     let after_another = |change: fn(&mut Case)| {
         genuine(|case| {
             case.turn().earlier = vec![1];
+            case.turn().earlier_tools = vec!["task_history".to_owned()];
             change(case);
         })
     };

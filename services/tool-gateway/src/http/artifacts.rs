@@ -92,8 +92,11 @@ async fn upload(State(agents): State<Agents>, request: Request) -> Result<Respon
     let facts = store::session_facts(&tx, &account, session).await.map_err(failed)?;
     let facts = facts.ok_or_else(no_session)?;
     let capability = Capability { session, facts: &facts };
-    let task = capability.adds_to().map_err(|refusal| problem(&refusal.told().text()))?;
-    let task = task.ok_or_else(|| Problem::conflict("no_task", "this session works on no task, and files are of tasks"))?;
+    let task = capability
+        .adds_to()
+        .map_err(|refusal| problem(&refusal.told().text()))?;
+    let task =
+        task.ok_or_else(|| Problem::conflict("no_task", "this session works on no task, and files are of tasks"))?;
     let id = id_of(session, key.as_deref());
     let new = NewArtifact {
         account: &account,
@@ -106,7 +109,7 @@ async fn upload(State(agents): State<Agents>, request: Request) -> Result<Respon
         by: &facts.actor(),
     };
     let turn = facts.turn.as_ref().map(|turn| turn.id);
-    let setting = executor.caused_by((turn, id.uuid()), &facts, current_trace());
+    let setting = facts.setting(&executor.root, (turn, id.uuid()), current_trace());
     let room = executor.artifact_account_bytes_max;
     let stored = artifact_store(&tx, &new, room, &setting).await.map_err(failed)?;
     let Stored { task, event } = stored.map_err(refused)?;

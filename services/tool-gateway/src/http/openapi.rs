@@ -21,7 +21,7 @@ use super::{
 /// Statuses of refusals on any route.
 const ALWAYS: &[u16] = &[400, 401, 403, 404, 410, 429, 500, 503];
 /// Statuses of a tool's errors.
-const OF_A_CALL: &[u16] = &[408, 409, 413, 422];
+const OF_A_CALL: &[u16] = &[408, 409, 413, 422, 424];
 
 pub(super) fn declared() -> Vec<Route<Agents>> {
     let offers =
@@ -65,7 +65,7 @@ fn describe_call(operation: &mut Operation<'_>, arguments: Value) {
     describe_key(operation);
     operation.body_of(arguments, true);
     operation.answers::<Value>(StatusCode::OK, "The tool's result");
-    operation.answers::<AskedCall>(StatusCode::ACCEPTED, "Somebody is asked about the call");
+    operation.answers::<AskedCall>(StatusCode::ACCEPTED, "It has no result yet");
     operation.refuses(OF_A_CALL);
 }
 

@@ -10,6 +10,7 @@ mod history;
 mod http;
 mod late;
 mod later;
+mod models;
 mod once;
 mod plans;
 mod policies;

@@ -6,9 +6,12 @@
 //! names.
 
 pub mod answer_question;
+pub mod ask_model;
 pub mod ask_question;
 pub mod check_later;
+pub mod generate_media;
 pub mod no_reply;
+pub mod read_media;
 pub mod response_request;
 pub mod submit_plan;
 pub mod task_context_read;
@@ -20,6 +23,7 @@ pub mod withdraw_question;
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use domain::{ModelKind, ModelKinds};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -39,6 +43,9 @@ macro_rules! each_tool {
             answer_question
             withdraw_question
             submit_plan
+            ask_model
+            read_media
+            generate_media
             no_reply
         }
     };
@@ -59,6 +66,9 @@ each_tool!(definitions);
 
 /// Bodies that an agent writes (a message, a request) are at most this long.
 pub const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// Artifacts of one call.
+pub const ARTIFACTS_MAX: usize = 8;
 
 /// A tool as a model sees it, and its permissions.
 #[derive(Clone, PartialEq, Debug)]
@@ -95,6 +105,7 @@ pub enum IdOf {
     /// By slug or by id.
     Agent,
     Question,
+    Artifact,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.
@@ -107,6 +118,8 @@ pub enum Audience {
     Coordinator,
     /// Turns that a question has woken.
     Asked,
+    /// Turns that are about a task, where the operator has named a model of this kind.
+    Model(ModelKind),
 }
 
 /// What a call changes besides its own record.
@@ -117,7 +130,7 @@ pub enum ToolEffect {
     Read,
     /// It writes to Signalbox.
     Write,
-    /// It has effects outside of Signalbox.
+    /// It calls somebody outside of Signalbox: an external call, which neither waits for other calls of its turn nor holds them up.
     External,
 }
 
@@ -128,6 +141,8 @@ pub enum Reach {
     OwnTask,
     /// In the coordinator's chat any task of the account; elsewhere the turn's task.
     Account,
+    /// None: what is sent leaves Signalbox.
+    Outside,
 }
 
 /// A section of the policy with items of tools.
@@ -148,6 +163,8 @@ pub struct OfferContext {
     pub is_coordinator: bool,
     /// The turn's notification asks its agent.
     pub is_asked: bool,
+    /// The kinds of models that the account may use.
+    pub models: ModelKinds,
 }
 
 impl ToolDefinition {
@@ -171,6 +188,7 @@ impl Audience {
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
+            Self::Model(kind) => context.has_task && context.models.has(kind),
         }
     }
 }
@@ -182,6 +200,32 @@ pub fn schema_hash(tool: &str) -> &'static [u8] {
         all().into_iter().map(hash).collect()
     });
     HASHES.get(tool).map_or(&[], Vec::as_slice)
+}
+
+/// The turns that a tool is offered in; none: there is no such tool.
+pub fn offered_to(tool: &str) -> Option<Audience> {
+    static AUDIENCES: LazyLock<HashMap<&'static str, Audience>> =
+        LazyLock::new(|| all().into_iter().map(|tool| (tool.name, tool.offered_to)).collect());
+    AUDIENCES.get(tool).copied()
+}
+
+/// Whether calls of the tool are external ones.
+pub fn is_external(tool: &str) -> bool {
+    static EXTERNAL: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let external = all().into_iter().filter(|tool| tool.effect == ToolEffect::External);
+        external.map(|tool| tool.name).collect()
+    });
+    EXTERNAL.contains(&tool)
+}
+
+/// Whether a call waits for an earlier one of its answer. An external call waits for none, and is waited for by those only that may
+/// move the task, and so end the session of the answer.
+pub fn waits_for(tool: &str, earlier: &str) -> bool {
+    static MOVING: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let moving = all().into_iter().filter(|tool| tool.moves_task);
+        moving.map(|tool| tool.name).collect()
+    });
+    !is_external(tool) && (!is_external(earlier) || MOVING.contains(&tool))
 }
 
 /// The tools to offer; the same context gives the same list, byte for byte.
@@ -199,6 +243,37 @@ fn task_id() -> Value {
         "minLength": 1,
         "maxLength": 64,
         "description": "The id of the task, as given in the notification, for example PROJ-7.",
+    })
+}
+
+/// The request to a model.
+fn model_request(about: &str) -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": BODY_BYTES_MAX,
+        "description": format!("{about} At most 16 KiB."),
+    })
+}
+
+/// The argument that names a model.
+fn model() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 64,
+        "description": "The name of the model, if you were told to use another one than the default.",
+    })
+}
+
+/// Artifacts of the task.
+fn artifacts(at_least: usize) -> Value {
+    json!({
+        "type": "array",
+        "minItems": at_least,
+        "maxItems": ARTIFACTS_MAX,
+        "items": {"type": "string", "minLength": 1, "maxLength": 64},
+        "description": "The ids of artifacts (files) of your task that the model is to be shown, in this order. At most 8.",
     })
 }
 
@@ -244,14 +319,23 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Asked, Coordinator, Everyone, WithTask};
-        let check = |has_task, is_coordinator, is_asked, expected: &[Audience]| {
+        use Audience::{Asked, Coordinator, Everyone, Model, WithTask};
+        use ModelKind::{Images, OpenResponses};
+        let check_with = |models: &[ModelKind], (has_task, is_coordinator, is_asked), expected: &[Audience]| {
             let context = OfferContext {
                 has_task,
                 is_coordinator,
                 is_asked,
+                models: models.iter().copied().collect(),
             };
-            for audience in [Everyone, WithTask, Coordinator, Asked] {
+            for audience in [
+                Everyone,
+                WithTask,
+                Coordinator,
+                Asked,
+                Model(OpenResponses),
+                Model(Images),
+            ] {
                 assert_eq!(
                     audience.includes(context),
                     expected.contains(&audience),
@@ -262,10 +346,32 @@ mod tests {
             let expected = tools.iter().filter(|tool| expected.contains(&tool.offered_to));
             assert!(offered(context).iter().eq(expected), "{context:?}");
         };
+        let check = |has_task, is_coordinator, is_asked, expected: &[Audience]| {
+            check_with(&[], (has_task, is_coordinator, is_asked), expected);
+        };
+        let with_task = (true, false, false);
+        check_with(&[OpenResponses], with_task, &[Everyone, WithTask, Model(OpenResponses)]);
+        check_with(&[Images], with_task, &[Everyone, WithTask, Model(Images)]);
+        // What a model is told is the context of a task.
+        check_with(&[OpenResponses, Images], (false, false, false), &[Everyone]);
         check(true, false, false, &[Everyone, WithTask]);
         check(true, true, false, &[Everyone, WithTask, Coordinator]);
         check(false, false, false, &[Everyone]);
         check(true, false, true, &[Everyone, WithTask, Asked]);
+    }
+
+    #[test]
+    fn external_calls_hold_up_only_what_may_end_the_task() {
+        let check = |tool, earlier, expected| assert_eq!(waits_for(tool, earlier), expected, "{tool} {earlier}");
+        check("task_message", "task_history", true);
+        check("task_message", "ask_model", false);
+        check("task_status", "ask_model", true);
+        check("submit_plan", "generate_media", true);
+        check("ask_model", "task_message", false);
+        check("ask_model", "task_status", false);
+        check("ask_model", "read_media", false);
+        check("invented", "task_message", true);
+        check("invented", "ask_model", false);
     }
 
     #[test]
@@ -276,8 +382,8 @@ mod tests {
     /// Longer than any name. A longer text is no name.
     const NAME_CHARS_MAX: u64 = 256;
 
-    /// Short texts that name nothing.
-    const WORDS: [&str; 2] = ["title", "options"];
+    /// Short texts that name nothing of an account.
+    const WORDS: [&str; 5] = ["title", "options", "model", "name", "size"];
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
     /// text as short as a name counts as one, unless it is a word of a list or a time.

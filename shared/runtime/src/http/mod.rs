@@ -38,7 +38,7 @@ pub use limits::body;
 pub use problem::Problem;
 pub use route::Route;
 pub use server::{HttpError, listen, local_url, serve};
-pub use share::Held;
+pub use share::{Held, Shared};
 
 use crate::{Shutdown, settings::HttpSettings};
 

@@ -28,6 +28,7 @@ const REFUSALS: [(u16, &str); 14] = [
     (413, "It is too large"),
     (415, "Its body is of no type that is taken"),
     (422, "The request is valid and cannot be carried out"),
+    (424, "Somebody outside, whom it asks, gave no good answer in time"),
     (429, "Too many requests; `Retry-After` says when to retry"),
     (500, "A server error; the log has its cause under the id of `instance`"),
     (503, "Unavailable; `Retry-After` says when to retry"),

@@ -35,6 +35,8 @@ pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_bloc
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
-pub use task_context::{ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_write};
+pub use task_context::{
+    ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_version, task_context_write,
+};
 pub use task_create::{NewTask, task_create, tasks_create};
 pub use task_status::{TaskMove, TaskMoved, TaskNotMoved, close_reason, task_status_set};

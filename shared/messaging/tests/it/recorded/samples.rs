@@ -4,10 +4,10 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, ArtifactCreated, ArtifactRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
-        ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
-        SessionLeaseReleased, SessionOpened, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
-        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        AgentRemoved, ArtifactCreated, ArtifactRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted,
+        NotificationEnded, ProviderChanged, ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged,
+        SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened, TaskChanged, TaskContextWritten, TaskCreated,
+        TaskPart, TaskRecovery, TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -17,10 +17,10 @@ use contracts::{
     tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
-    HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode,
-    QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId,
-    TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
+    AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BreakerState, CallId, CloseReason, Fence, Gate,
+    Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId,
+    QuestionKind, QueueMode, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, StopKind,
+    TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
