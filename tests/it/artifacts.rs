@@ -14,10 +14,16 @@ async fn an_upload_survives_a_death_before_and_after_its_commit() {
     house.account("acme").await;
     house.task("acme", "T-1", &[]).await;
     let client = Client::new();
-    for (point, content) in [("orchestrator.change_written", "one"), ("orchestrator.change_committed", "two")] {
+    for (point, content) in [
+        ("orchestrator.change_written", "one"),
+        ("orchestrator.change_committed", "two"),
+    ] {
         let upload = |house: &House| {
             let url = format!("{}/api/orgs/acme/tasks/T-1/artifacts?name={content}", house.api());
-            let request = client.post(url).bearer_auth(OPERATOR_TOKEN).header("idempotency-key", content);
+            let request = client
+                .post(url)
+                .bearer_auth(OPERATOR_TOKEN)
+                .header("idempotency-key", content);
             request.body(content).send()
         };
         house.running(Role::Orchestrator).crash_at(point, 1);
@@ -34,7 +40,12 @@ async fn an_upload_survives_a_death_before_and_after_its_commit() {
         assert_eq!(again["id"], id, "{point}");
     }
     let listed = house.get("/api/orgs/acme/tasks/T-1/artifacts").await;
-    let names: Vec<&str> = listed["items"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str()).collect();
+    let names: Vec<&str> = listed["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|one| one["name"].as_str())
+        .collect();
     assert_eq!(names, ["one", "two"]);
     let room = "select a.artifact_bytes || ' ' || sum(octet_length(c.content)) from account a join artifact_content c on c.account_id = a.id group by a.id";
     assert_eq!(house.world.database.texts(room).await, ["6 6"]);

@@ -26,8 +26,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ToolGatewaySettings = context.settings.section("tool_gateway")?;
     let models = ModelCalls::new(context.settings.section::<Models>("models")?, &config)?;
     let (toolbox, metrics) = (Arc::new(Toolbox::new()), Arc::new(Metrics::new()));
-    let external = External::new(&context, &config, models, (Arc::clone(&toolbox), Arc::clone(&metrics)));
-    let external = Arc::new(external);
+    let external = External::start(&context, &config, models, (Arc::clone(&toolbox), Arc::clone(&metrics)));
+    let external = Arc::new(external.await?);
     let shares = Shares::default();
     shares.limit(context.topology.limits.notification_bytes_max);
     let watch = shares.clone().watch(context.database.clone(), context.shutdown.token());

@@ -475,7 +475,7 @@ impl Walk<'_> {
             headers: vec![("x-openclaw-session-key", session.clone())],
             body: Some(body.to_string()),
         };
-        let orphaned = async {
+        let orphaned = || async {
             let running = "select count(*) from tool_call where account_id = 'alder' and state = 'running'";
             eventually("a running call", || async {
                 (database.count(running).await == 1).then_some(())
@@ -491,7 +491,7 @@ impl Walk<'_> {
         ] {
             self.trials.next_step();
             let request = asks(tool, body);
-            let (answer, ()) = tokio::join!(self.field.send(&request), orphaned);
+            let (answer, ()) = tokio::join!(self.field.send(&request), orphaned());
             assert_eq!(answer.status, status, "{tool}: {answer:?}");
         }
         self.trials.next_step();

@@ -28,8 +28,8 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
-    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, progress::Streak,
+    AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, ModelKinds, NotificationId, NotificationState,
+    QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, progress::Streak,
 };
 use storage::{
     Setting,
@@ -633,6 +633,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
             has_task,
             is_coordinator: false,
             is_asked: false,
+            models: ModelKinds::default(),
         };
         let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
             name: tool.name.to_owned(),

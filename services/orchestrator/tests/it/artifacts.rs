@@ -54,10 +54,6 @@ impl World {
         self.delete(&tenant.member, &tenant.path(&format!("/artifacts/{id}")))
             .await
     }
-
-    async fn texts(&self, sql: &'static str) -> Vec<String> {
-        self.test.texts(sql).await
-    }
 }
 
 #[tokio::test]
@@ -119,7 +115,7 @@ async fn a_file_is_kept_shown_and_removed() {
         told,
         [("created".to_owned(), json!(id)), ("removed".to_owned(), json!(id))]
     );
-    assert_eq!(world.texts(ROOM).await, ["0 0"]);
+    assert_eq!(world.test.texts(ROOM).await, ["0 0"]);
 }
 
 #[tokio::test]
@@ -153,8 +149,8 @@ async fn what_is_no_file_is_refused() {
         .is_problem(404, "not_found", "");
     let publisher = send(&tenant.publisher, &path("PROJ-7/artifacts?name=a"), PNG).await;
     publisher.is_problem(403, "forbidden", "publisher");
-    assert_eq!(world.texts(CONTENTS).await, [""; 0]);
-    assert_eq!(world.texts(ROOM).await, ["0 0"]);
+    assert_eq!(world.test.texts(CONTENTS).await, [""; 0]);
+    assert_eq!(world.test.texts(ROOM).await, ["0 0"]);
 }
 
 /// The limit of this route is its own; the others keep theirs.
@@ -178,7 +174,7 @@ async fn a_body_is_as_large_as_an_artifact_may_be() {
         .token(&tenant.member);
     let message = message.json(&json!({"body": "x".repeat(1_100_000)})).send().await;
     assert_eq!(message.status, StatusCode::PAYLOAD_TOO_LARGE, "{message:?}");
-    assert_eq!(world.texts(ROOM).await, ["2000000 2000000"]);
+    assert_eq!(world.test.texts(ROOM).await, ["2000000 2000000"]);
 }
 
 #[tokio::test]
@@ -206,7 +202,7 @@ async fn another_accounts_artifact_is_not_there() {
     let theirs = world.stored(&other, "a", PNG).await;
     assert_eq!(world.remove(&tenant, &id).await.status, StatusCode::NO_CONTENT);
     assert_eq!(world.artifact(&other, &theirs, "/content").await.status, StatusCode::OK);
-    assert_eq!(world.texts(ROOM).await, ["0 0", "21 21"]);
+    assert_eq!(world.test.texts(ROOM).await, ["0 0", "21 21"]);
 }
 
 #[tokio::test]
@@ -221,8 +217,8 @@ async fn the_same_bytes_are_kept_once_however_often_they_come_at_once() {
             made.body["id"].as_str().unwrap().to_owned()
         })
         .collect();
-    assert_eq!(world.texts(CONTENTS).await.len(), 1);
-    assert_eq!(world.texts(ROOM).await, ["21 21"]);
+    assert_eq!(world.test.texts(CONTENTS).await.len(), 1);
+    assert_eq!(world.test.texts(ROOM).await, ["21 21"]);
     let last = ids.pop().unwrap();
     let removed = join_all(ids.iter().map(|id| world.remove(&tenant, id))).await;
     assert!(
@@ -230,7 +226,7 @@ async fn the_same_bytes_are_kept_once_however_often_they_come_at_once() {
         "{removed:?}"
     );
     assert_eq!(world.artifact(&tenant, &last, "/content").await.status, StatusCode::OK);
-    assert_eq!(world.texts(ROOM).await, ["21 21"]);
+    assert_eq!(world.test.texts(ROOM).await, ["21 21"]);
 }
 
 #[tokio::test]
@@ -247,7 +243,7 @@ async fn a_repeated_upload_is_one() {
     send("b", PNG).await.is_problem(422, "idempotency_key_reused", "");
     send("a", b"text").await.is_problem(422, "idempotency_key_reused", "");
     assert_eq!(world.test.count("select count(*) from artifact").await, 1);
-    assert_eq!(world.texts(ROOM).await, ["21 21"]);
+    assert_eq!(world.test.texts(ROOM).await, ["21 21"]);
 }
 
 #[tokio::test]
@@ -266,7 +262,7 @@ async fn an_account_has_its_room_and_no_more() {
     for refused in refused {
         refused.is_problem(409, "artifact_quota", "1200 bytes, of 1000");
     }
-    assert_eq!(world.texts(ROOM).await, ["900 900"]);
+    assert_eq!(world.test.texts(ROOM).await, ["900 900"]);
     // What is there takes no more room.
     let there = kept[0].body["sha256"].as_str().unwrap().to_owned();
     let same = contents
@@ -279,7 +275,7 @@ async fn an_account_has_its_room_and_no_more() {
     let id = kept[1].body["id"].as_str().unwrap();
     assert_eq!(world.remove(&tenant, id).await.status, StatusCode::NO_CONTENT);
     world.stored(&tenant, "d", &[b'y'; 300]).await;
-    assert_eq!(world.texts(ROOM).await, ["1000 1000"]);
+    assert_eq!(world.test.texts(ROOM).await, ["1000 1000"]);
 }
 
 /// Statements of two transactions, step by step.
@@ -359,20 +355,16 @@ async fn the_last_removal_and_a_new_upload_cross() {
                 first.rollback().await.unwrap()
             }
         };
-        let crossing = async {
+        let crossing = Box::pin(async {
             if removal_first {
                 side.store(&second, &file).await;
             } else {
                 side.remove(&second, old).await;
             }
             second.commit().await.unwrap();
-        };
-        let waits = futures::future::select(
-            std::pin::pin!(crossing),
-            std::pin::pin!(tokio::time::sleep(std::time::Duration::from_millis(100))),
-        )
-        .await;
-        let futures::future::Either::Right((_, crossing)) = waits else {
+        });
+        let pause = Box::pin(tokio::time::sleep(std::time::Duration::from_millis(100)));
+        let futures::future::Either::Right((_, crossing)) = futures::future::select(crossing, pause).await else {
             panic!("it did not wait");
         };
         tokio::join!(ended, crossing);
@@ -390,7 +382,7 @@ async fn the_last_removal_and_a_new_upload_cross() {
         );
         assert_eq!(world.test.count(with_content).await, named, "{about}");
         let kept = if named > 0 { "21 21" } else { "0 0" };
-        assert_eq!(world.texts(ROOM).await, [kept], "{about}");
+        assert_eq!(world.test.texts(ROOM).await, [kept], "{about}");
         world.execute("delete from artifact").await;
         world.execute("delete from artifact_content").await;
         world.execute("update account set artifact_bytes = 0").await;

@@ -76,6 +76,8 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::ProviderProbing(_)
             | Event::ProviderClosed(_)
             | Event::MessagePosted(_)
+            | Event::ArtifactCreated(_)
+            | Event::ArtifactRemoved(_)
             | Event::SessionOpened(_)
             | Event::SessionEnded(_)
             | Event::SessionParked(_)

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use contracts::TraceContext;
 use domain::{
-    AccountId, AgentId, CallId, CloseReason, Fence, Generation, PolicyScope, SessionKind, ToolPolicyId, TurnId,
-    TurnState,
+    AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKinds, PolicyScope, SessionKind, ToolPolicyId,
+    TurnId, TurnState,
 };
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;

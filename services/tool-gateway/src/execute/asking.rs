@@ -151,7 +151,7 @@ impl Executor {
         trace: &TraceContext,
     ) -> Result<(Option<CallRequest>, Executed), StorageError> {
         // It may be an external call.
-        if self.external.has_models() && !self.external.is_runner().await {
+        if self.external.is_unregistered() {
             return Ok((None, Executed::Left));
         }
         let tx = self.database.begin(&Accounts::one(account)).await?;

@@ -18,13 +18,12 @@ pub(crate) mod sweep;
 
 use std::{collections::HashSet, sync::Arc};
 
-use domain::{AccountId, Bytes, error_chain};
+use domain::{AccountId, Bytes};
 use parking_lot::Mutex;
 use runtime::{
-    Context, EndsWith, Replica,
+    Context, EndsWith, Replica, StartError,
     http::{Held, Shared},
 };
-use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::{
@@ -46,8 +45,8 @@ pub(crate) struct External {
     /// Those of this process, by their records.
     own: Arc<Mutex<HashSet<Uuid>>>,
     context: Context,
-    /// Begun when it is needed.
-    replica: OnceCell<Replica>,
+    /// None without models.
+    replica: Option<Replica>,
 }
 
 /// The right to run one call: a place among those of its account, and the runner's name. Given back when it is dropped.
@@ -68,13 +67,18 @@ impl Drop for Place {
 pub(crate) type Answered = Result<Answer, ToolAnswer>;
 
 impl External {
-    pub(crate) fn new(
+    /// Registers the process as a runner, if there are models.
+    pub(crate) async fn start(
         context: &Context,
         config: &ToolGatewaySettings,
         models: ModelCalls,
         (toolbox, metrics): (Arc<Toolbox>, Arc<Metrics>),
-    ) -> External {
-        External {
+    ) -> Result<External, StartError> {
+        let replica = match models.settings.iter().next() {
+            Some(_) => Some(context.start_replica(EndsWith::Lease).await?),
+            None => None,
+        };
+        Ok(External {
             models,
             toolbox,
             metrics,
@@ -86,36 +90,18 @@ impl External {
             ),
             own: Arc::default(),
             context: context.clone(),
-            replica: OnceCell::new(),
-        }
+            replica,
+        })
     }
 
-    pub(crate) fn has_models(&self) -> bool {
-        self.models.settings.iter().next().is_some()
-    }
-
-    /// Registers this process as a runner, unless it is one; false: the database does not let it, for now.
-    pub(crate) async fn is_runner(&self) -> bool {
-        let begun = self
-            .replica
-            .get_or_try_init(|| self.context.start_replica(EndsWith::Lease));
-        match begun.await {
-            Ok(replica) => replica.current().is_some(),
-            Err(error) => {
-                let error = error_chain(&error);
-                tracing::warn!(error, "could not register as a runner of external calls; will retry");
-                false
-            }
-        }
+    /// Whether this process runs no calls for now, since its registration has expired. Without models it has none and needs none.
+    pub(crate) fn is_unregistered(&self) -> bool {
+        self.replica.is_some() && self.runner().is_none()
     }
 
     /// The name of this process as a runner, while it holds.
     pub(super) fn runner(&self) -> Option<Uuid> {
-        Some(self.replica.get()?.current()?.id)
-    }
-
-    pub(super) fn replica(&self) -> Option<&Replica> {
-        self.replica.get()
+        Some(self.replica.as_ref()?.current()?.id)
     }
 
     /// Takes a place for a call; none: the account has as many calls in progress as it may, or this process is no runner.

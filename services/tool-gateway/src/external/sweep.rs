@@ -1,7 +1,7 @@
 //! What runners left: calls of replicas that are gone, and calls of this one that no worker has. Found by an index over running calls,
 //! a limited number at a time; there are never more than all replicas together may run.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use contracts::TraceContext;
 use domain::{AccountId, ToolCallState};
@@ -27,23 +27,16 @@ pub(crate) async fn sweep(external: Arc<External>) {
     let sweep = Sweep::new(Role::ToolGateway.service(), "external_calls");
     let stop = external.context.shutdown.token();
     let mut ticks = Ticks::every(INTERVAL, stop);
-    let mut peers = None;
+    // Without models nothing runs, and what ran before is left to whoever has them.
+    let Some(mut peers) = external.replica.as_ref().map(Replica::others) else {
+        return;
+    };
     loop {
-        // Without models nothing runs, and what ran before is left to whoever has them.
-        if external.has_models() && external.is_runner().await {
-            peers = peers.or_else(|| external.replica().map(Replica::others));
-            sweep.once(once(&external)).await;
-        }
-        let ended = async {
-            match &mut peers {
-                Some(peers) => peers.one_ended().await,
-                None => pending().await,
-            }
-        };
+        sweep.once(once(&external)).await;
         // Either may be dropped: a tick comes again, and a replica that has ended is found by the next one.
         tokio::select! {
             running = ticks.next() => if !running { return },
-            () = ended => {}
+            () = peers.one_ended() => {}
         }
     }
 }
@@ -100,15 +93,8 @@ impl External {
         let Some(locked) = store::call_lock(&tx, account, call).await? else {
             return tx.rollback().await.map(|()| false);
         };
-        let unknown = Err(outcome_unknown(&row.name));
-        let ended = self.end_outside(
-            tx,
-            account,
-            call,
-            locked,
-            (ToolCallState::Unknown, &unknown),
-            &TraceContext::default(),
-        );
+        let (unknown, trace) = (Err(outcome_unknown(&row.name)), TraceContext::default());
+        let ended = self.end_outside(tx, account, call, locked, (ToolCallState::Unknown, &unknown), &trace);
         ended.await.map(|_| true)
     }
 }

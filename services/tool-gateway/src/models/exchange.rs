@@ -2,14 +2,12 @@
 
 use std::{fmt::Write, time::Duration};
 
+use super::{Model, Room};
+use crate::call::{ToolAnswer, cut};
 use reqwest::{
     RequestBuilder, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
-use serde_json::Value;
-
-use super::{Model, Room};
-use crate::call::{ToolAnswer, cut};
 
 /// Bytes that are read of an error's body, and of which so many are told.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;

@@ -214,7 +214,7 @@ async fn a_context_is_sent_whole_or_its_lack_is_said() {
     let answer = work.call(2, "ask_model", json!({"request": "r"})).await.ok();
     assert_eq!(
         answer["warning"],
-        "The task context was cut from 10001 to 10,000 characters. Consider shortening it."
+        "The task context was cut from 10,001 to 10,000 characters. Consider shortening it."
     );
     for sent in work.model.sent() {
         let body: Value = serde_json::from_str(&sent.body).unwrap();

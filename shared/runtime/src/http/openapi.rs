@@ -13,7 +13,7 @@ use super::Route;
 const DEFINITIONS: &str = "#/components/schemas";
 
 /// The description of a refusal by its status. The problem's `code` is more specific.
-const REFUSALS: [(u16, &str); 14] = [
+const REFUSALS: [(u16, &str); 15] = [
     (400, "The request is invalid; `detail` names the field"),
     (401, "It has no valid key"),
     (403, "The key may not do this, or not on behalf of this actor"),

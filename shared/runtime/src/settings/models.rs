@@ -239,7 +239,8 @@ mod tests {
             ("model", "\"m\""),
         ];
         let check = |key: &str, value: &str, words: &str| {
-            let fields = FIELDS.iter().filter(|(known, _)| *known != key).chain([&(key, value)]);
+            let kept = FIELDS.iter().copied().filter(|(known, _)| *known != key);
+            let fields = kept.chain([(key, value)]);
             let fields: String = fields.map(|(key, value)| format!("{key} = {value}\n")).collect();
             match read(&format!("[models.x]\n{fields}")) {
                 Ok(_) => assert_eq!(words, "", "{key} = {value}"),

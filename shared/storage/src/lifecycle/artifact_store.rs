@@ -7,8 +7,8 @@
 //! | the last artifact is removed, another names the same bytes | the account's lock | the content stays, or is stored again |
 //! | uploads into the last room | the account's lock | the sum that each compares is the one that it adds to |
 //!
-//! The lock is an advisory one, taken after locks of sessions and before any other: an upload keeps nobody else of the account
-//! waiting. The account's row is written last.
+//! The lock is an advisory one, taken before locks of sessions: an upload keeps nobody else of the account waiting, and a session's
+//! claim waits for no file. The account's row is written last.
 
 use std::fmt;
 
