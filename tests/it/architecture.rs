@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("contracts", &["domain"]),
     ("api", &["contracts", "domain"]),
+    ("prompt", &["contracts", "domain"]),
     ("storage", &["contracts", "domain"]),
     ("messaging", &["contracts", "domain"]),
     ("runtime", &["api", "contracts", "domain", "messaging", "storage"]),
@@ -23,14 +24,17 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["contracts", "devstack", "domain", "messaging", "runtime", "storage"],
     ),
     ("resolver", &["contracts", "domain", "messaging", "runtime", "storage"]),
-    ("delivery", &["contracts", "domain", "messaging", "runtime", "storage"]),
+    (
+        "delivery",
+        &["contracts", "domain", "messaging", "prompt", "runtime", "storage"],
+    ),
     (
         "tool-gateway",
         &["contracts", "domain", "messaging", "runtime", "storage"],
     ),
     (
         "orchestrator",
-        &["api", "contracts", "domain", "messaging", "runtime", "storage"],
+        &["api", "contracts", "domain", "messaging", "prompt", "runtime", "storage"],
     ),
     (
         "signalbox",

@@ -182,7 +182,9 @@ pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolA
 }
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
-    use CloseReason::{AgentRemoved, HandedOver, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone};
+    use CloseReason::{
+        AgentRemoved, Cancelled, Expired, Folded, HandedOver, Replayed, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone,
+    };
     match reason {
         Some(TaskDone) => "the task was moved to done",
         Some(TaskCancelled) => "the task was cancelled",
@@ -191,6 +193,10 @@ fn closed_by(reason: Option<CloseReason>) -> &'static str {
         Some(Reset) => "the session was reset",
         Some(Rotated) => "the session was rotated",
         Some(HandedOver) => "the task was handed over to another agent",
+        Some(Folded) => "the subagent has given its result",
+        Some(Cancelled) => "the subagent was cancelled",
+        Some(Expired) => "the subagent's time is over",
+        Some(Replayed) => "the replay has ended",
         None => "it was closed",
     }
 }

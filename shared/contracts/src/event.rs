@@ -107,8 +107,10 @@ events! {
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
     "notification.cancelled" NotificationCancelled(NotificationEnded) from [Resolver, Delivery, ToolGateway, Orchestrator];
     "notification.failed" NotificationFailed(NotificationEnded) from [Delivery];
-    "session.opened" SessionOpened(SessionOpened) from [Resolver, ToolGateway, Orchestrator];
-    "session.closed" SessionEnded(SessionEnded) from [ToolGateway, Orchestrator];
+    "session.opened" SessionOpened(SessionOpened) from [Resolver, Delivery, ToolGateway, Orchestrator];
+    "session.closed" SessionEnded(SessionEnded) from [Delivery, ToolGateway, Orchestrator];
+    /// A person ended the generation: the next one knows nothing of it.
+    "session.reset" SessionReset(SessionReset) from [Delivery, Orchestrator];
     /// A gate keeps the queue from starting: see `gate`.
     "session.parked" SessionParked(SessionGated) from [Delivery];
     /// The gate was opened.
@@ -140,6 +142,10 @@ events! {
     "provider.closed" ProviderClosed(ProviderChanged) from [Delivery];
     /// A gateway ran another session than the one of the key.
     "provider.session_mismatched" ProviderSessionMismatched(ProviderSessionMismatched) from [Delivery];
+    /// The provider has lost what it kept of a session: the turn goes on in a new thread, assembled from the record.
+    "provider.thread_lost" ProviderThreadLost(ProviderThread) from [Delivery];
+    /// An answer named another response than the one that it was to go on from.
+    "provider.thread_unconfirmed" ProviderThreadUnconfirmed(ProviderThread) from [Delivery];
     /// A message could not be processed by a service.
     "message.died" MessageDied(MessageDied) from [Resolver, Delivery, ToolGateway, Orchestrator];
 }
@@ -331,6 +337,22 @@ pub struct SessionEnded {
     pub generation: Generation,
     pub agent_id: Option<AgentId>,
     pub reason: CloseReason,
+    /// The provider's name of its last thread, which nothing uses any more; null where the session key is the name.
+    #[serde(default)]
+    pub provider_thread: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionReset {
+    /// The generation that ended.
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    /// The next generation.
+    pub next_session_id: SessionId,
+    pub by: Actor,
+    pub reason: String,
 }
 
 /// `session.parked` and `session.released`.
@@ -426,6 +448,22 @@ pub struct ProviderSessionMismatched {
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
+    pub detail: String,
+}
+
+/// `provider.thread_lost` and `.thread_unconfirmed`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ProviderThread {
+    pub turn_id: TurnId,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub agent_id: AgentId,
+    pub provider: String,
+    /// The number of the thread in its generation.
+    pub thread: i32,
+    /// What the provider said, in a few words.
     pub detail: String,
 }
 

@@ -5,7 +5,8 @@
 //! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
 //! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
-//! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
+//! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`context`] (where a turn's context comes
+//! from), [`tool`], [`actor`] (authors and senders), [`fence`]
 //! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
 
 pub mod account;
@@ -15,6 +16,7 @@ mod backoff;
 pub mod brake;
 pub mod breaker;
 mod columns;
+pub mod context;
 pub mod conversation;
 mod error_chain;
 pub mod fence;
@@ -43,8 +45,9 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
-pub use brake::{HANDED_OVER, StopKind, StopThen, TASK_CLOSED};
+pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
 pub use breaker::{BreakerEvent, BreakerState};
+pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TurnContext};
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};

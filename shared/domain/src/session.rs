@@ -4,7 +4,13 @@
 use crate::{Actor, ActorKind, step::ImpossibleStep, string_enum::string_enum};
 
 string_enum! {
-    SessionKind { Task = "task", System = "system", Orchestrator = "orchestrator" }
+    SessionKind {
+        Task = "task", System = "system", Orchestrator = "orchestrator",
+        /// Parallel work that a turn has spawned.
+        Branch = "branch",
+        /// A turn that is run again without effects.
+        Replay = "replay",
+    }
 }
 
 string_enum! {
@@ -25,6 +31,12 @@ string_enum! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
         AgentRemoved = "agent_removed", Reset = "reset", Rotated = "rotated",
+        /// A branch whose result is in its parent's queue.
+        Folded = "folded",
+        /// A branch, before its work was done.
+        Cancelled = "cancelled", Expired = "expired",
+        /// A replay that has ended.
+        Replayed = "replayed",
         /// Another agent has its task.
         HandedOver = "handed_over",
     }

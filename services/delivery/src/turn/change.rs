@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{
-    CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED,
+    CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SESSION_RESET, SessionEvent, StopThen, TASK_CLOSED,
     breaker::Sign, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
@@ -312,7 +312,9 @@ pub(super) fn ended_because(session: &LockedSession) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
         Some(CloseReason::HandedOver) => HANDED_OVER,
-        Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",
+        Some(CloseReason::Reset) => SESSION_RESET,
+        Some(CloseReason::Cancelled) => "branch cancelled",
+        Some(CloseReason::Rotated | CloseReason::Folded | CloseReason::Expired | CloseReason::Replayed) => "session closed",
         Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
     }
 }

@@ -44,6 +44,8 @@ pub struct ClosedSession {
     /// The turn in flight: it may run to its end, and its outcome changes nothing; or it is [`Cut`] off.
     #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
+    /// The provider's name of its thread, which the close forgets.
+    pub provider_thread: Option<String>,
 }
 
 /// The sessions and items to close.
@@ -130,7 +132,7 @@ pub const OF_AGENT: &str = "
 
 /// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
-    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id,
+    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.provider_thread,
            s.interrupted or s.stopped_turn_id is not null as interrupted
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id and s.closed_at is null
@@ -208,7 +210,7 @@ async fn lock(
 
 /// A turn that waits for its next attempt is woken and ends: it makes no further call.
 pub const CLOSE: &str = "
-    update session s set closed_at = $3, close_reason = $4, gate = null, gate_ref = null, gated_since = null,
+    update session s set closed_at = $3, close_reason = $4, provider_thread = null, gate = null, gate_ref = null, gated_since = null,
         wake_at = case when s.phase = 'backoff' then now() else s.wake_at end
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
@@ -462,6 +464,7 @@ pub(super) fn ended_messages(
         generation: closed.generation,
         agent_id: closed.agent_id,
         reason,
+        provider_thread: closed.provider_thread.clone(),
     };
     let event = setting.event(
         account,

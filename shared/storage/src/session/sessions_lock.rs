@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use domain::{
     AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, progress::Streak,
+    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, context::Told, progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
@@ -57,6 +57,26 @@ pub struct Stop {
     pub then: StopThen,
 }
 
+/// What a session knows of the threads of its generation, and what its rules of rotation count.
+#[derive(Clone, PartialEq, Eq, Default, Debug, FromQueryResult)]
+pub struct SessionThread {
+    /// The newest, from 1; 0: no turn has begun.
+    pub number: i32,
+    /// The provider has answered in it, and the next turn can go on from there.
+    pub live: bool,
+    /// Turns in a row that found their thread gone.
+    pub lost: i32,
+    /// The provider ran another session than the key's.
+    pub elsewhere: bool,
+    /// The response from which it goes on, where the provider finds a thread by it.
+    pub at: Option<String>,
+    pub told: Told,
+    /// Of the generation's ended turns.
+    pub tokens: i64,
+    /// Ended turns in a row that failed by themselves.
+    pub failures: i32,
+}
+
 /// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct LockedSession {
@@ -92,6 +112,12 @@ pub struct LockedSession {
     pub queue_edits: i64,
     #[sea_orm(nested(prefix = "streak_"))]
     pub streak: Streak,
+    pub opened_at: OffsetDateTime,
+    /// The generation before, which was rotated.
+    #[sea_orm(from_alias = "continues_id")]
+    pub continues: Option<SessionId>,
+    #[sea_orm(nested(prefix = "thread_"))]
+    pub thread: SessionThread,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
@@ -155,6 +181,8 @@ macro_rules! sessions_lock {
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
+           s.opened_at, s.continues_id, s.thread_number, s.thread_live, s.threads_lost as thread_lost, s.mismatch is not null as thread_elsewhere,
+           s.provider_thread as thread_at, s.told as thread_told, s.tokens_used as thread_tokens, s.failures_in_row as thread_failures,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max,
            coalesce((select a.tool_policies from account a where a.id = s.account_id), 0) as tool_policies
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)

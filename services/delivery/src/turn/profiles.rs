@@ -7,10 +7,7 @@ use std::{
 };
 
 use domain::{AccountId, AgentSlug};
-
-use storage::manifest::{Manifest, Part};
-
-use super::{InstructionFacts, Profile, ToolNames, instructions};
+use prompt::{InstructionFacts, Manifest, Profile, ToolNames, instructions, manifest::Part};
 
 /// Maximum number of cached agents. The cache is cleared when it is full.
 const KEPT_MAX: usize = 1_024;

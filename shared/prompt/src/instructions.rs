@@ -11,7 +11,8 @@ use contracts::{
     tools::{self, PolicySection},
 };
 use domain::{AccountId, AgentSlug};
-use storage::manifest::{Hash, Layer, Manifest, PartKind, Source};
+
+use crate::manifest::{Hash, Layer, Limit, Manifest, Part, PartKind, Source};
 
 /// Version of the templates below and of the tools' texts in them.
 pub const PROFILE_VERSION: &str = "3";
@@ -75,7 +76,11 @@ pub struct Profile {
 pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Profile {
     let mut text = String::new();
     let mut add = |part: PartKind, source: String, piece: String, cut: usize| {
-        manifest.add(Layer::Instructions, part, Source::Named(source), &piece, cut);
+        manifest.parts.push(Part {
+            cut_bytes: cut,
+            cut_by: (cut > 0).then_some(Limit::RoleBytesMax),
+            ..Part::of(Layer::Instructions, part, Source::Named(source), &piece)
+        });
         text.push_str(&piece);
     };
     add(

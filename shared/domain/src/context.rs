@@ -1,0 +1,311 @@
+//! The words of a turn's context: what a policy asks, what a turn used and why, when a generation is rotated, and what a
+//! provider's thread has been told. A *thread* is what a provider keeps of earlier calls; threads of a generation are numbered
+//! from 1. Pure: the plan itself is delivery's (`delivery/context/plan.rs`).
+
+use std::{fmt, str::FromStr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+use sha2::{Digest, Sha256};
+
+use crate::{MessageId, string_enum::string_enum};
+
+string_enum! {
+    /// Where the context of an agent's turns comes from. `continue`: from the provider's thread, while it has one. `assembled`: from
+    /// the record, in a new thread for each turn.
+    ContextPolicy { Continue = "continue", Assembled = "assembled" }
+}
+
+string_enum! {
+    /// The one source of a turn's context, as asked and as used. `fork`: the thread of the session that spawned a branch.
+    ContextMode { Continue = "continue", Assembled = "assembled", Fork = "fork" }
+}
+
+impl From<ContextPolicy> for ContextMode {
+    fn from(policy: ContextPolicy) -> ContextMode {
+        match policy {
+            ContextPolicy::Continue => ContextMode::Continue,
+            ContextPolicy::Assembled => ContextMode::Assembled,
+        }
+    }
+}
+
+string_enum! {
+    /// When a generation is closed and the next one opened, before a new turn. The first that holds.
+    RotationRule {
+        FailuresMax = "failures_max", TokensMax = "tokens_max", AgeHoursMax = "age_hours_max", ProfileChanged = "profile_changed"
+    }
+}
+
+/// The limits of a generation. An absent limit has its default; null: none.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Rotation {
+    /// So many turns in a row failed, or have an unknown outcome.
+    #[schemars(range(min = 1))]
+    pub failures_max: Option<u32>,
+    /// Tokens of its turns, as the provider counts.
+    #[schemars(range(min = 1))]
+    pub tokens_max: Option<u32>,
+    /// Hours since it was opened.
+    #[schemars(range(min = 1))]
+    pub age_hours_max: Option<u32>,
+    /// The instructions differ from those of its last turn.
+    pub profile_changed: bool,
+}
+
+impl Default for Rotation {
+    fn default() -> Rotation {
+        Rotation {
+            failures_max: Some(3),
+            tokens_max: Some(1_000_000),
+            age_hours_max: None,
+            profile_changed: false,
+        }
+    }
+}
+
+/// Why a turn's thread is not the one before it, or why its context is not the one that was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum ContextReason {
+    /// The generation's first turn.
+    First,
+    /// The generation before was closed by a rule.
+    Rotated(RotationRule),
+    /// The provider has lost the thread.
+    ThreadLost,
+    /// The provider ran another session than the one of the key.
+    RanElsewhere,
+    /// The provider has lost the threads of two turns in a row.
+    ThreadUnreliable,
+    /// The provider keeps a thread as long as its process runs.
+    ProviderThreadProcess,
+    /// The provider keeps no thread.
+    ProviderThreadNone,
+    /// The provider cannot start a thread from another.
+    ForkUnsupported,
+    /// The parent has no thread to start from.
+    ForkNoThread,
+}
+
+const ROTATED: &str = "rotated:";
+
+impl ContextReason {
+    const NAMED: [(ContextReason, &'static str); 8] = [
+        (ContextReason::First, "first"),
+        (ContextReason::ThreadLost, "thread_lost"),
+        (ContextReason::RanElsewhere, "ran_elsewhere"),
+        (ContextReason::ThreadUnreliable, "thread_unreliable"),
+        (ContextReason::ProviderThreadProcess, "provider_thread_process"),
+        (ContextReason::ProviderThreadNone, "provider_thread_none"),
+        (ContextReason::ForkUnsupported, "fork_unsupported"),
+        (ContextReason::ForkNoThread, "fork_no_thread"),
+    ];
+}
+
+impl fmt::Display for ContextReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let ContextReason::Rotated(rule) = self {
+            return write!(f, "{ROTATED}{rule}");
+        }
+        let named = ContextReason::NAMED.iter().find(|(reason, _)| reason == self);
+        f.write_str(named.map_or(ROTATED, |(_, word)| word))
+    }
+}
+
+impl FromStr for ContextReason {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<ContextReason, String> {
+        if let Some(rule) = text.strip_prefix(ROTATED) {
+            return rule.parse().map(ContextReason::Rotated);
+        }
+        let named = ContextReason::NAMED.iter().find(|(_, word)| *word == text);
+        named
+            .map(|(reason, _)| *reason)
+            .ok_or_else(|| "not a reason of a turn's context".to_owned())
+    }
+}
+
+impl Serialize for ContextReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ContextReason {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for ContextReason {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "ContextReason".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let named = ContextReason::NAMED.iter().map(|(_, word)| (*word).to_owned());
+        let rotated = RotationRule::ALL.iter().map(|rule| format!("{ROTATED}{rule}"));
+        json_schema!({"enum": named.chain(rotated).collect::<Vec<String>>()})
+    }
+}
+
+/// Where a turn's context came from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TurnContext {
+    pub asked: ContextMode,
+    pub used: ContextMode,
+    /// Null: the turn goes on in the thread of the turn before, as asked, or was assembled, as asked.
+    #[serde(default)]
+    pub reason: Option<ContextReason>,
+    /// The number of the turn's thread in its generation, from 1.
+    pub thread: i32,
+    /// The response that its first call goes on from, where the provider finds a thread by it.
+    #[serde(default)]
+    pub from: Option<String>,
+    /// SHA-256 of what a branch's parent knew when it made the branch, in hexadecimal.
+    #[serde(default)]
+    pub base_sha256: Option<String>,
+    /// The provider lost the thread during the turn, after so many answers with tool calls: the turn went on in this one.
+    #[serde(default)]
+    pub lost_after: Option<u32>,
+    /// An answer named another response than the one that it was to go on from.
+    #[serde(default)]
+    pub unconfirmed: bool,
+}
+
+impl TurnContext {
+    /// Whether the prompt holds the past: the entries of turns before it.
+    pub fn is_assembled(&self) -> bool {
+        let is_new = match self.reason {
+            Some(ContextReason::First) | None => false,
+            Some(
+                ContextReason::Rotated(_)
+                | ContextReason::ThreadLost
+                | ContextReason::RanElsewhere
+                | ContextReason::ThreadUnreliable
+                | ContextReason::ProviderThreadProcess
+                | ContextReason::ProviderThreadNone
+                | ContextReason::ForkUnsupported
+                | ContextReason::ForkNoThread,
+            ) => true,
+        };
+        is_new || self.used == ContextMode::Assembled
+    }
+}
+
+/// The first 32 bits of a text's SHA-256, in hexadecimal: tells whether a text has changed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct TextHash(String);
+
+impl TextHash {
+    pub fn of(text: &str) -> TextHash {
+        TextHash(hex::encode(&Sha256::digest(text.as_bytes())[..4]))
+    }
+}
+
+/// What a thread has been told besides the items of its turns. Stored with its session.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Told {
+    /// The messages of the task's thread that its newest prompts have shown, or were about, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
+    pub ids: Vec<MessageId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<TextHash>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub briefing: Option<TextHash>,
+    /// When the provider last answered in it, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<i64>,
+}
+
+/// Ids as one text, 32 digits each: the column is written with every turn.
+mod packed {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use uuid::Uuid;
+
+    use crate::MessageId;
+
+    const DIGITS: usize = 32;
+
+    pub(super) fn serialize<S: Serializer>(ids: &[MessageId], serializer: S) -> Result<S::Ok, S::Error> {
+        let ids: Vec<String> = ids.iter().map(|id| id.uuid().simple().to_string()).collect();
+        serializer.serialize_str(&ids.concat())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MessageId>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let ids = text.as_bytes().chunks(DIGITS).map(|digits| Uuid::try_parse_ascii(digits).map(MessageId));
+        ids.collect::<Result<_, _>>().map_err(D::Error::custom)
+    }
+}
+
+/// Columns of these types are JSON.
+#[cfg(feature = "columns")]
+mod columns {
+    use sea_orm::TryGetableFromJson;
+
+    use super::{Rotation, Told, TurnContext};
+
+    impl TryGetableFromJson for Told {}
+    impl TryGetableFromJson for Rotation {}
+    impl TryGetableFromJson for TurnContext {}
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_reads_back() {
+        let named = ContextReason::NAMED.iter().map(|(reason, _)| *reason);
+        let rotated = RotationRule::ALL.iter().copied().map(ContextReason::Rotated);
+        for reason in named.chain(rotated) {
+            assert_eq!(reason.to_string().parse(), Ok(reason));
+        }
+        assert_eq!(
+            ContextReason::Rotated(RotationRule::TokensMax).to_string(),
+            "rotated:tokens_max"
+        );
+        for none in ["", "rotated:", "rotated:never", "lost"] {
+            assert!(none.parse::<ContextReason>().is_err(), "{none}");
+        }
+    }
+
+    #[test]
+    fn an_absent_limit_has_its_default_and_null_is_none() {
+        let read = |json: serde_json::Value| serde_json::from_value::<Rotation>(json).unwrap();
+        assert_eq!(read(json!({})), Rotation::default());
+        assert_eq!(read(json!({"tokens_max": null})).tokens_max, None);
+        assert_eq!(read(json!({"failures_max": 5})).failures_max, Some(5));
+        assert!(serde_json::from_value::<Rotation>(json!({"failures": 5})).is_err());
+    }
+
+    #[test]
+    fn a_context_of_another_version_is_read() {
+        let stored = json!({"asked": "continue", "used": "continue", "thread": 1, "more": 7});
+        let context: TurnContext = serde_json::from_value(stored).unwrap();
+        assert_eq!((context.thread, context.reason), (1, None));
+        assert!(!context.is_assembled());
+    }
+
+    #[test]
+    fn what_a_thread_was_told_is_short() {
+        let text = TextHash::of("text");
+        let told = Told {
+            ids: (0..6).map(|n| MessageId(uuid::Uuid::from_u128(n))).collect(),
+            description: Some(text.clone()),
+            briefing: Some(text.clone()),
+            at: Some(1_800_000_000),
+        };
+        let stored = serde_json::to_string(&told).unwrap();
+        assert!(stored.len() <= 270, "{stored}");
+        assert_eq!(serde_json::from_str::<Told>(&stored).unwrap(), told);
+        assert_ne!(text, TextHash::of("another"));
+        assert_eq!(serde_json::from_str::<Told>("{}").unwrap(), Told::default());
+    }
+}
