@@ -195,50 +195,112 @@ impl TurnContext {
     }
 }
 
-/// The first 32 bits of a text's SHA-256, in hexadecimal: tells whether a text has changed.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct TextHash(String);
-
-impl TextHash {
-    pub fn of(text: &str) -> TextHash {
-        TextHash(hex::encode(&Sha256::digest(text.as_bytes())[..4]))
-    }
-}
-
 /// What a thread has been told besides the items of its turns. Stored with its session.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
     /// The messages of the task's thread that its newest prompts have shown, or were about, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub ids: Vec<MessageId>,
+    /// The texts that go along when they have changed, newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
+    pub texts: Vec<ToldText>,
+    /// The provider whose thread it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub description: Option<TextHash>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub briefing: Option<TextHash>,
-    /// When the provider last answered in it, in seconds since 1970.
+    pub provider: Option<String>,
+    /// When its last turn began, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<i64>,
 }
 
-/// Ids as one text, 32 digits each: the column is written with every turn.
+/// Texts that are remembered: of the tasks of an agent with one session for all of them, and the account's briefing.
+const TEXTS_MAX: usize = 4;
+
+impl Told {
+    /// Whether the thread has this text, the newest of what it is of.
+    pub fn has(&self, of: &str, text: &str) -> bool {
+        self.texts.contains(&ToldText::new(of, text))
+    }
+
+    /// Adds a text; an older one of the same goes.
+    pub fn tell(&mut self, of: &str, text: &str) {
+        let new = ToldText::new(of, text);
+        self.texts.retain(|told| told.of != new.of);
+        self.texts.insert(0, new);
+        self.texts.truncate(TEXTS_MAX);
+    }
+
+    /// Adds messages, newest first; of all, the newest `max` are kept.
+    pub fn show(&mut self, mut ids: Vec<MessageId>, max: usize) {
+        self.ids.retain(|id| !ids.contains(id));
+        ids.append(&mut self.ids);
+        ids.truncate(max);
+        self.ids = ids;
+    }
+}
+
+/// A text as it is compared: the first 32 bits of two SHA-256, of what it is of and of itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ToldText {
+    of: [u8; 4],
+    text: [u8; 4],
+}
+
+impl ToldText {
+    fn new(of: &str, text: &str) -> ToldText {
+        let short = |text: &str| Sha256::digest(text.as_bytes())[..4].try_into().expect("four bytes of 32");
+        ToldText {
+            of: short(of),
+            text: short(text),
+        }
+    }
+}
+
+/// Values as one text of hexadecimal digits: the column is written with every turn.
 mod packed {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
     use uuid::Uuid;
 
+    use super::ToldText;
     use crate::MessageId;
 
-    const DIGITS: usize = 32;
-
-    pub(super) fn serialize<S: Serializer>(ids: &[MessageId], serializer: S) -> Result<S::Ok, S::Error> {
-        let ids: Vec<String> = ids.iter().map(|id| id.uuid().simple().to_string()).collect();
-        serializer.serialize_str(&ids.concat())
+    pub(super) trait Packed: Sized {
+        const BYTES: usize;
+        fn pack(&self) -> Vec<u8>;
+        fn unpack(bytes: &[u8]) -> Self;
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<MessageId>, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let ids = text.as_bytes().chunks(DIGITS).map(|digits| Uuid::try_parse_ascii(digits).map(MessageId));
-        ids.collect::<Result<_, _>>().map_err(D::Error::custom)
+    impl Packed for MessageId {
+        const BYTES: usize = 16;
+        fn pack(&self) -> Vec<u8> {
+            self.uuid().as_bytes().to_vec()
+        }
+        fn unpack(bytes: &[u8]) -> Self {
+            MessageId(Uuid::from_bytes(bytes.try_into().unwrap_or_default()))
+        }
+    }
+
+    impl Packed for ToldText {
+        const BYTES: usize = 8;
+        fn pack(&self) -> Vec<u8> {
+            [self.of, self.text].concat()
+        }
+        fn unpack(bytes: &[u8]) -> Self {
+            let part = |place: usize| bytes.get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
+            ToldText {
+                of: part(0).unwrap_or_default(),
+                text: part(4).unwrap_or_default(),
+            }
+        }
+    }
+
+    pub(super) fn serialize<T: Packed, S: Serializer>(values: &[T], serializer: S) -> Result<S::Ok, S::Error> {
+        let bytes: Vec<u8> = values.iter().flat_map(Packed::pack).collect();
+        serializer.serialize_str(&hex::encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, T: Packed, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+        let bytes = hex::decode(String::deserialize(deserializer)?).map_err(D::Error::custom)?;
+        Ok(bytes.chunks_exact(T::BYTES).map(T::unpack).collect())
     }
 }
 
@@ -295,17 +357,45 @@ mod tests {
 
     #[test]
     fn what_a_thread_was_told_is_short() {
-        let text = TextHash::of("text");
-        let told = Told {
-            ids: (0..6).map(|n| MessageId(uuid::Uuid::from_u128(n))).collect(),
-            description: Some(text.clone()),
-            briefing: Some(text.clone()),
+        let mut told = Told {
+            provider: Some("default".to_owned()),
             at: Some(1_800_000_000),
+            ..Told::default()
         };
+        told.show((0..6).map(|n| MessageId(uuid::Uuid::from_u128(n))).collect(), 6);
+        told.tell("task/t-1", "Mend it.");
         let stored = serde_json::to_string(&told).unwrap();
-        assert!(stored.len() <= 270, "{stored}");
+        assert!(stored.len() <= 280, "{stored}");
         assert_eq!(serde_json::from_str::<Told>(&stored).unwrap(), told);
-        assert_ne!(text, TextHash::of("another"));
         assert_eq!(serde_json::from_str::<Told>("{}").unwrap(), Told::default());
+        assert!(serde_json::from_str::<Told>(r#"{"ids": "no"}"#).is_err());
+    }
+
+    #[test]
+    fn a_text_is_told_again_when_it_changes_and_when_it_changes_back() {
+        let mut told = Told::default();
+        for text in ["a", "b", "a"] {
+            assert!(!told.has("task/t-1", text));
+            told.tell("task/t-1", text);
+            assert!(told.has("task/t-1", text));
+        }
+        told.tell("task/t-2", "a");
+        assert!(told.has("task/t-1", "a"), "of another task");
+        for n in 3..9 {
+            told.tell(&format!("task/t-{n}"), "a");
+        }
+        assert_eq!(told.texts.len(), TEXTS_MAX);
+        assert!(!told.has("task/t-1", "a"));
+    }
+
+    #[test]
+    fn the_newest_messages_are_remembered() {
+        let id = |n| MessageId(uuid::Uuid::from_u128(n));
+        let mut told = Told::default();
+        told.show(vec![id(2), id(1)], 3);
+        told.show(vec![id(4), id(2)], 3);
+        assert_eq!(told.ids, [id(4), id(2), id(1)]);
+        told.show(vec![id(5)], 3);
+        assert_eq!(told.ids, [id(5), id(4), id(2)]);
     }
 }

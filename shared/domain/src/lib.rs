@@ -64,7 +64,7 @@ pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
-pub use session_key::{SessionKey, SessionOf};
+pub use session_key::{SessionKey, SessionOf, ThreadName};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
 pub use timer::{TimerKind, TimerState};
