@@ -11,10 +11,13 @@
 pub mod accounts;
 pub mod activities;
 pub mod agents;
+pub mod audit;
 pub mod dead_letters;
+pub mod diff;
 pub mod holds;
 pub mod keys;
 pub mod list;
+pub mod log;
 pub mod messages;
 pub mod next;
 pub mod notifications;
