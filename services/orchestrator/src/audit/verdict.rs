@@ -47,8 +47,8 @@ pub enum Doubt {
     Mismatch,
     /// The provider's answer did not name the response that it was to go on from.
     ThreadUnconfirmed,
-    /// Its sources are too long to be read at once.
-    TooLarge,
+    /// The rows that it is of were not read: they are too long together, or no part names them.
+    Unread,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,7 +94,7 @@ impl Verdict {
                 Doubt::Changed => "changed",
                 Doubt::Mismatch => "mismatch",
                 Doubt::ThreadUnconfirmed => "thread_unconfirmed",
-                Doubt::TooLarge => "too_large",
+                Doubt::Unread => "unread",
             },
             Verdict::Violation(fault) => match fault {
                 Fault::ForeignTask => "foreign_task",

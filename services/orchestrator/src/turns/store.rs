@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use api::turns::{Note, ToolCall, Turn};
 use domain::{AccountId, TaskId, TurnId, TurnState};
-use prompt::{CalledTool, Manifest, PastTurn};
+use prompt::{CalledTool, Manifest, PastTurn, note_parts};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, TryGetableFromJson};
 use serde::Deserialize;
 use serde_json::Value;
@@ -24,7 +24,7 @@ macro_rules! select {
         concat!(
             "select id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
                 reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-                started_at, finished_at, manifest, manifest_packed, coalesce(notes, '[]') as notes
+                started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes
              from turn where account_id = $1 and ",
             $rest
         )
@@ -43,15 +43,20 @@ impl TurnRow {
     /// Without parts if another version has packed them.
     fn unpacked(self) -> Turn {
         let mut turn = self.turn;
+        let manifest = self.manifest_packed.as_deref().and_then(Manifest::unpacked);
+        if let Some(mut manifest) = manifest {
+            // Version 1 has them.
+            let notes = self.notes.0.iter().filter(|_| manifest.version > 1);
+            let parts: Vec<_> = notes.flat_map(|note| note_parts(&note.text, &note.notification_ids)).collect();
+            manifest.parts.extend(parts);
+            turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
+        }
         let shown = |note: items_join::Note| Note {
             round: note.round,
             text: note.text,
             notifications: note.notification_ids,
         };
         turn.notes = self.notes.0.into_iter().map(shown).collect();
-        if let Some(manifest) = self.manifest_packed.as_deref().and_then(Manifest::unpacked) {
-            turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
-        }
         turn
     }
 }
