@@ -99,6 +99,12 @@ pub(super) struct TurnRow {
     pub(super) sent_at: Option<OffsetDateTime>,
     /// Its agent was told that an earlier turn was interrupted.
     pub(super) told: bool,
+    /// SHA-256 of its instructions, of its input, and of each of its notes.
+    pub(super) profile_hash: String,
+    pub(super) input_sha256: String,
+    pub(super) notes_sha256: Vec<String>,
+    /// Packed.
+    pub(super) manifest: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -119,6 +125,7 @@ pub(super) struct CallRow {
     /// Read after the locks, so of two calls of which one saw the other's end, the later one has the later time.
     #[serde(with = "rfc3339::option")]
     pub(super) finished_at: Option<OffsetDateTime>,
+    pub(super) result_sha256: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -221,10 +228,15 @@ const SESSIONS: &str = "
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
                                     response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
-                                    sent_at, input like 'Note from Signalbox: an earlier turn%' as told from turn) r";
+                                    sent_at, input like 'Note from Signalbox: an earlier turn%' as told, profile_hash,
+                                    encode(sha256(convert_to(input, 'UTF8')), 'hex') as input_sha256,
+                                    array(select encode(sha256(convert_to(note ->> 'text', 'UTF8')), 'hex')
+                                          from jsonb_array_elements(notes) note) as notes_sha256,
+                                    encode(manifest_packed, 'hex') as manifest from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
-                                    started_at, finished_at from tool_call) r";
+                                    started_at, finished_at, encode(sha256(convert_to(result, 'UTF8')), 'hex') as result_sha256
+                             from tool_call) r";
 const MESSAGES: &str = "
     select to_jsonb(r) from (select account_id, id, task_id, author_kind, body, turn_id from message) r";
 const MOVES: &str = "

@@ -6,6 +6,7 @@
 //! group says which.
 
 mod accounts;
+mod audit;
 mod brakes;
 mod breaker;
 mod effects;
@@ -32,7 +33,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I27`, as in tests/chaos/README.md.
+    /// `I1` … `I28`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -88,6 +89,8 @@ const ALWAYS: &[Check] = &[
     timers::none_after_the_end,
     accounts::requests_and_answers,
     accounts::rows,
+    audit::as_recorded,
+    audit::own_words,
     secrets::nowhere,
 ];
 
@@ -101,6 +104,8 @@ const AT_REST: &[Check] = &[
     leases::nobody_holds_anything,
     questions::none_open,
     timers::none_waits,
+    audit::no_violation,
+    audit::planted_is_found,
     growth::back_to_the_beginning,
     growth::no_open_transactions,
 ];

@@ -69,6 +69,7 @@ impl Field {
             "questions",
             "timers",
             "tasks/LIVE-1/messages",
+            "audit/isolation",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
             let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
@@ -78,6 +79,19 @@ impl Field {
                     .unwrap_or_else(|| panic!("{path}: one page"))
                     .to_owned(),
             );
+        }
+        // Of every session's turns, where there are several.
+        let base = format!("/api/orgs/{}", tenant.account);
+        let sessions = self.get(Door::Api, &format!("{base}/sessions"), &tenant.keys["admin"]).await;
+        for session in sessions["items"].as_array().into_iter().flatten() {
+            let id = session["id"].as_str().expect("a session has an id");
+            for path in [
+                format!("{base}/sessions/{id}/log?limit=1"),
+                format!("{base}/audit/isolation?limit=1&session={id}"),
+            ] {
+                let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
+                cursors.extend(page["next_cursor"].as_str().map(str::to_owned));
+            }
         }
         cursors
     }

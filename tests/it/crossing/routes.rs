@@ -72,6 +72,8 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
         "cursor" => Some("cursor"),
         "message_id" => Some("message"),
         "answers" => Some("question"),
+        "with" | "turn" => Some("turn"),
+        "session" => Some("session"),
         _ if name.contains("agent") || ["assignees", "from", "to"].contains(&name) => Some("agent"),
         _ if name.contains("task") => Some("task"),
         _ => None,

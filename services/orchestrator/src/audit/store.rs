@@ -71,6 +71,8 @@ pub struct AuditedTurn {
     pub context: Option<TurnContext>,
     pub notes: Notes,
     pub started_at: OffsetDateTime,
+    /// When the row was read.
+    pub read_at: OffsetDateTime,
     pub instructions: Option<String>,
     pub session_key: Option<String>,
     pub session_kind: Option<String>,
@@ -128,7 +130,7 @@ macro_rules! select {
 
 /// What else the judge needs of a turn. Of the turns before it, the newest thousand are looked at.
 const JOINED: (&str, &str) = (
-    ", i.body as instructions, s.key as session_key, s.kind as session_kind, s.closed_at as session_closed_at, s.continues_id,
+    ", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, s.closed_at as session_closed_at, s.continues_id,
        s.parent_session_id, s.mismatch is not null as is_mismatched, a.coordinator_task,
        case when a.coordinator_task = page.task_id then a.briefing else '' end as briefing,
        g.slug as agent_slug, g.name as agent_name, g.role as agent_role,

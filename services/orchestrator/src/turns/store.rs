@@ -19,15 +19,27 @@ use uuid::Uuid;
 use crate::paging::{Column, Listing, Order};
 
 /// The columns of a turn that are shown from its own table. The journal is delivery's and is not shown.
+macro_rules! turn_columns {
+    () => {
+        "id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
+            reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
+            started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes"
+    };
+}
+pub(crate) use turn_columns;
+
+/// Bytes of a turn's own texts.
+macro_rules! turn_bytes {
+    () => {
+        "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text) + octet_length(notes::text)
+            + 4 * coalesce(octet_length(manifest_packed), 0)"
+    };
+}
+pub(crate) use turn_bytes;
+
 macro_rules! select {
     ($rest:literal) => {
-        concat!(
-            "select id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
-                reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-                started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes
-             from turn where account_id = $1 and ",
-            $rest
-        )
+        concat!("select ", turn_columns!(), " from turn where account_id = $1 and ", $rest)
     };
 }
 
@@ -40,6 +52,11 @@ pub struct TurnRow {
 }
 
 impl TurnRow {
+    /// Its generation and its number.
+    pub fn place(&self) -> (i32, i64) {
+        (self.turn.generation, self.turn.number)
+    }
+
     /// Without parts if another version has packed them.
     fn unpacked(self) -> Turn {
         let mut turn = self.turn;
@@ -70,8 +87,7 @@ pub const LIST: Listing = Listing {
     order: &[("number", Column::BigInt)],
     begins: Order::OldestFirst,
     wanted: None,
-    bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text) + octet_length(notes::text)
-        + 4 * coalesce(octet_length(manifest_packed), 0)",
+    bytes: turn_bytes!(),
     names: ("", ""),
 };
 

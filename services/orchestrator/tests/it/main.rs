@@ -4,10 +4,13 @@
 
 mod accounts;
 mod agents;
+mod audit;
 mod dead_letters;
+mod diff;
 mod handover;
 mod holds;
 mod idempotency;
+mod log;
 mod messages;
 mod notifications;
 mod openapi;
@@ -15,6 +18,7 @@ mod pages;
 mod plans;
 mod policies;
 mod problems;
+mod prompted;
 mod providers;
 mod questions;
 mod queue;

@@ -113,6 +113,12 @@ impl Operation<'_> {
         );
     }
 
+    /// A response that is also given as text, to those who ask for it.
+    pub fn answers_text(&mut self, status: StatusCode) {
+        let answer = self.answers.entry(status.as_str()).or_insert_with(|| json!({"description": "OK"}));
+        answer["content"]["text/plain"] = json!({"schema": {"type": "string"}});
+    }
+
     pub fn answers_nothing(&mut self) {
         self.answers.insert("204".to_owned(), json!({"description": "Done"}));
     }
