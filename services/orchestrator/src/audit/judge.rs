@@ -206,3 +206,182 @@ fn word(kind: &impl Serialize) -> String {
     let word = serde_json::to_value(kind).ok();
     word.and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use domain::{AccountId, AgentId, Generation, InstructionLayout, SessionId, TurnId};
+    use prompt::manifest::Source;
+    use serde_json::Value;
+    use storage::session::items_join::Notes;
+    use time::OffsetDateTime;
+    use uuid::Uuid;
+
+    use super::*;
+
+    pub(in super::super) const AGENT: AgentId = AgentId(Uuid::from_u128(3));
+
+    /// A turn on task `t-1`, in an open session, without a prompt.
+    pub(in super::super) fn turn() -> AuditedTurn {
+        AuditedTurn {
+            account: AccountId::parse("acme").unwrap(),
+            id: TurnId(Uuid::from_u128(1)),
+            session: SessionId(Uuid::from_u128(2)),
+            task: Some(TaskId::parse("t-1").unwrap()),
+            agent: AGENT,
+            generation: Generation(1),
+            number: 7,
+            profile_version: PROFILE_VERSION.to_owned(),
+            profile_hash: Hash::of("").to_string(),
+            input: String::new(),
+            manifest: Value::Null,
+            manifest_packed: Some(Manifest::new(InstructionLayout::Layered).packed()),
+            tools: None,
+            context: None,
+            notes: Notes::default(),
+            started_at: OffsetDateTime::UNIX_EPOCH + Duration::DAY,
+            read_at: OffsetDateTime::UNIX_EPOCH + Duration::days(30),
+            instructions: Some(String::new()),
+            session_key: Some(format!("task:t-1:agent:{AGENT}:acme:v1")),
+            session_kind: Some("task".to_owned()),
+            session_closed_at: None,
+            continues_id: None,
+            continues_kept: false,
+            parent_session_id: None,
+            is_mismatched: false,
+            mixes_tasks: false,
+            from_is_own: false,
+            coordinator_task: None,
+            briefing: String::new(),
+            agent_slug: None,
+            agent_name: None,
+            agent_role: None,
+            task_display: None,
+            task_title: None,
+            task_description: None,
+        }
+    }
+
+    /// Verdict and reason.
+    pub(in super::super) fn words((verdict, _): &Ruling) -> String {
+        format!("{} {}", verdict.word(), verdict.reason()).trim_end().to_owned()
+    }
+
+    fn with(change: impl FnOnce(&mut AuditedTurn)) -> AuditedTurn {
+        let mut turn = turn();
+        change(&mut turn);
+        turn
+    }
+
+    #[test]
+    fn a_missing_row_is_gone_with_its_session_or_a_violation() {
+        let closed = |days: i64| move |turn: &mut AuditedTurn| turn.session_closed_at = Some(turn.read_at - Duration::days(days));
+        let check = |turn: AuditedTurn, expected: &str| assert_eq!(words(&gone(&turn, "it")), expected);
+        check(turn(), "violation source_missing");
+        check(with(closed(1)), "violation source_missing");
+        check(with(closed(2)), "unproven retention");
+        check(with(|turn| turn.session_key = None), "unproven retention");
+    }
+
+    #[test]
+    fn a_source_is_of_the_turn_s_task() {
+        let task = |id: &str| TaskId::parse(id).unwrap();
+        let check = |turn: &AuditedTurn, of: Option<&str>, is_own: bool| {
+            let ruling = foreign(turn, of.map(task).as_ref(), "it");
+            assert_eq!(ruling.as_ref().map(words), (!is_own).then(|| "violation foreign_task".to_owned()), "{of:?}");
+        };
+        let (own, taskless) = (turn(), with(|turn| turn.task = None));
+        for (of, is_own) in [(Some("t-1"), true), (Some("T-1"), true), (Some("t-2"), false), (None, false)] {
+            check(&own, of, is_own);
+        }
+        check(&taskless, None, true);
+        check(&taskless, Some("t-1"), false);
+    }
+
+    #[test]
+    fn another_text_is_a_violation_unless_another_version_or_a_person_wrote_it() {
+        let (own, old) = (turn(), with(|turn| turn.profile_version = "0".to_owned()));
+        let sources = Sources::default();
+        let two = Manifest::new(InstructionLayout::Layered);
+        let one = Manifest { version: 1, ..two.clone() };
+        let check = |turn: &AuditedTurn, manifest: &Manifest, (is_same, has_changed): (bool, bool), expected: &str| {
+            let case = Case {
+                turn,
+                manifest,
+                sources: &sources,
+            };
+            let ruling = case.rendered_before(is_same, has_changed, "it");
+            assert_eq!(words(&ruling), expected, "{is_same} {has_changed} {}", turn.profile_version);
+        };
+        for has_changed in [false, true] {
+            check(&own, &two, (true, has_changed), "proven");
+            check(&own, &one, (true, has_changed), "proven");
+        }
+        check(&own, &two, (false, false), "violation hash_mismatch");
+        check(&own, &two, (false, true), "unproven changed");
+        check(&own, &one, (false, false), "unproven version_1");
+        check(&old, &two, (false, false), "unproven unknown_template");
+    }
+
+    #[test]
+    fn a_task_has_changed_if_its_change_may_be_later_than_the_turn() {
+        let turn = turn();
+        let manifest = Manifest::new(InstructionLayout::Layered);
+        let check = |after: Option<Duration>, expected: bool| {
+            let mut sources = Sources::default();
+            let at = after.map(|after| (TaskId::parse("t-1").unwrap(), turn.started_at + after));
+            sources.updated.extend(at);
+            let case = Case {
+                turn: &turn,
+                manifest: &manifest,
+                sources: &sources,
+            };
+            assert_eq!(case.task_has_changed(), expected, "{after:?}");
+        };
+        check(None, false);
+        check(Some(Duration::hours(-1)), false);
+        check(Some(Duration::seconds(-1)), true);
+        check(Some(Duration::hours(1)), true);
+    }
+
+    #[test]
+    fn a_manifest_that_cannot_be_read_is_told_from_one_of_another_version() {
+        let check = |packed: Option<Vec<u8>>, expected: &str| {
+            let turn = with(|turn| turn.manifest_packed = packed);
+            let judged = judge(&turn, &Sources::default(), &mut Rendered::default());
+            let found = &judged[0];
+            assert_eq!((found.part.as_str(), words(&(found.verdict, String::new())).as_str()), ("manifest", expected));
+        };
+        check(Some(vec![2, 1]), "violation uncovered_bytes");
+        check(Some(vec![1]), "violation uncovered_bytes");
+        check(Some(vec![77, 1]), "unproven unknown_manifest");
+        check(Some(Vec::new()), "unproven unknown_manifest");
+        check(None, "unproven unknown_manifest");
+    }
+
+    #[test]
+    fn parts_cover_their_text() {
+        let mut manifest = Manifest::new(InstructionLayout::Layered);
+        let part = |text| Part::of(Layer::Input, PartKind::Message, Source::Message(Uuid::nil()), text);
+        manifest.parts = vec![part("one "), part("two")];
+        let check = |text: &str, expected: &[&str]| {
+            let (turn, sources) = (turn(), Sources::default());
+            let case = Case {
+                turn: &turn,
+                manifest: &manifest,
+                sources: &sources,
+            };
+            let mut judged = Vec::new();
+            case.slices(Layer::Input, text, |_, _| proven(), &mut judged);
+            let lines: Vec<String> = judged
+                .iter()
+                .map(|part| format!("{} {}", part.part, words(&(part.verdict, String::new()))))
+                .collect();
+            assert_eq!(lines, expected, "{text}");
+        };
+        check("one two", &["message proven", "message proven"]);
+        check("one twi", &["message proven", "message violation hash_mismatch"]);
+        check("one two.", &["message proven", "message proven", "input violation uncovered_bytes"]);
+        check("one tw", &["message proven", "input violation uncovered_bytes"]);
+        check("", &["input violation uncovered_bytes"]);
+    }
+}

@@ -120,3 +120,61 @@ fn task_of(tool: &ToolDefinition, call: &Call) -> Result<Option<TaskId>, Ruling>
     let task = arguments.get(argument).and_then(serde_json::Value::as_str);
     Ok(task.and_then(|task| TaskId::parse(task).ok()))
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::SessionId;
+    use uuid::Uuid;
+
+    use super::{
+        super::judge::tests::{turn, words},
+        *,
+    };
+
+    fn call(name: &str, state: &str, arguments: Option<&str>) -> Call {
+        Call {
+            turn_id: turn().id,
+            session_id: turn().session,
+            call_id: "c-1".to_owned(),
+            name: name.to_owned(),
+            state: state.to_owned(),
+            result_bytes: 3,
+            arguments: arguments.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn a_tool_reaches_its_own_task() {
+        let own = r#"{"task_id": "T-1"}"#;
+        let other = r#"{"task_id": "t-2"}"#;
+        let check = |call: &Call, is_coordinator: bool, expected: &str| {
+            let mut turn = turn();
+            turn.coordinator_task = turn.task.clone().filter(|_| is_coordinator);
+            assert_eq!(words(&result(&turn, call)), expected, "{call:?}");
+        };
+        for (tool, arguments, expected) in [
+            ("task_history", Some(own), "proven"),
+            ("task_load", Some(own), "proven"),
+            ("task_history", Some(other), "violation foreign_task"),
+            ("task_load", Some(other), "violation foreign_task"),
+            ("task_history", Some("{}"), "proven"),
+            ("task_history", Some("nonsense"), "proven"),
+            ("task_history", Some(r#"{"task_id": "no task"}"#), "proven"),
+            ("task_history", None, "unproven unread"),
+            ("submit_plan", Some(other), "violation foreign_task"),
+            ("check_later", None, "proven"),
+            ("shell", None, "unproven unknown_tool"),
+        ] {
+            check(&call(tool, "finished", arguments), false, expected);
+        }
+        check(&call("task_history", "refused", Some(other)), false, "proven");
+        check(&call("shell", "refused", None), false, "proven");
+        check(&call("task_history", "finished", Some(other)), true, "by_policy coordinator");
+        check(&call("submit_plan", "finished", Some(other)), true, "violation foreign_task");
+        let elsewhere = Call {
+            session_id: SessionId(Uuid::nil()),
+            ..call("task_history", "refused", Some(own))
+        };
+        check(&elsewhere, false, "violation foreign_thread");
+    }
+}

@@ -83,3 +83,75 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
         (Violation(ForeignThread), found)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::{Generation, TaskId, TurnContext};
+    use serde_json::json;
+
+    use super::{
+        super::judge::tests::{AGENT, turn, words},
+        *,
+    };
+
+    fn context(from: Option<&str>, used: &str) -> Option<TurnContext> {
+        serde_json::from_value(json!({"asked": "continue", "used": used, "thread": 1, "from": from})).unwrap()
+    }
+
+    #[test]
+    fn a_key_names_the_turn_s_own_session() {
+        let check = |change: &dyn Fn(&mut AuditedTurn), expected: &str| {
+            let mut turn = turn();
+            change(&mut turn);
+            let from = turn.context.as_ref().and_then(|context| context.from.clone());
+            assert_eq!(words(&ruling(&turn, from.as_deref())), expected, "{:?}", turn.session_key);
+        };
+        let key = |text: String| move |turn: &mut AuditedTurn| turn.session_key = Some(text.clone());
+        check(&|_| {}, "proven");
+        check(&key(format!("task:t-2:agent:{AGENT}:acme:v1")), "violation foreign_task");
+        check(&key(format!("task:t-1:agent:{AGENT}:umbra:v1")), "violation foreign_account");
+        check(&key(format!("task:t-1:agent:{AGENT}:acme:v2")), "violation foreign_thread");
+        check(&key(format!("task:t-1:agent:{}:acme:v1", uuid::Uuid::nil())), "violation foreign_thread");
+        check(&key("nonsense".to_owned()), "violation foreign_thread");
+        check(&key("orchestrator:org:acme:v1".to_owned()), "unproven unknown_source");
+        check(&|turn| turn.session_key = None, "unproven retention");
+        check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
+        check(&|turn| turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");
+        let other_kind = |turn: &mut AuditedTurn| {
+            turn.session_key = Some("branch:x".to_owned());
+            turn.session_kind = Some("branch".to_owned());
+        };
+        check(&other_kind, "unproven unknown_source");
+        let shared = |turn: &mut AuditedTurn| {
+            turn.session_key = Some(format!("system:agent:{AGENT}:acme:v1"));
+            turn.mixes_tasks = true;
+        };
+        check(&shared, "by_policy session_scope");
+        let shared_and_assembled = |turn: &mut AuditedTurn| {
+            shared(turn);
+            turn.context = context(None, "assembled");
+        };
+        check(&shared_and_assembled, "proven");
+    }
+
+    #[test]
+    fn a_response_is_of_an_earlier_turn() {
+        let check = |is_own: bool, change: &dyn Fn(&mut AuditedTurn), expected: &str| {
+            let mut turn = turn();
+            turn.context = context(Some("resp_1"), "continue");
+            turn.from_is_own = is_own;
+            change(&mut turn);
+            assert_eq!(words(&ruling(&turn, Some("resp_1"))), expected);
+        };
+        check(true, &|_| {}, "proven");
+        check(false, &|_| {}, "violation foreign_thread");
+        check(true, &|turn| turn.is_mismatched = true, "unproven mismatch");
+        check(false, &|turn| turn.is_mismatched = true, "violation foreign_thread");
+        let unconfirmed = |turn: &mut AuditedTurn| {
+            if let Some(context) = &mut turn.context {
+                context.unconfirmed = true;
+            }
+        };
+        check(true, &unconfirmed, "unproven thread_unconfirmed");
+    }
+}

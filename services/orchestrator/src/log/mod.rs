@@ -3,4 +3,4 @@
 
 pub mod http;
 mod segments;
-mod store;
+pub mod store;

@@ -26,14 +26,14 @@ pub const GENERATIONS: &str = "
          select * from session s
          where s.account_id = o.account_id and s.kind = 'task' and o.kind = 'task' and s.task_id = o.task_id and s.agent_id = o.agent_id
            and s.user_id is null and s.generation >= $3 - 1
-         order by s.generation limit $4) s)
+         order by s.user_id, s.generation limit $4) s)
     union all
     (select s.id, s.generation, s.opened_at, s.close_reason, s.close_detail from own o
      cross join lateral (
          select * from session s
          where s.account_id = o.account_id and s.kind = 'system' and o.kind = 'system' and s.task_id is null and s.agent_id = o.agent_id
            and s.user_id is null and s.generation >= $3 - 1
-         order by s.generation limit $4) s)
+         order by s.task_id, s.user_id, s.generation limit $4) s)
     union all
     (select o.id, o.generation, o.opened_at, o.close_reason, o.close_detail from own o where o.kind not in ('task', 'system'))
     order by generation";

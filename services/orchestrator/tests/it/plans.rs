@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
+    activities, agents, audit, dead_letters, diff, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, log, messages,
+    notifications,
     paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
     tasks, timers, turns,
 };
@@ -32,7 +33,17 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 71] = [
+const STATEMENTS: [Planned; 77] = [
+    (
+        audit::store::SOURCES,
+        7,
+        &["notification_pkey", "question_notification", "message_pkey", "turn_number", "activity_change"],
+    ),
+    (audit::store::CALLS, 4, &["tool_call_turn"]),
+    (turns::store::PASTS, 3, &["turn_pkey", "tool_call_turn"]),
+    (log::store::GENERATIONS, 4, &["session_pkey", "session_generation"]),
+    (log::store::TURNS, 5, &["turn_number"]),
+    (diff::http::TOOLS, 2, &["turn_pkey"]),
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -323,7 +334,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 15] = [
+const LISTS: [(Listing, usize, &str); 17] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (keys::store::LIST, 1, "api_key_oldest"),
@@ -339,6 +350,8 @@ const LISTS: [(Listing, usize, &str); 15] = [
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),
+    (audit::store::LIST, 6, "turn_pkey"),
+    (audit::store::OF_SESSION, 4, "turn_number"),
 ];
 
 /// The plan of a list's whole statement, in its own kind of transaction.
