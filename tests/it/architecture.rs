@@ -34,7 +34,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "orchestrator",
-        &["api", "contracts", "domain", "messaging", "prompt", "runtime", "storage"],
+        &[
+            "api",
+            "contracts",
+            "domain",
+            "messaging",
+            "prompt",
+            "runtime",
+            "storage",
+        ],
     ),
     (
         "signalbox",

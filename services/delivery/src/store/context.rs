@@ -2,8 +2,8 @@
 //! thread. Thread reads always go by account and task (S9).
 
 use domain::{
-    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation, SessionId,
-    TaskId, TaskStatus, context::Told,
+    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation,
+    SessionId, TaskId, TaskStatus, context::Told,
 };
 use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX};
 use sea_orm::FromQueryResult;
@@ -179,7 +179,9 @@ pub async fn queue_next(
         column(places, |(session, _)| told(session).at.unwrap_or_default()),
         column(places, |(session, _)| told(session).provider.unwrap_or_default()),
         column(places, |(session, _)| session.opened_at),
-        column(places, |(session, _)| session.continues.map_or(Uuid::nil(), SessionId::uuid)),
+        column(places, |(session, _)| {
+            session.continues.map_or(Uuid::nil(), SessionId::uuid)
+        }),
         durable.into(),
     ];
     tx.rows("take from queues", QUEUE_NEXT, values).await
