@@ -5,7 +5,9 @@ use std::collections::HashMap;
 
 use domain::{
     AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, context::{THREADS_LOST_MAX, Told}, progress::Streak,
+    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    context::{THREADS_LOST_MAX, Told},
+    progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
 use serde::Serialize;
@@ -90,9 +92,23 @@ impl SessionThread {
 macro_rules! thread_set {
     ($from:literal) => {
         concat!(
-            "thread_number = (", $from, " ->> 'number')::integer, thread_live = (", $from, " ->> 'live')::boolean,
-            threads_lost = (", $from, " ->> 'lost')::integer, provider_thread = ", $from, " ->> 'at', told = ", $from, " -> 'told',
-            tokens_used = (", $from, " ->> 'tokens')::bigint, failures_in_row = (", $from, " ->> 'failures')::integer"
+            "thread_number = (",
+            $from,
+            " ->> 'number')::integer, thread_live = (",
+            $from,
+            " ->> 'live')::boolean,
+            threads_lost = (",
+            $from,
+            " ->> 'lost')::integer, provider_thread = ",
+            $from,
+            " ->> 'at', told = ",
+            $from,
+            " -> 'told',
+            tokens_used = (",
+            $from,
+            " ->> 'tokens')::bigint, failures_in_row = (",
+            $from,
+            " ->> 'failures')::integer"
         )
     };
 }
