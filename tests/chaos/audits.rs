@@ -63,13 +63,21 @@ async fn plant(campaign: &Campaign, account: usize) -> anyhow::Result<Vec<Plante
     const LONGEST: &str = "select id, input, manifest_packed from turn
         where account_id = $1 and state = 'finished' and manifest_packed is not null order by octet_length(manifest_packed) desc limit 1";
     let database = &campaign.system.observer;
-    let found = sqlx::query(LONGEST).bind(account_id(account)).fetch_optional(database).await?;
+    let found = sqlx::query(LONGEST)
+        .bind(account_id(account))
+        .fetch_optional(database)
+        .await?;
     let Some(row) = found else { return Ok(Vec::new()) };
     let (turn, input, packed): (uuid::Uuid, String, Vec<u8>) = (row.get(0), row.get(1), row.get(2));
     let manifest = Manifest::unpacked(&packed).context("a manifest of this version")?;
     let write = async |input: &str| {
         let write = sqlx::query("update turn set input = $3 where account_id = $1 and id = $2");
-        write.bind(account_id(account)).bind(turn).bind(input).execute(database).await
+        write
+            .bind(account_id(account))
+            .bind(turn)
+            .bind(input)
+            .execute(database)
+            .await
     };
     let mut planted = Vec::new();
     for (place, slice) in manifest.slices(Layer::Input, &input)?.iter().enumerate() {
@@ -85,7 +93,10 @@ async fn plant(campaign: &Campaign, account: usize) -> anyhow::Result<Vec<Plante
         let source = slice.part.source.to_string();
         planted.push(Planted {
             place: format!("turn {turn}, part {place}: {source}"),
-            is_found: audit.violations.iter().any(|finding| finding.source == source && finding.reason == "hash_mismatch"),
+            is_found: audit
+                .violations
+                .iter()
+                .any(|finding| finding.source == source && finding.reason == "hash_mismatch"),
         });
     }
     write(&input).await?;

@@ -18,7 +18,9 @@ fn script(seen: &Seen) -> Reply {
         return Reply::text(&format!("answer {}", seen.order));
     }
     if last.contains(LOOKS_UP) {
-        let task = last.split_once("\\nTask: ").map_or("", |(_, rest)| rest.split("\\n").next().unwrap_or_default());
+        let task = last
+            .split_once("\\nTask: ")
+            .map_or("", |(_, rest)| rest.split("\\n").next().unwrap_or_default());
         return Reply::call(&format!("c{}", seen.order), "task_history", json!({"task_id": task}));
     }
     if last.contains(HOLDS) {
@@ -33,14 +35,19 @@ impl House {
         let mut audited = Audited::default();
         let mut cursor = String::new();
         loop {
-            let page = self.get(&format!("/api/orgs/{account}/audit/isolation?limit=20&cursor={cursor}")).await;
+            let page = self
+                .get(&format!("/api/orgs/{account}/audit/isolation?limit=20&cursor={cursor}"))
+                .await;
             audited.turns += page["turns"].as_u64().unwrap();
             for finding in page["violations"].as_array().unwrap() {
                 audited.violations.push(finding.to_string());
             }
             for finding in page["others"].as_array().unwrap() {
                 let word = |name: &str| finding[name].as_str().unwrap().to_owned();
-                *audited.others.entry(format!("{} {} {}", word("verdict"), word("reason"), word("part"))).or_default() += 1;
+                *audited
+                    .others
+                    .entry(format!("{} {} {}", word("verdict"), word("reason"), word("part")))
+                    .or_default() += 1;
             }
             match page["next_cursor"].as_str() {
                 Some(next) => next.clone_into(&mut cursor),
@@ -59,7 +66,8 @@ impl House {
         let role = json!({"role": "Write code.\nKeep it short."});
         for agent in ["coder", "reviewer"] {
             self.agent(account, agent).await;
-            self.patch(&format!("/api/orgs/{account}/agents/{agent}"), role.clone()).await;
+            self.patch(&format!("/api/orgs/{account}/agents/{agent}"), role.clone())
+                .await;
         }
         for task in ["A-1", "A-2", "CHAT"] {
             let task = json!({"id": task, "title": format!("Title of {task}"), "description": format!("About {task}."), "assignees": ["coder"]});
@@ -73,11 +81,18 @@ impl House {
         for task in ["A-1", "A-2", "CHAT", "-"] {
             if task != "-" {
                 let message = json!({"body": format!("News of {task}.\nTwo lines of \"it\".")});
-                self.post(&format!("/api/orgs/{account}/tasks/{task}/messages"), message).await;
+                self.post(&format!("/api/orgs/{account}/tasks/{task}/messages"), message)
+                    .await;
             }
             for n in 1..=3 {
                 let body = if task == "-" { "beat" } else { LOOKS_UP };
-                self.is_delivered(account, task, &format!("{task}-{n}"), &format!("{body}, the {n}th time")).await;
+                self.is_delivered(
+                    account,
+                    task,
+                    &format!("{task}-{n}"),
+                    &format!("{body}, the {n}th time"),
+                )
+                .await;
             }
         }
         // Several of one author together, and a steer that ends a turn.
@@ -85,7 +100,8 @@ impl House {
         self.until(account, "held", "running").await;
         let person = json!({"kind": "user", "id": "u-1", "name": "A person"});
         for (id, mode) in [("run-1", "collect"), ("run-2", "collect"), ("steers", "steer")] {
-            let item = json!({"id": id, "agent": "coder", "title": id, "body": "b", "queue_mode": mode, "sender": person});
+            let item =
+                json!({"id": id, "agent": "coder", "title": id, "body": "b", "queue_mode": mode, "sender": person});
             self.publish(account, "A-1", item).await;
             if mode == "collect" {
                 self.until(account, id, "queued").await;
@@ -110,7 +126,12 @@ async fn every_prompt_of_an_account_is_proven() {
     let house = House::open_with(script, &[("delivery.collect_debounce_ms", "200")]).await;
     let settings = json!({"coordinator_task": "CHAT", "briefing": "We ship on Friday."});
     house.account_with("acme", settings).await;
-    house.account_with("umbra", json!({"context_policy": "assembled", "instruction_layout": "inline"})).await;
+    house
+        .account_with(
+            "umbra",
+            json!({"context_policy": "assembled", "instruction_layout": "inline"}),
+        )
+        .await;
     house.account_with("global", json!({"session_scope": "agent"})).await;
     for account in ["acme", "umbra", "global"] {
         house.lives(account).await;

@@ -25,8 +25,8 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        audit, cancel, dead, demo_agent, diff, handover, health, holds, log, migrate, nats_users, next, notifications, notify, pause,
-        provider, providers, questions, queue, release, resume, sessions, stop, turns,
+        audit, cancel, dead, demo_agent, diff, handover, health, holds, log, migrate, nats_users, next, notifications,
+        notify, pause, provider, providers, questions, queue, release, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };

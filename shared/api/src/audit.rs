@@ -58,7 +58,12 @@ impl Audit {
         self.violations_left_out += page.violations_left_out;
         self.others_left_out += page.others_left_out;
         for finding in page.violations {
-            keep(&mut self.violations, &mut self.violations_left_out, finding, findings_max);
+            keep(
+                &mut self.violations,
+                &mut self.violations_left_out,
+                finding,
+                findings_max,
+            );
         }
         for finding in page.others {
             keep(&mut self.others, &mut self.others_left_out, finding, findings_max);

@@ -123,7 +123,10 @@ impl LogTurn {
     fn write(&self, text: &mut String) {
         text.push('\n');
         let late = if self.late { ", late" } else { "" };
-        let head = format!("-- turn {}  {}{late}  {}  {}", self.number, self.state, self.started_at, self.id);
+        let head = format!(
+            "-- turn {}  {}{late}  {}  {}",
+            self.number, self.state, self.started_at, self.id
+        );
         line(text, "", &head);
         if let Some(context) = &self.context {
             let reason = context.reason.map_or(String::new(), |reason| format!(" ({reason})"));
@@ -134,7 +137,10 @@ impl LogTurn {
                 Some(limit) => format!(", {} bytes cut by {limit}", part.cut_bytes),
                 None => String::new(),
             };
-            let head = format!("{}/{} from {}: {} bytes{cut}", part.layer, part.part, part.source, part.bytes);
+            let head = format!(
+                "{}/{} from {}: {} bytes{cut}",
+                part.layer, part.part, part.source, part.bytes
+            );
             line(text, "   ", &head);
             match (&part.text, part.same_as_previous) {
                 (None, _) => line(text, "     ", "[not kept]"),
@@ -143,7 +149,11 @@ impl LogTurn {
             }
         }
         for call in &self.calls {
-            line(text, "   ", &format!("call {} {} {}", call.call_id, call.name, call.state));
+            line(
+                text,
+                "   ",
+                &format!("call {} {} {}", call.call_id, call.name, call.state),
+            );
             block(text, &plain(&call.arguments));
             if let Some(result) = &call.result {
                 block(text, &plain(result));

@@ -214,7 +214,11 @@ const BODY_BYTES_LIKELY: usize = 4_096;
 /// What a turn was about, cut by so many bytes, whatever the limit was: every limit that cuts as much gives the same text. None: no
 /// limit does.
 pub fn entry_input_cut(turn: &PastTurn, cut_bytes: usize) -> Option<ModelText> {
-    let longest = std::iter::once(&turn.input).chain(&turn.notes).map(String::len).max().unwrap_or_default();
+    let longest = std::iter::once(&turn.input)
+        .chain(&turn.notes)
+        .map(String::len)
+        .max()
+        .unwrap_or_default();
     let likely = if cut_bytes == 0 { longest } else { BODY_BYTES_LIKELY };
     let text = entry_input(turn, likely);
     if text.left_out() == cut_bytes {
@@ -284,9 +288,12 @@ mod tests {
         let cap = (Limit::BodyBytesMax, 1_000_000);
         let [input, note] = [body, noted].map(|text| ModelText::default().ours("Body:\n").block(text, cap, &mut marks));
         let mut manifest = Manifest::new(InstructionLayout::Layered);
-        manifest
-            .parts
-            .push(input.part(Layer::Input, PartKind::Notification, Source::named("notification/n"), None));
+        manifest.parts.push(input.part(
+            Layer::Input,
+            PartKind::Notification,
+            Source::named("notification/n"),
+            None,
+        ));
         PastTurn {
             id: TurnId(Uuid::nil()),
             state: TurnState::Finished,
@@ -322,7 +329,12 @@ mod tests {
     #[test]
     fn a_turn_without_a_reply_says_how_it_ended() {
         let turn = turn("b", "c", None);
-        assert!(entry_reply_cut(&turn, 0).unwrap().as_str().contains("ended without an answer: finished"));
+        assert!(
+            entry_reply_cut(&turn, 0)
+                .unwrap()
+                .as_str()
+                .contains("ended without an answer: finished")
+        );
         assert!(entry_reply_cut(&turn, 1).is_none());
     }
 }

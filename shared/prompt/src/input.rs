@@ -277,11 +277,16 @@ pub fn overview(tasks: &[OverviewEntry]) -> ModelText {
 /// Whether a text is the heading of a thread's messages: numbers and our own words.
 pub fn is_thread_heading(text: &str) -> bool {
     const FORMS: [(&str, &str); 2] = [
-        ("\nNew in this task's thread since your last turn: ", ", oldest first:\n"),
+        (
+            "\nNew in this task's thread since your last turn: ",
+            ", oldest first:\n",
+        ),
         // Of version 1.
         ("\nThe last ", " messages in this task's thread, oldest first:\n"),
     ];
-    let counts = FORMS.iter().find_map(|(before, after)| text.strip_prefix(before)?.strip_suffix(after));
+    let counts = FORMS
+        .iter()
+        .find_map(|(before, after)| text.strip_prefix(before)?.strip_suffix(after));
     let counts = counts.and_then(|counts| counts.split_once(" of "));
     let is_number = |text: &str| !text.is_empty() && text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit());
     counts.is_some_and(|(shown, all)| is_number(shown) && is_number(all.strip_prefix("more than ").unwrap_or(all)))
@@ -294,9 +299,16 @@ pub fn tells_of_stopped(text: &str, about: Option<&(Actor, String)>) -> bool {
         let before = format!("{STOPPED}{} by ", how_it_ended(*kind));
         text.strip_prefix(&*before)
     });
-    let rest = rest.and_then(quote::line_end).and_then(|rest| rest.strip_prefix(" at "));
+    let rest = rest
+        .and_then(quote::line_end)
+        .and_then(|rest| rest.strip_prefix(" at "));
     let told = rest.and_then(|rest| rest.split_once(PARTLY_DONE));
-    let is_time = |at: &str| at.len() <= 40 && at.bytes().all(|byte| byte.is_ascii_digit() || b"TZ:.+-".contains(&byte));
+    let is_time = |at: &str| {
+        at.len() <= 40
+            && at
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || b"TZ:.+-".contains(&byte))
+    };
     let marks = &mut Marks::recorded(text);
     told.is_some_and(|(at, rest)| is_time(at) && rest == stopped_about(ModelText::default(), about, marks).as_str())
 }
@@ -449,7 +461,10 @@ mod tests {
     fn what_is_told_of_a_stopped_turn_is_known_by_what_the_turn_was_about() {
         let account = AccountId::parse("acme").unwrap();
         let mut marks = MarkSecret::new([1; 32]).marks(&account, TurnId(Uuid::nil()));
-        let about = (ann(), "Mend it. It may be partly done. Check before you repeat it.".to_owned());
+        let about = (
+            ann(),
+            "Mend it. It may be partly done. Check before you repeat it.".to_owned(),
+        );
         for kind in StopKind::ALL {
             for by in ["Ann", "\" at 1. \\", ""] {
                 let mut told = |about| {

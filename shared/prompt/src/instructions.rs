@@ -135,7 +135,8 @@ pub struct FilledIn<'a> {
 impl FilledIn<'_> {
     /// Whether the agent has this name. A template without a name is everybody's.
     pub fn is_named(&self, name: &str) -> bool {
-        self.agent_name.is_none_or(|quoted| quoted == quote::line(name, NAME_BYTES_MAX).0)
+        self.agent_name
+            .is_none_or(|quoted| quoted == quote::line(name, NAME_BYTES_MAX).0)
     }
 }
 
@@ -170,7 +171,11 @@ fn read<'a>(template: &str, text: &'a str, filled: &mut FilledIn<'a>) -> Option<
         text = text.strip_prefix(before)?;
         let value = match name {
             "agent_name" => &text[..text.len() - quote::line_end(text)?.len()],
-            _ => &text[..text.find(|character: char| !may_be_in_name(character)).unwrap_or(text.len())],
+            _ => {
+                &text[..text
+                    .find(|character: char| !may_be_in_name(character))
+                    .unwrap_or(text.len())]
+            }
         };
         let mut of_no_name = None;
         let known = match name {
@@ -284,7 +289,9 @@ mod tests {
     fn every_template_is_read_back_with_its_names() {
         let all = ToolNames::new(str::to_owned);
         let prefixed = ToolNames::new(|name| format!("signalbox_{name}"));
-        let hidden = prefixed.clone().without(&["task_history", "ask_question", "no_reply", "response_request"]);
+        let hidden = prefixed
+            .clone()
+            .without(&["task_history", "ask_question", "no_reply", "response_request"]);
         for tools in [all, prefixed, hidden] {
             let parts = parts(&tools);
             assert_eq!(parts.len(), 4);
@@ -313,7 +320,8 @@ mod tests {
                 let (before, after) = text.split_at(at);
                 let changed = format!("{before} and do as {after}");
                 // Within a quoted name it is another name.
-                let is_name = filled_in(source, &changed).is_some_and(|filled| !filled.is_named("The \"coder\" {account}"));
+                let is_name =
+                    filled_in(source, &changed).is_some_and(|filled| !filled.is_named("The \"coder\" {account}"));
                 assert!(filled_in(source, &changed).is_none() || is_name, "{changed}");
             }
         }

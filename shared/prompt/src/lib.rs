@@ -15,13 +15,17 @@ mod marks;
 mod note;
 mod text;
 
-pub use entry::{CalledTool, Item, Past, PastLimits, PastTurn, entries_left_out, entry_input_cut, entry_reply_cut, past};
+pub use entry::{
+    CalledTool, Item, Past, PastLimits, PastTurn, entries_left_out, entry_input_cut, entry_reply_cut, past,
+};
 pub use input::{
     Extract, Further, InputFacts, OverviewEntry, Stopped, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, briefing,
-    description, input, interruption, is_thread_heading, notification, overview, run_headings, run_item, stopped, task_state,
-    tells_of_interruption, tells_of_stopped, thread_message,
+    description, input, interruption, is_thread_heading, notification, overview, run_headings, run_item, stopped,
+    task_state, tells_of_interruption, tells_of_stopped, thread_message,
 };
-pub use instructions::{FilledIn, InstructionFacts, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions, role_block};
+pub use instructions::{
+    FilledIn, InstructionFacts, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions, role_block,
+};
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
 pub use note::{Injected, note, note_parts};

@@ -330,7 +330,10 @@ impl Manifest {
             uncovered: text,
         };
         for part in self.layer(layer) {
-            let slice = cover.uncovered.split_at_checked(part.bytes).filter(|_| cover.missing == 0);
+            let slice = cover
+                .uncovered
+                .split_at_checked(part.bytes)
+                .filter(|_| cover.missing == 0);
             let Some((slice, after)) = slice else {
                 cover.missing += 1;
                 continue;
@@ -779,8 +782,16 @@ mod tests {
         let manifest = manifest();
         let check = |text: &str, slices: &[(&str, bool)], missing: usize, uncovered: &str| {
             let cover = manifest.cover(Layer::Input, text);
-            let found: Vec<(&str, bool)> = cover.slices.iter().map(|(slice, is_its)| (slice.text, *is_its)).collect();
-            assert_eq!((&*found, cover.missing, cover.uncovered), (slices, missing, uncovered), "{text}");
+            let found: Vec<(&str, bool)> = cover
+                .slices
+                .iter()
+                .map(|(slice, is_its)| (slice.text, *is_its))
+                .collect();
+            assert_eq!(
+                (&*found, cover.missing, cover.uncovered),
+                (slices, missing, uncovered),
+                "{text}"
+            );
         };
         check("red", &[("red", true), ("", true)], 0, "");
         check("rad", &[("rad", false), ("", true)], 0, "");

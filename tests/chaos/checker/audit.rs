@@ -30,7 +30,12 @@ pub(super) fn no_violation(evidence: &Evidence<'_>) -> Vec<Violation> {
     for audit in &evidence.records.audits {
         let of = |line: &String| found("an audit finds no violation", format!("{}: {line}", audit.account));
         all.extend(audit.violations.iter().map(of));
-        let turns = evidence.rows.turns.iter().filter(|turn| turn.account_id == audit.account).count();
+        let turns = evidence
+            .rows
+            .turns
+            .iter()
+            .filter(|turn| turn.account_id == audit.account)
+            .count();
         if turns != audit.turns {
             let text = format!("{} of {turns} turns of {}", audit.turns, audit.account);
             all.push(found("an audit reads every turn", text));
@@ -49,10 +54,18 @@ pub(super) fn planted_is_found(evidence: &Evidence<'_>) -> Vec<Violation> {
 
 /// The texts of each request are those of its turn, by their hashes.
 pub(super) fn as_recorded(evidence: &Evidence<'_>) -> Vec<Violation> {
-    let turns: HashMap<&str, &TurnRow> = evidence.rows.turns.iter().map(|turn| (turn.id.as_str(), turn)).collect();
+    let turns: HashMap<&str, &TurnRow> = evidence
+        .rows
+        .turns
+        .iter()
+        .map(|turn| (turn.id.as_str(), turn))
+        .collect();
     let mut results: HashMap<(&str, &str), &CallRow> = HashMap::new();
     for call in &evidence.rows.calls {
-        results.insert((call.turn_id.as_deref().unwrap_or_default(), call.call_id.as_str()), call);
+        results.insert(
+            (call.turn_id.as_deref().unwrap_or_default(), call.call_id.as_str()),
+            call,
+        );
     }
     let mut all = Vec::new();
     for call in &evidence.records.calls {
@@ -71,7 +84,10 @@ pub(super) fn as_recorded(evidence: &Evidence<'_>) -> Vec<Violation> {
                 }
             };
             if !is_its {
-                let text = format!("call {} of turn {} has another text: {:?}", call.order, turn.id, sent.of);
+                let text = format!(
+                    "call {} of turn {} has another text: {:?}",
+                    call.order, turn.id, sent.of
+                );
                 all.push(found("what a provider receives is what is recorded", text));
             }
         }
@@ -101,13 +117,17 @@ pub(super) fn own_words(evidence: &Evidence<'_>) -> Vec<Violation> {
     let homes = homes(evidence);
     let mut all = Vec::new();
     for call in &evidence.records.calls {
-        let Ok(key) = SessionKey::parse(&call.session_key) else { continue };
+        let Ok(key) = SessionKey::parse(&call.session_key) else {
+            continue;
+        };
         let own = match &key.of {
             SessionOf::Task { task, .. } => Some(task.key().to_string()),
             SessionOf::Agent(_) | SessionOf::User(_) | SessionOf::Account => None,
         };
         for word in &call.words {
-            let Some((account, task)) = home(&homes, word) else { continue };
+            let Some((account, task)) = home(&homes, word) else {
+                continue;
+            };
             if *account != key.account.as_str() || *task != own {
                 let text = format!(
                     "call {} of {} holds {word}, which is of {account} and {}",
@@ -144,13 +164,23 @@ fn homes<'a>(evidence: &Evidence<'a>) -> Homes<'a> {
             | Offered::Answer { .. }
             | Offered::Handover { .. } => continue,
         };
-        homes.insert(work.effect.clone(), (&offer.account, task.map(|task| task.to_lowercase())));
+        homes.insert(
+            work.effect.clone(),
+            (&offer.account, task.map(|task| task.to_lowercase())),
+        );
     }
     // What a client answers is of the task of the question.
     for aim in &evidence.records.aims {
-        let question = evidence.rows.questions.iter().find(|question| question.id == aim.target);
+        let question = evidence
+            .rows
+            .questions
+            .iter()
+            .find(|question| question.id == aim.target);
         if let Some(question) = question {
-            homes.insert(format!("a{}", aim.offer), (&question.account_id, question.task_id.clone()));
+            homes.insert(
+                format!("a{}", aim.offer),
+                (&question.account_id, question.task_id.clone()),
+            );
         }
     }
     homes
@@ -191,7 +221,12 @@ mod tests {
             sent(TextOf::Result("unknown".to_owned()), "missing"),
         ];
         assert_eq!(story.judge(as_recorded), []);
-        for (of, sha256) in [(TextOf::Instructions, "input"), (TextOf::User, "profile"), (TextOf::Assistant, "x"), (result, "input")] {
+        for (of, sha256) in [
+            (TextOf::Instructions, "input"),
+            (TextOf::User, "profile"),
+            (TextOf::Assistant, "x"),
+            (result, "input"),
+        ] {
             story.records.calls[0].texts = vec![sent(of.clone(), sha256)];
             assert!(story.finds(as_recorded, "another text"), "{of:?}");
         }
@@ -241,7 +276,9 @@ mod tests {
         assert_eq!(story.judge(planted_is_found), []);
         story.records.audits[0].turns = 0;
         assert!(story.finds(no_violation, "0 of 1 turns"));
-        story.records.audits[0].violations.push("turn-1 foreign_task".to_owned());
+        story.records.audits[0]
+            .violations
+            .push("turn-1 foreign_task".to_owned());
         assert!(story.finds(no_violation, "foreign_task"));
         story.records.audits[0].planted[0].is_found = false;
         assert!(story.finds(planted_is_found, "turn-1 3"));

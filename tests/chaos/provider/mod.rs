@@ -341,7 +341,10 @@ impl Request {
             .map(|item| item["call_id"].as_str().unwrap_or_default().to_owned())
             .collect();
         // An assembled prompt has earlier turns before its own: the last item is the turn's.
-        let last = items.iter().rfind(|item| item["role"] == "user").unwrap_or(&body["input"]);
+        let last = items
+            .iter()
+            .rfind(|item| item["role"] == "user")
+            .unwrap_or(&body["input"]);
         let input = last.to_string();
         // `<work>.<effect>.<round>.<number>`
         let carried = results.last().map(|id| id.split('.').collect::<Vec<_>>());
@@ -399,7 +402,9 @@ fn texts(body: &Value) -> Vec<SentText> {
         of,
         sha256: Hash::of(text).to_string(),
     };
-    let instructions = body["instructions"].as_str().map(|text| sent(TextOf::Instructions, text));
+    let instructions = body["instructions"]
+        .as_str()
+        .map(|text| sent(TextOf::Instructions, text));
     let input = body["input"].as_str().map(|text| sent(TextOf::User, text));
     let items = body["input"].as_array().into_iter().flatten().filter_map(|item| {
         let content = item["content"].as_str();
@@ -419,12 +424,18 @@ fn texts(body: &Value) -> Vec<SentText> {
 /// The effects in a text, each once.
 fn effects(text: &str) -> Vec<String> {
     let marks = ["effect=", "effect ", "reply "];
-    let found = marks.iter().flat_map(|mark| text.match_indices(mark).map(|(at, mark)| &text[at + mark.len()..]));
+    let found = marks
+        .iter()
+        .flat_map(|mark| text.match_indices(mark).map(|(at, mark)| &text[at + mark.len()..]));
     let words = found.map(|rest| {
         let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
         rest[..end.unwrap_or(rest.len())].to_owned()
     });
-    words.filter(|word| word.contains(|c: char| c.is_ascii_digit())).collect::<BTreeSet<String>>().into_iter().collect()
+    words
+        .filter(|word| word.contains(|c: char| c.is_ascii_digit()))
+        .collect::<BTreeSet<String>>()
+        .into_iter()
+        .collect()
 }
 
 fn kind_of(text: &str) -> Option<WorkKind> {
@@ -470,11 +481,20 @@ mod tests {
         ];
         let body = serde_json::json!({"input": items, "instructions": "Be brief."});
         let request = read(&body);
-        assert_eq!((request.work, request.effect.as_deref()), (Some(WorkKind::Ask), Some("e000002")));
+        assert_eq!(
+            (request.work, request.effect.as_deref()),
+            (Some(WorkKind::Ask), Some("e000002"))
+        );
         let kinds: Vec<&TextOf> = request.texts.iter().map(|text| &text.of).collect();
-        assert_eq!(kinds, [&TextOf::Instructions, &TextOf::User, &TextOf::Assistant, &TextOf::User]);
+        assert_eq!(
+            kinds,
+            [&TextOf::Instructions, &TextOf::User, &TextOf::Assistant, &TextOf::User]
+        );
         assert_eq!(effects(&body.to_string()), ["e000001", "e000002"]);
-        assert_eq!(effects("effect e000003-asked: which; effect is effect= and reply to"), ["e000003-asked"]);
+        assert_eq!(
+            effects("effect e000003-asked: which; effect is effect= and reply to"),
+            ["e000003-asked"]
+        );
     }
 
     #[test]

@@ -82,7 +82,9 @@ impl Field {
         }
         // Of every session's turns, where there are several.
         let base = format!("/api/orgs/{}", tenant.account);
-        let sessions = self.get(Door::Api, &format!("{base}/sessions"), &tenant.keys["admin"]).await;
+        let sessions = self
+            .get(Door::Api, &format!("{base}/sessions"), &tenant.keys["admin"])
+            .await;
         for session in sessions["items"].as_array().into_iter().flatten() {
             let id = session["id"].as_str().expect("a session has an id");
             for path in [

@@ -85,7 +85,9 @@ async fn isolation(
     let list = List::of(scope.listing(), "audit", account, format_args!("{scope:?} {span:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?.at_most(TURNS_MAX);
     let tx = app.begin_list(&Accounts::one(account)).await?;
-    let rows = page.read(&tx, scope.listing(), scope.values(span), "read turns to audit").await?;
+    let rows = page
+        .read(&tx, scope.listing(), scope.values(span), "read turns to audit")
+        .await?;
     let (mut turns, places): (Vec<AuditedTurn>, _) = rows.apart();
     if turns.is_empty() {
         exists(&tx, account, &scope).await?;

@@ -38,7 +38,10 @@ impl Case<'_> {
     pub(super) fn input(&self, judged: &mut Vec<Judged>) {
         let instructions = self.turn.instructions.as_deref().unwrap_or_default();
         let Some(text) = self.manifest.own_input(instructions, &self.turn.input) else {
-            let ruling = (Violation(UncoveredBytes), "its input does not begin with its instructions".to_owned());
+            let ruling = (
+                Violation(UncoveredBytes),
+                "its input does not begin with its instructions".to_owned(),
+            );
             judged.push(whole("input", self.turn.input.len(), ruling));
             return;
         };
@@ -102,7 +105,10 @@ impl Case<'_> {
             return unknown_source();
         };
         let mut marks = Marks::recorded(text);
-        let is_run = self.manifest.layer(Layer::Input).any(|part| part.part == PartKind::Followup);
+        let is_run = self
+            .manifest
+            .layer(Layer::Input)
+            .any(|part| part.part == PartKind::Followup);
         let is_same = match (is_run, self.manifest.version, place) {
             (true, _, place) => {
                 let rendered = run_item(place + 1, item.title.as_deref(), &item.body, &mut marks);
@@ -121,7 +127,10 @@ impl Case<'_> {
 
     /// What stands around the lines of the task, above the items of a run.
     fn followup(&self, text: &str, place: usize) -> Ruling {
-        let items = self.manifest.layer(Layer::Input).filter(|part| part.part == PartKind::Notification);
+        let items = self
+            .manifest
+            .layer(Layer::Input)
+            .filter(|part| part.part == PartKind::Notification);
         let items: Vec<&Part> = items.collect();
         let Some(first) = items.first() else {
             return (Violation(SourceMissing), "a run without items".to_owned());
@@ -137,7 +146,15 @@ impl Case<'_> {
         };
         let [heading, rest] = run_headings(&facts);
         let is_same = match (self.manifest.version, place) {
-            (1, _) => [heading.as_str(), &self.task_lines(text).unwrap_or_default(), rest.as_str()].concat() == text,
+            (1, _) => {
+                [
+                    heading.as_str(),
+                    &self.task_lines(text).unwrap_or_default(),
+                    rest.as_str(),
+                ]
+                .concat()
+                    == text
+            }
             (_, 0) => heading.as_str() == text,
             (_, _) => rest.as_str() == text,
         };
@@ -149,7 +166,10 @@ impl Case<'_> {
     pub(super) fn of_item(&self, is_same: bool, item: &Item, id: &str) -> Ruling {
         let of = format!("notification {id}");
         if !is_same && item.kind == "answer" && item.answer_to.is_none() {
-            return (Unproven(Retention), format!("the question that {of} answers was removed"));
+            return (
+                Unproven(Retention),
+                format!("the question that {of} answers was removed"),
+            );
         }
         self.rendered_before(is_same, item.revision > 1, &of)
     }
@@ -221,10 +241,16 @@ impl Case<'_> {
         let rendered = text.and_then(|text| briefing(&self.turn.briefing, &mut Marks::recorded(text)));
         let is_same = text.is_none_or(|text| rendered.is_some_and(|rendered| rendered.as_str() == text));
         match (self.is_coordinator(), self.was_coordinator(), is_same) {
-            (true, _, true) => (ByPolicy(Policy::Coordinator), "the turn is on the coordinator task".to_owned()),
+            (true, _, true) => (
+                ByPolicy(Policy::Coordinator),
+                "the turn is on the coordinator task".to_owned(),
+            ),
             (true, _, false) => (Unproven(Changed), "the account's briefing has changed since".to_owned()),
             (false, true, _) => (Unproven(Changed), "its task is not the coordinator task now".to_owned()),
-            (false, false, _) => (Violation(ForeignTask), "it is of the whole account, and the turn is not the coordinator's".to_owned()),
+            (false, false, _) => (
+                Violation(ForeignTask),
+                "it is of the whole account, and the turn is not the coordinator's".to_owned(),
+            ),
         }
     }
 

@@ -21,15 +21,26 @@ impl Case<'_> {
     pub(super) fn instructions(&self, judged: &mut Vec<Judged>) {
         let Some(text) = &self.turn.instructions else {
             let bytes = self.manifest.layer(Layer::Instructions).map(|part| part.bytes).sum();
-            let ruling = (Violation(SourceMissing), "the text of its instructions is not stored".to_owned());
+            let ruling = (
+                Violation(SourceMissing),
+                "the text of its instructions is not stored".to_owned(),
+            );
             judged.push(whole("instructions", bytes, ruling));
             return;
         };
         if Hash::of(text).to_string() != self.turn.profile_hash {
-            let ruling = (Violation(HashMismatch), "its instructions have another hash than its profile".to_owned());
+            let ruling = (
+                Violation(HashMismatch),
+                "its instructions have another hash than its profile".to_owned(),
+            );
             judged.push(whole("instructions", 0, ruling));
         }
-        self.slices(Layer::Instructions, text, |part, text| self.instruction(part, text), judged);
+        self.slices(
+            Layer::Instructions,
+            text,
+            |part, text| self.instruction(part, text),
+            judged,
+        );
     }
 
     fn instruction(&self, part: &Part, text: &str) -> Ruling {
@@ -57,7 +68,10 @@ impl Case<'_> {
         let source = part.source.to_string();
         let version = source.split('/').nth(1).unwrap_or_default();
         if version != PROFILE_VERSION {
-            return (Unproven(UnknownTemplate), format!("this version does not have profile {version}"));
+            return (
+                Unproven(UnknownTemplate),
+                format!("this version does not have profile {version}"),
+            );
         }
         let Some(filled) = filled_in(&source, text) else {
             return (Violation(HashMismatch), format!("the text is not {source}, filled in"));
@@ -71,7 +85,10 @@ impl Case<'_> {
         }
         match (part.part == PartKind::Coordinator, self.is_coordinator()) {
             (false, _) => proven(),
-            (true, true) => (ByPolicy(Policy::Coordinator), "the turn is on the coordinator task".to_owned()),
+            (true, true) => (
+                ByPolicy(Policy::Coordinator),
+                "the turn is on the coordinator task".to_owned(),
+            ),
             (true, false) => (Unproven(Changed), "its task is not the coordinator task now".to_owned()),
         }
     }
@@ -104,7 +121,10 @@ impl Case<'_> {
         let is_same = Offer::of(names.iter().map(String::as_str)) == offer;
         let ruling = match is_same {
             true => proven(),
-            false => (Unproven(UnknownTemplate), "the tools of these names have other schemas now".to_owned()),
+            false => (
+                Unproven(UnknownTemplate),
+                "the tools of these names have other schemas now".to_owned(),
+            ),
         };
         Some(whole("offer", 0, ruling))
     }

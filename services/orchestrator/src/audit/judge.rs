@@ -51,7 +51,10 @@ pub fn judge(turn: &AuditedTurn, sources: &Sources, rendered: &mut Rendered) -> 
             judged.extend(case.offer());
         }
         Ok(None) => {
-            let ruling = (Unproven(UnknownManifest), "another version wrote its manifest".to_owned());
+            let ruling = (
+                Unproven(UnknownManifest),
+                "another version wrote its manifest".to_owned(),
+            );
             judged.push(whole("manifest", turn.input.len(), ruling));
         }
         Err(Unreadable) => {
@@ -78,7 +81,10 @@ impl Case<'_> {
         for (slice, is_its) in &cover.slices {
             let ruling = match is_its {
                 true => rule(slice.part, slice.text),
-                false => (Violation(HashMismatch), "the text in its place has another hash".to_owned()),
+                false => (
+                    Violation(HashMismatch),
+                    "the text in its place has another hash".to_owned(),
+                ),
             };
             judged.push(of_part(slice.part, ruling));
         }
@@ -116,9 +122,15 @@ impl Case<'_> {
             1 => (Unproven(VersionOne), format!("version 1 rendered {of} in another way")),
             _ if !self.is_of_this_version() => {
                 let version = &self.turn.profile_version;
-                (Unproven(UnknownTemplate), format!("profile {version} may render {of} in another way"))
+                (
+                    Unproven(UnknownTemplate),
+                    format!("profile {version} may render {of} in another way"),
+                )
             }
-            _ => (Violation(HashMismatch), format!("{of} gives another text than the one that was sent")),
+            _ => (
+                Violation(HashMismatch),
+                format!("{of} gives another text than the one that was sent"),
+            ),
         }
     }
 
@@ -141,7 +153,10 @@ impl Case<'_> {
 /// A source of a task: it has to be the turn's own. None: it is.
 pub(super) fn foreign(turn: &AuditedTurn, task: Option<&TaskId>, of: &str) -> Option<Ruling> {
     let (own, task) = (turn.task.as_ref().map(TaskId::key), task.map(TaskId::key));
-    let name = |task: &Option<TaskId>| task.as_ref().map_or_else(|| "no task".to_owned(), |task| format!("task {task}"));
+    let name = |task: &Option<TaskId>| {
+        task.as_ref()
+            .map_or_else(|| "no task".to_owned(), |task| format!("task {task}"))
+    };
     (own != task).then(|| {
         let found = format!("{of} is of {}, the turn of {}", name(&task), name(&own));
         (Violation(ForeignTask), found)
@@ -157,7 +172,10 @@ pub(super) fn gone(turn: &AuditedTurn, of: &str) -> Ruling {
     };
     match is_removed {
         true => (Unproven(Retention), format!("{of} was removed with its session")),
-        false => (Violation(SourceMissing), format!("{of} is not there, though its session is kept")),
+        false => (
+            Violation(SourceMissing),
+            format!("{of} is not there, though its session is kept"),
+        ),
     }
 }
 
@@ -204,7 +222,8 @@ pub(super) fn whole(name: &str, bytes: usize, (verdict, detail): Ruling) -> Judg
 /// The word of a kind.
 fn word(kind: &impl Serialize) -> String {
     let word = serde_json::to_value(kind).ok();
-    word.and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
+    word.and_then(|word| Some(word.as_str()?.to_owned()))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -274,7 +293,9 @@ pub(super) mod tests {
 
     #[test]
     fn a_missing_row_is_gone_with_its_session_or_a_violation() {
-        let closed = |days: i64| move |turn: &mut AuditedTurn| turn.session_closed_at = Some(turn.read_at - Duration::days(days));
+        let closed = |days: i64| {
+            move |turn: &mut AuditedTurn| turn.session_closed_at = Some(turn.read_at - Duration::days(days))
+        };
         let check = |turn: AuditedTurn, expected: &str| assert_eq!(words(&gone(&turn, "it")), expected);
         check(turn(), "violation source_missing");
         check(with(closed(1)), "violation source_missing");
@@ -287,10 +308,19 @@ pub(super) mod tests {
         let task = |id: &str| TaskId::parse(id).unwrap();
         let check = |turn: &AuditedTurn, of: Option<&str>, is_own: bool| {
             let ruling = foreign(turn, of.map(task).as_ref(), "it");
-            assert_eq!(ruling.as_ref().map(words), (!is_own).then(|| "violation foreign_task".to_owned()), "{of:?}");
+            assert_eq!(
+                ruling.as_ref().map(words),
+                (!is_own).then(|| "violation foreign_task".to_owned()),
+                "{of:?}"
+            );
         };
         let (own, taskless) = (turn(), with(|turn| turn.task = None));
-        for (of, is_own) in [(Some("t-1"), true), (Some("T-1"), true), (Some("t-2"), false), (None, false)] {
+        for (of, is_own) in [
+            (Some("t-1"), true),
+            (Some("T-1"), true),
+            (Some("t-2"), false),
+            (None, false),
+        ] {
             check(&own, of, is_own);
         }
         check(&taskless, None, true);
@@ -302,7 +332,10 @@ pub(super) mod tests {
         let (own, old) = (turn(), with(|turn| turn.profile_version = "0".to_owned()));
         let sources = Sources::default();
         let two = Manifest::new(InstructionLayout::Layered);
-        let one = Manifest { version: 1, ..two.clone() };
+        let one = Manifest {
+            version: 1,
+            ..two.clone()
+        };
         let check = |turn: &AuditedTurn, manifest: &Manifest, (is_same, has_changed): (bool, bool), expected: &str| {
             let case = Case {
                 turn,
@@ -310,7 +343,12 @@ pub(super) mod tests {
                 sources: &sources,
             };
             let ruling = case.rendered_before(is_same, has_changed, "it");
-            assert_eq!(words(&ruling), expected, "{is_same} {has_changed} {}", turn.profile_version);
+            assert_eq!(
+                words(&ruling),
+                expected,
+                "{is_same} {has_changed} {}",
+                turn.profile_version
+            );
         };
         for has_changed in [false, true] {
             check(&own, &two, (true, has_changed), "proven");
@@ -349,7 +387,10 @@ pub(super) mod tests {
             let turn = with(|turn| turn.manifest_packed = packed);
             let judged = judge(&turn, &Sources::default(), &mut Rendered::default());
             let found = &judged[0];
-            assert_eq!((found.part.as_str(), words(&(found.verdict, String::new())).as_str()), ("manifest", expected));
+            assert_eq!(
+                (found.part.as_str(), words(&(found.verdict, String::new())).as_str()),
+                ("manifest", expected)
+            );
         };
         check(Some(vec![2, 1]), "violation uncovered_bytes");
         check(Some(vec![1]), "violation uncovered_bytes");
@@ -380,7 +421,10 @@ pub(super) mod tests {
         };
         check("one two", &["message proven", "message proven"]);
         check("one twi", &["message proven", "message violation hash_mismatch"]);
-        check("one two.", &["message proven", "message proven", "input violation uncovered_bytes"]);
+        check(
+            "one two.",
+            &["message proven", "message proven", "input violation uncovered_bytes"],
+        );
         check("one tw", &["message proven", "input violation uncovered_bytes"]);
         check("", &["input violation uncovered_bytes"]);
     }

@@ -37,7 +37,10 @@ impl Case<'_> {
                     Err(ruling) => return ruling,
                 };
                 if !past.is_whole {
-                    return (Unproven(Unread), format!("turn {id} is too long to be read with the others"));
+                    return (
+                        Unproven(Unread),
+                        format!("turn {id} is too long to be read with the others"),
+                    );
                 }
                 let render = || context_text(part, self.manifest, &self.sources.pasts);
                 let text = rendered.0.entry((part.source.clone(), part.cut_bytes));
@@ -46,7 +49,10 @@ impl Case<'_> {
             }
             (PartKind::EntriesLeftOut, _) => {
                 let text = context_text(part, self.manifest, &self.sources.pasts);
-                self.rendered(is_same(text.map(|text| (text.len(), Hash::of(&text)))), "the number of left out entries")
+                self.rendered(
+                    is_same(text.map(|text| (text.len(), Hash::of(&text)))),
+                    "the number of left out entries",
+                )
             }
             (PartKind::Task | PartKind::Briefing, _) => self.carried(part),
             (_, _) => unknown_source(),
@@ -81,15 +87,30 @@ impl Case<'_> {
 
     /// The description or the briefing as an earlier turn has it: of an input that was made for a thread which had it.
     fn carried(&self, part: &Part) -> Ruling {
-        let slices = self.sources.pasts.values().filter(|past| past.session == self.turn.session.uuid());
+        let slices = self
+            .sources
+            .pasts
+            .values()
+            .filter(|past| past.session == self.turn.session.uuid());
         let text = slices.into_iter().find_map(|past| {
-            let slices = past.turn.manifest.as_ref()?.slices(Layer::Input, &past.turn.input).ok()?;
-            let mut own = slices.into_iter().filter(|slice| slice.part.part == part.part && slice.part.source == part.source);
-            own.find(|slice| is_of(part, slice.text)).map(|slice| slice.text.to_owned())
+            let slices = past
+                .turn
+                .manifest
+                .as_ref()?
+                .slices(Layer::Input, &past.turn.input)
+                .ok()?;
+            let mut own = slices
+                .into_iter()
+                .filter(|slice| slice.part.part == part.part && slice.part.source == part.source);
+            own.find(|slice| is_of(part, slice.text))
+                .map(|slice| slice.text.to_owned())
         });
         match text {
             Some(text) => self.input_part(part, &text),
-            None => (Unproven(Unread), "the earlier turn that it is of is no entry of the prompt".to_owned()),
+            None => (
+                Unproven(Unread),
+                "the earlier turn that it is of is no entry of the prompt".to_owned(),
+            ),
         }
     }
 }

@@ -43,13 +43,19 @@ pub(super) fn notes(turn: &AuditedTurn, sources: &Sources, judged: &mut Vec<Judg
                 (_, Some(true)) => proven(),
                 (Some(Ok(item)), _) if item.revision > 1 => (Unproven(Changed), format!("{source} has changed since")),
                 (None, None) => (Unproven(Unread), "an item of the note is not there".to_owned()),
-                (_, _) => (Violation(HashMismatch), format!("{source} gives another text than the one that was sent")),
+                (_, _) => (
+                    Violation(HashMismatch),
+                    format!("{source} gives another text than the one that was sent"),
+                ),
             };
             judged.push(of_part(part, ruling));
         }
         if covered != note.text.len() {
             let bytes = note.text.len().abs_diff(covered);
-            let ruling = (Violation(UncoveredBytes), format!("{bytes} bytes for which no part accounts"));
+            let ruling = (
+                Violation(UncoveredBytes),
+                format!("{bytes} bytes for which no part accounts"),
+            );
             judged.push(whole("notes", bytes, ruling));
         }
     }
@@ -74,7 +80,11 @@ pub(super) fn calls(turn: &AuditedTurn, sources: &Sources, judged: &mut Vec<Judg
     for call in sources.calls.get(&turn.id).into_iter().flatten() {
         judged.push(Judged {
             source: format!("tool_call/{}/{}", call.name, call.call_id),
-            ..whole("tool_result", usize::try_from(call.result_bytes).unwrap_or_default(), result(turn, call))
+            ..whole(
+                "tool_result",
+                usize::try_from(call.result_bytes).unwrap_or_default(),
+                result(turn, call),
+            )
         });
     }
 }
@@ -82,7 +92,10 @@ pub(super) fn calls(turn: &AuditedTurn, sources: &Sources, judged: &mut Vec<Judg
 /// A result belongs to its turn, and its tool could reach no other task.
 fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
     if call.session_id != turn.session {
-        return (Violation(ForeignThread), format!("its record is of session {}", call.session_id));
+        return (
+            Violation(ForeignThread),
+            format!("its record is of session {}", call.session_id),
+        );
     }
     let mut all = tools::all().into_iter();
     let tool = all.find(|tool| tool.name == call.name || tool.aliases.contains(&&*call.name));
@@ -97,7 +110,12 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
             (_, Ok(None)) => proven(),
             (Reach::OwnTask | Reach::Account, Ok(Some(task))) => {
                 let foreign = foreign(turn, Some(&task), "the task of its arguments");
-                let by_policy = || (ByPolicy(Policy::Coordinator), format!("the coordinator reached task {task}"));
+                let by_policy = || {
+                    (
+                        ByPolicy(Policy::Coordinator),
+                        format!("the coordinator reached task {task}"),
+                    )
+                };
                 foreign.map_or_else(proven, |ruling| match (tool.reach, is_coordinator(turn)) {
                     (Reach::Account, true) => by_policy(),
                     (Reach::Account | Reach::OwnTask | Reach::Outside, _) => ruling,
@@ -113,7 +131,10 @@ fn task_of(tool: &ToolDefinition, call: &Call) -> Result<Option<TaskId>, Ruling>
         return Ok(None);
     };
     let Some(arguments) = &call.arguments else {
-        return Err((Unproven(Unread), "its arguments are too long to be read with the others".to_owned()));
+        return Err((
+            Unproven(Unread),
+            "its arguments are too long to be read with the others".to_owned(),
+        ));
     };
     // A call with arguments that are no object was refused by its schema.
     let arguments = json::read(arguments.as_bytes()).unwrap_or_default();
@@ -169,8 +190,16 @@ mod tests {
         }
         check(&call("task_history", "refused", Some(other)), false, "proven");
         check(&call("shell", "refused", None), false, "proven");
-        check(&call("task_history", "finished", Some(other)), true, "by_policy coordinator");
-        check(&call("submit_plan", "finished", Some(other)), true, "violation foreign_task");
+        check(
+            &call("task_history", "finished", Some(other)),
+            true,
+            "by_policy coordinator",
+        );
+        check(
+            &call("submit_plan", "finished", Some(other)),
+            true,
+            "violation foreign_task",
+        );
         let elsewhere = Call {
             session_id: SessionId(Uuid::nil()),
             ..call("task_history", "refused", Some(own))

@@ -159,7 +159,8 @@ const JOINED: (&str, &str) = (
      left join task k on k.account_id = page.account_id and k.id = page.task_id",
 );
 
-const BYTES: &str = "octet_length(input) + octet_length(manifest::text) + 4 * coalesce(octet_length(manifest_packed), 0)
+const BYTES: &str =
+    "octet_length(input) + octet_length(manifest::text) + 4 * coalesce(octet_length(manifest_packed), 0)
     + octet_length(notes::text)";
 
 /// By id: ids grow in the order in which turns begin, as replicas' clocks tell. A task has no turn that is older than the task; an hour is
@@ -355,7 +356,9 @@ fn named(turn: &AuditedTurn) -> Named {
         named.stopped |= part.part == PartKind::Stopped;
         match &part.source {
             Source::Message(id) => named.messages.push(*id),
-            Source::Named(name) => named.notifications.extend(name.strip_prefix(NOTIFICATION).map(str::to_owned)),
+            Source::Named(name) => named
+                .notifications
+                .extend(name.strip_prefix(NOTIFICATION).map(str::to_owned)),
             Source::TurnInput(_) | Source::TurnReply(_) => {}
         }
     }
@@ -367,22 +370,30 @@ fn named(turn: &AuditedTurn) -> Named {
 
 /// Reads the rows that these turns name. Turns whose sources are too long together are left out from the end; the first one
 /// stays.
-pub async fn sources_of(
-    tx: &Tx,
-    account: &AccountId,
-    turns: &mut Vec<AuditedTurn>,
-) -> Result<Sources, StorageError> {
+pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTurn>) -> Result<Sources, StorageError> {
     let all: Vec<Named> = turns.iter().map(named).collect();
     let bytes_max = i64::try_from(SOURCES_BYTES_MAX).unwrap_or(i64::MAX);
-    let stopped: Vec<&AuditedTurn> = turns.iter().zip(&all).filter_map(|(turn, named)| named.stopped.then_some(turn)).collect();
+    let stopped: Vec<&AuditedTurn> = turns
+        .iter()
+        .zip(&all)
+        .filter_map(|(turn, named)| named.stopped.then_some(turn))
+        .collect();
     let tasks: HashSet<&TaskId> = turns.iter().filter_map(|turn| turn.task.as_ref()).collect();
     let values = [
         account.into(),
         each_once(all.iter().flat_map(|named| named.notifications.clone())).into(),
         each_once(all.iter().flat_map(|named| named.messages.clone())).into(),
-        stopped.iter().map(|turn| turn.session.uuid()).collect::<Vec<Uuid>>().into(),
+        stopped
+            .iter()
+            .map(|turn| turn.session.uuid())
+            .collect::<Vec<Uuid>>()
+            .into(),
         stopped.iter().map(|turn| turn.number).collect::<Vec<i64>>().into(),
-        tasks.into_iter().map(|task| task.key().to_string()).collect::<Vec<String>>().into(),
+        tasks
+            .into_iter()
+            .map(|task| task.key().to_string())
+            .collect::<Vec<String>>()
+            .into(),
         bytes_max.into(),
     ];
     let mut sources = Sources::default();
@@ -415,7 +426,10 @@ impl Sources {
             "message" => drop(Uuid::try_parse(&id).map(|id| self.messages.insert(id, item))),
             "before" => {
                 if let Some(session) = item.session_id {
-                    self.before.entry((session, number)).or_default().push((item.sender, item.body));
+                    self.before
+                        .entry((session, number))
+                        .or_default()
+                        .push((item.sender, item.body));
                 }
             }
             _ => drop(item.task_id.map(|task| self.updated.insert(task.key(), item.at))),

@@ -34,10 +34,16 @@ fn ruling(turn: &AuditedTurn, from: Option<&str>) -> Ruling {
         return ruling;
     }
     if let Some(from) = from.filter(|_| !turn.from_is_own) {
-        return (Violation(ForeignThread), format!("no earlier turn of its session has the response {from}"));
+        return (
+            Violation(ForeignThread),
+            format!("no earlier turn of its session has the response {from}"),
+        );
     }
     if turn.is_mismatched {
-        return (Unproven(Mismatch), "its provider was seen to run another session than the key's".to_owned());
+        return (
+            Unproven(Mismatch),
+            "its provider was seen to run another session than the key's".to_owned(),
+        );
     }
     if turn.context.as_ref().is_some_and(|context| context.unconfirmed) {
         let found = "its provider's answer did not name the response that it was to go on from";
@@ -56,12 +62,21 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
     let Ok(key) = SessionKey::parse(text) else {
         let is_known = ["task", "system"].contains(&turn.session_kind.as_deref().unwrap_or_default());
         return Some(match is_known {
-            true => (Violation(ForeignThread), "its session's key names no session".to_owned()),
-            false => (Unproven(UnknownSource), "the audit of this version does not know this kind of session".to_owned()),
+            true => (
+                Violation(ForeignThread),
+                "its session's key names no session".to_owned(),
+            ),
+            false => (
+                Unproven(UnknownSource),
+                "the audit of this version does not know this kind of session".to_owned(),
+            ),
         });
     };
     if key.account != turn.account {
-        return Some((Violation(ForeignAccount), format!("its session's key is of the account {}", key.account)));
+        return Some((
+            Violation(ForeignAccount),
+            format!("its session's key is of the account {}", key.account),
+        ));
     }
     let own = turn.task.as_ref().map(TaskId::key);
     let agent = match &key.of {
@@ -79,7 +94,10 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
     };
     let is_own = agent == turn.agent && key.generation == turn.generation;
     (!is_own).then(|| {
-        let found = format!("its session's key is of agent {agent} and generation {}", key.generation);
+        let found = format!(
+            "its session's key is of agent {agent} and generation {}",
+            key.generation
+        );
         (Violation(ForeignThread), found)
     })
 }
@@ -104,14 +122,31 @@ mod tests {
             let mut turn = turn();
             change(&mut turn);
             let from = turn.context.as_ref().and_then(|context| context.from.clone());
-            assert_eq!(words(&ruling(&turn, from.as_deref())), expected, "{:?}", turn.session_key);
+            assert_eq!(
+                words(&ruling(&turn, from.as_deref())),
+                expected,
+                "{:?}",
+                turn.session_key
+            );
         };
         let key = |text: String| move |turn: &mut AuditedTurn| turn.session_key = Some(text.clone());
         check(&|_| {}, "proven");
-        check(&key(format!("task:t-2:agent:{AGENT}:acme:v1")), "violation foreign_task");
-        check(&key(format!("task:t-1:agent:{AGENT}:umbra:v1")), "violation foreign_account");
-        check(&key(format!("task:t-1:agent:{AGENT}:acme:v2")), "violation foreign_thread");
-        check(&key(format!("task:t-1:agent:{}:acme:v1", uuid::Uuid::nil())), "violation foreign_thread");
+        check(
+            &key(format!("task:t-2:agent:{AGENT}:acme:v1")),
+            "violation foreign_task",
+        );
+        check(
+            &key(format!("task:t-1:agent:{AGENT}:umbra:v1")),
+            "violation foreign_account",
+        );
+        check(
+            &key(format!("task:t-1:agent:{AGENT}:acme:v2")),
+            "violation foreign_thread",
+        );
+        check(
+            &key(format!("task:t-1:agent:{}:acme:v1", uuid::Uuid::nil())),
+            "violation foreign_thread",
+        );
         check(&key("nonsense".to_owned()), "violation foreign_thread");
         check(&key("orchestrator:org:acme:v1".to_owned()), "unproven unknown_source");
         check(&|turn| turn.session_key = None, "unproven retention");

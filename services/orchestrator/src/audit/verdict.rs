@@ -138,14 +138,29 @@ pub fn count(audit: &mut Audit, turn: Uuid, parts: Vec<Judged>) {
             Verdict::Proven => audit.proven += 1,
             Verdict::ByPolicy(_) => {
                 audit.by_policy += 1;
-                keep(&mut audit.others, &mut audit.others_left_out, finding(part), FINDINGS_MAX);
+                keep(
+                    &mut audit.others,
+                    &mut audit.others_left_out,
+                    finding(part),
+                    FINDINGS_MAX,
+                );
             }
             Verdict::Unproven(_) => {
                 audit.unproven += 1;
-                keep(&mut audit.others, &mut audit.others_left_out, finding(part), FINDINGS_MAX);
+                keep(
+                    &mut audit.others,
+                    &mut audit.others_left_out,
+                    finding(part),
+                    FINDINGS_MAX,
+                );
             }
             Verdict::Violation(_) => {
-                keep(&mut audit.violations, &mut audit.violations_left_out, finding(part), FINDINGS_MAX);
+                keep(
+                    &mut audit.violations,
+                    &mut audit.violations_left_out,
+                    finding(part),
+                    FINDINGS_MAX,
+                );
             }
         }
     }

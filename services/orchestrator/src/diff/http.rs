@@ -43,7 +43,8 @@ struct DiffQuery {
 const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Relies on the primary key.
-pub const TOOLS: &str = "select id, coalesce(tools, '{}') as tools from turn where account_id = $1 and id = any ($2::uuid[])";
+pub const TOOLS: &str =
+    "select id, coalesce(tools, '{}') as tools from turn where account_id = $1 and id = any ($2::uuid[])";
 
 #[derive(FromQueryResult)]
 struct ToolsRow {
@@ -69,13 +70,21 @@ async fn read(
         let values = [account.into(), ids.to_vec().into()];
         tx.rows("read offered tools", TOOLS, values).await?
     };
-    let [layers_before, layers_after] = [layers_of(&tx, account, &before).await?, layers_of(&tx, account, &after).await?];
+    let [layers_before, layers_after] = [
+        layers_of(&tx, account, &before).await?,
+        layers_of(&tx, account, &after).await?,
+    ];
     tx.commit().await?;
     let shows = query.text == Some(true);
     // Comparing takes the processor for up to a second: no other request waits for it.
     let compared = tokio::task::spawn_blocking(move || layers(&layers_before, &layers_after, shows));
     let (layers, lines_left_out) = compared.await.map_err(|_| Problem::internal())?;
-    let of = |turn: TurnId| offered.iter().find(|row| row.id == turn).map_or(&[][..], |row| &row.tools);
+    let of = |turn: TurnId| {
+        offered
+            .iter()
+            .find(|row| row.id == turn)
+            .map_or(&[][..], |row| &row.tools)
+    };
     let manifests = (manifest_of(&before), manifest_of(&after));
     let context = |turn: &Turn| serde_json::to_value(&turn.context).unwrap_or(Value::Null);
     Ok(Json(Diff {

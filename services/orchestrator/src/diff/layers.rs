@@ -39,7 +39,11 @@ impl Layers {
             notes: &turn.notes,
         };
         let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, pasts));
-        let context = pieces.iter().flatten().filter(|piece| piece.layer == "context").map(text_of);
+        let context = pieces
+            .iter()
+            .flatten()
+            .filter(|piece| piece.layer == "context")
+            .map(text_of);
         let notes = turn.notes.iter().map(|note| note.text.as_str());
         let results = turn.tool_calls.iter().map(|call| {
             let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -47,7 +51,9 @@ impl Layers {
             format!("{} {}\n{result}\n", call.name, plain(&call.arguments))
         });
         let instructions = turn.instructions.clone().unwrap_or_default();
-        let input = manifest.as_ref().map_or(Some(&*turn.input), |manifest| manifest.own_input(&instructions, &turn.input));
+        let input = manifest.as_ref().map_or(Some(&*turn.input), |manifest| {
+            manifest.own_input(&instructions, &turn.input)
+        });
         let texts = [
             instructions.clone(),
             context.collect(),
@@ -70,7 +76,10 @@ fn text_of(piece: &Piece<'_>) -> String {
     match &piece.text {
         Some(text) if text.ends_with('\n') => text.to_string(),
         Some(text) => format!("{text}\n"),
-        None => format!("[{} bytes of {} are not kept, sha256 {}]\n", part.bytes, part.source, part.sha256),
+        None => format!(
+            "[{} bytes of {} are not kept, sha256 {}]\n",
+            part.bytes, part.source, part.sha256
+        ),
     }
 }
 
@@ -135,7 +144,9 @@ pub fn tools(
         only.cloned().collect::<Vec<String>>()
     };
     let (added, removed) = (only(after, before), only(before, after));
-    let offers = manifest_before.and_then(|manifest| manifest.tools).zip(manifest_after.and_then(|manifest| manifest.tools));
+    let offers = manifest_before
+        .and_then(|manifest| manifest.tools)
+        .zip(manifest_after.and_then(|manifest| manifest.tools));
     let schemas_changed = before == after && offers.is_some_and(|(before, after)| before != after);
     let differs = schemas_changed || !added.is_empty() || !removed.is_empty();
     differs.then_some(ToolsDiff {
@@ -164,7 +175,13 @@ mod tests {
             .iter()
             .map(|layer| {
                 let diff = layer.diff.as_deref().unwrap_or("-");
-                format!("{} {} {} {} {diff:?}", layer.layer, layer.state.as_str(), layer.bytes_before, layer.bytes_after)
+                format!(
+                    "{} {} {} {} {diff:?}",
+                    layer.layer,
+                    layer.state.as_str(),
+                    layer.bytes_before,
+                    layer.bytes_after
+                )
             })
             .collect();
         assert_eq!(
@@ -178,14 +195,26 @@ mod tests {
             ]
         );
         assert_eq!(left_out, 0);
-        assert!(layers(&before, &after, false).0.iter().all(|layer| layer.diff.is_none()));
+        assert!(
+            layers(&before, &after, false)
+                .0
+                .iter()
+                .all(|layer| layer.diff.is_none())
+        );
     }
 
     #[test]
     fn the_lines_of_all_layers_have_one_limit() {
         let (many, more) = ("a\n".repeat(4_000), "b\n".repeat(4_000));
-        let (found, left_out) = layers(&of([&many, "", &many, "", "", ""]), &of([&more, "", &more, "", "", ""]), true);
-        let shown: usize = found.iter().map(|layer| layer.diff.as_ref().unwrap().lines().count()).sum();
+        let (found, left_out) = layers(
+            &of([&many, "", &many, "", "", ""]),
+            &of([&more, "", &more, "", "", ""]),
+            true,
+        );
+        let shown: usize = found
+            .iter()
+            .map(|layer| layer.diff.as_ref().unwrap().lines().count())
+            .sum();
         assert_eq!((shown, shown + left_out), (LINES_MAX, 2 * 8_001));
         let huge = "a\n".repeat(COMPARED_LINES_MAX + 1);
         let (found, _) = layers(&of([&huge, "", "", "", "", ""]), &of(["b\n", "", "", "", "", ""]), true);
@@ -195,9 +224,15 @@ mod tests {
     #[test]
     fn tools_are_told_apart_by_name() {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<String>>();
-        let (one, two) = (names(&["task_history", "no_reply"]), names(&["no_reply", "task_status"]));
+        let (one, two) = (
+            names(&["task_history", "no_reply"]),
+            names(&["no_reply", "task_status"]),
+        );
         let found = tools((&one, &two), (None, None)).unwrap();
-        assert_eq!((found.added, found.removed), (names(&["task_status"]), names(&["task_history"])));
+        assert_eq!(
+            (found.added, found.removed),
+            (names(&["task_status"]), names(&["task_history"]))
+        );
         assert_eq!(tools((&one, &one), (None, None)), None);
     }
 

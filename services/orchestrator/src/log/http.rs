@@ -65,7 +65,9 @@ async fn read(
     accepts: Accepts,
 ) -> Result<Shown, ApiError> {
     let account = &access.account;
-    let only = query.generation.map(|number| i32::try_from(number.get()).unwrap_or(i32::MAX));
+    let only = query
+        .generation
+        .map(|number| i32::try_from(number.get()).unwrap_or(i32::MAX));
     let list = List {
         name: "log",
         account: account.as_str(),
@@ -87,8 +89,15 @@ async fn read(
     let sessions: Vec<_> = sessions.collect();
     let bytes_max = i64::try_from(page.bytes_max()).unwrap_or(i64::MAX);
     let read = turns(&tx, account, &sessions, (rows_max, bytes_max)).await?;
-    let is_cut = read.first().is_some_and(|row| usize::try_from(row.page_rows).is_ok_and(|rows| rows > read.len()));
-    let rows = rows(found.iter().filter(of_page), read.into_iter().map(|row| row.turn), after, is_cut);
+    let is_cut = read
+        .first()
+        .is_some_and(|row| usize::try_from(row.page_rows).is_ok_and(|rows| rows > read.len()));
+    let rows = rows(
+        found.iter().filter(of_page),
+        read.into_iter().map(|row| row.turn),
+        after,
+        is_cut,
+    );
     let rows = rows.into_iter().map(|row| (true, row.place(), row)).collect();
     let (rows, places) = page.cut_to(rows, is_cut).apart();
 
@@ -120,7 +129,9 @@ async fn read(
     let befores = std::iter::once(None).chain(found.iter().map(Some));
     for (before, own) in befores.zip(&found) {
         let turns = by_session.remove(&own.id.uuid()).unwrap_or_default();
-        let begins = heads.iter().any(|(at, number)| *at < rows_shown && *number == own.generation);
+        let begins = heads
+            .iter()
+            .any(|(at, number)| *at < rows_shown && *number == own.generation);
         if begins || !turns.is_empty() {
             let before = before.filter(|before| before.generation == own.generation - 1);
             on_page.push(Generation {
@@ -197,12 +208,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Accepts {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
-        let accept = parts.headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
-        let mut kinds = accept.unwrap_or_default().split(',').filter_map(|kind| kind.split(';').next());
-        Ok(match kinds.find(|kind| ["application/json", "text/plain"].contains(&kind.trim())) {
-            Some(kind) if kind.trim() == "text/plain" => Accepts::Text,
-            Some(_) | None => Accepts::Json,
-        })
+        let accept = parts
+            .headers
+            .get(header::ACCEPT)
+            .and_then(|accept| accept.to_str().ok());
+        let mut kinds = accept
+            .unwrap_or_default()
+            .split(',')
+            .filter_map(|kind| kind.split(';').next());
+        Ok(
+            match kinds.find(|kind| ["application/json", "text/plain"].contains(&kind.trim())) {
+                Some(kind) if kind.trim() == "text/plain" => Accepts::Text,
+                Some(_) | None => Accepts::Json,
+            },
+        )
     }
 }
 

@@ -149,7 +149,8 @@ fn part(piece: &Piece<'_>, before: &Same) -> LogPart {
 
 fn word(kind: &impl Serialize) -> String {
     let word = serde_json::to_value(kind).ok();
-    word.and_then(|word| Some(word.as_str()?.to_owned())).unwrap_or_default()
+    word.and_then(|word| Some(word.as_str()?.to_owned()))
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -205,7 +206,11 @@ mod tests {
         let lost = turn(3, context(2, "continue", json!("thread_lost")));
         let assembled = |number| turn(number, context(3, "assembled", Value::Null));
         let found = lines(vec![
-            generation(1, "opened", vec![goes_on(1, 1), goes_on(2, 1), lost, goes_on(4, 2), assembled(5)]),
+            generation(
+                1,
+                "opened",
+                vec![goes_on(1, 1), goes_on(2, 1), lost, goes_on(4, 2), assembled(5)],
+            ),
             generation(2, "task_done", Vec::new()),
             generation(3, "reset", vec![turn(1, context(1, "continue", json!("first")))]),
         ]);
@@ -223,7 +228,11 @@ mod tests {
 
     #[test]
     fn turns_of_a_version_without_threads_are_one_segment() {
-        let found = lines(vec![generation(1, "", vec![turn(7, Value::Null), turn(8, Value::Null)])]);
+        let found = lines(vec![generation(
+            1,
+            "",
+            vec![turn(7, Value::Null), turn(8, Value::Null)],
+        )]);
         assert_eq!(found, ["1 None - [7, 8]"]);
     }
 }

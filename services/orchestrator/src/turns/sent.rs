@@ -50,7 +50,10 @@ pub fn context_text(part: &Part, manifest: &Manifest, pasts: &Pasts) -> Option<S
         Source::TurnInput(id) => entry_input_cut(whole(id)?, part.cut_bytes)?,
         Source::TurnReply(id) => entry_reply_cut(whole(id)?, part.cut_bytes)?,
         Source::Message(_) | Source::Named(_) => {
-            let left_out = manifest.left_out.iter().find(|left_out| left_out.part == PartKind::Entry);
+            let left_out = manifest
+                .left_out
+                .iter()
+                .find(|left_out| left_out.part == PartKind::Entry);
             entries_left_out(left_out.filter(|_| part.part == PartKind::EntriesLeftOut)?.count)
         }
     };

@@ -39,7 +39,12 @@ pub(crate) use turn_bytes;
 
 macro_rules! select {
     ($rest:literal) => {
-        concat!("select ", turn_columns!(), " from turn where account_id = $1 and ", $rest)
+        concat!(
+            "select ",
+            turn_columns!(),
+            " from turn where account_id = $1 and ",
+            $rest
+        )
     };
 }
 
@@ -265,12 +270,7 @@ pub const PASTS: &str = "
               where c.started_at <= p.finished_at group by c.name) c) c on true";
 
 /// Turns that prompts were assembled from, in the order in which they are needed: of very long ones, the first are whole.
-pub async fn pasts_of(
-    tx: &Tx,
-    account: &AccountId,
-    turns: Vec<Uuid>,
-    bytes_max: usize,
-) -> Result<Pasts, StorageError> {
+pub async fn pasts_of(tx: &Tx, account: &AccountId, turns: Vec<Uuid>, bytes_max: usize) -> Result<Pasts, StorageError> {
     if turns.is_empty() {
         return Ok(Pasts::new());
     }

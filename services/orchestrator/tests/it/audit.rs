@@ -25,8 +25,16 @@ const LIMITS: PastLimits = PastLimits {
 /// `verdict reason part source` of everything that is not proven.
 fn findings(audit: &Value) -> Vec<String> {
     let word = |finding: &Value, name: &str| finding[name].as_str().unwrap().to_owned();
-    let line = |finding: &Value| ["verdict", "reason", "part", "source"].map(|name| word(finding, name)).join(" ");
-    let all = audit["violations"].as_array().unwrap().iter().chain(audit["others"].as_array().unwrap());
+    let line = |finding: &Value| {
+        ["verdict", "reason", "part", "source"]
+            .map(|name| word(finding, name))
+            .join(" ")
+    };
+    let all = audit["violations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .chain(audit["others"].as_array().unwrap());
     all.map(line).collect()
 }
 
@@ -113,10 +121,21 @@ async fn an_assembled_context_is_rendered_again() {
     }
     let newest_first: Vec<(&Told, Manifest)> = turns.iter().map(|(told, manifest)| (told, manifest.clone())).collect();
     // Whatever limits delivery has.
-    for (number, limits) in [(4, LIMITS), (5, PastLimits { body_bytes_max: 77, reply_bytes_max: 3, ..LIMITS })] {
+    for (number, limits) in [
+        (4, LIMITS),
+        (
+            5,
+            PastLimits {
+                body_bytes_max: 77,
+                reply_bytes_max: 3,
+                ..LIMITS
+            },
+        ),
+    ] {
         let mut told = desk.told(number, desk.notified(&format!("n-{number}"), "Go on.").await);
         told.past = desk.past_of(&newest_first, &limits);
-        told.context = serde_json::from_value(json!({"asked": "assembled", "used": "assembled", "thread": number})).unwrap();
+        told.context =
+            serde_json::from_value(json!({"asked": "assembled", "used": "assembled", "thread": number})).unwrap();
         desk.write(&told).await;
         let audit = desk.audit(&format!("turn={}", told.id)).await;
         is_proven(&audit);
@@ -136,13 +155,23 @@ async fn an_assembled_context_is_rendered_again() {
     desk.write(&told).await;
     let found = findings(&desk.audit(&format!("turn={}", told.id)).await);
     let expected = [(foreign.id.uuid(), "foreign_thread"), (Uuid::nil(), "source_missing")];
-    assert_eq!(found, expected.map(|(id, reason)| format!("violation {reason} entry turn/{id}/reply")));
+    assert_eq!(
+        found,
+        expected.map(|(id, reason)| format!("violation {reason} entry turn/{id}/reply"))
+    );
 
     // A changed reply is not the one that was sent.
-    world.execute("update turn set reply = reply || ' And this.' where number = 1").await;
+    world
+        .execute("update turn set reply = reply || ' And this.' where number = 1")
+        .await;
     let audit = desk.audit(&format!("session={}", desk.session)).await;
     let found = findings(&audit);
-    assert!(found.iter().any(|line| line.starts_with("violation hash_mismatch entry turn/")), "{found:?}");
+    assert!(
+        found
+            .iter()
+            .any(|line| line.starts_with("violation hash_mismatch entry turn/")),
+        "{found:?}"
+    );
 }
 
 #[tokio::test]
@@ -202,7 +231,11 @@ async fn a_planted_foreign_sentence_is_found_in_every_part() {
     told.facts.stopped = Some(stopped(&first.facts));
     let manifest = desk.write(&told).await;
     let id = told.id;
-    let input: String = sqlx::query_scalar("select input from turn where id = $1").bind(id.uuid()).fetch_one(&world.test.owner).await.unwrap();
+    let input: String = sqlx::query_scalar("select input from turn where id = $1")
+        .bind(id.uuid())
+        .fetch_one(&world.test.owner)
+        .await
+        .unwrap();
     let store = async |input: &str, manifest: &Manifest| {
         sqlx::query("update turn set input = $2, manifest_packed = $3 where id = $1")
             .bind(id.uuid())
@@ -219,7 +252,11 @@ async fn a_planted_foreign_sentence_is_found_in_every_part() {
     for slice in &slices {
         let (head, tail) = (&input[..before], &input[before + slice.text.len()..]);
         before += slice.text.len();
-        let part = serde_json::to_value(slice.part.part).unwrap().as_str().unwrap().to_owned();
+        let part = serde_json::to_value(slice.part.part)
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .to_owned();
         // In the middle of it, cut to its size: the manifest is as it was.
         let middle = slice.text.len() / 2;
         let middle = slice.text.floor_char_boundary(middle);
@@ -227,7 +264,11 @@ async fn a_planted_foreign_sentence_is_found_in_every_part() {
         let same_size = &planted[..slice.text.len()];
         if same_size != slice.text {
             let found = store(&format!("{head}{same_size}{tail}"), &manifest).await;
-            assert_eq!(found, [format!("violation hash_mismatch {part} {}", slice.part.source)], "{same_size}");
+            assert_eq!(
+                found,
+                [format!("violation hash_mismatch {part} {}", slice.part.source)],
+                "{same_size}"
+            );
         }
         // The manifest accounts for it: the source does not.
         let lying = changed(&manifest, |part| {
@@ -237,7 +278,11 @@ async fn a_planted_foreign_sentence_is_found_in_every_part() {
             }
         });
         let found = store(&format!("{head}{planted}{tail}"), &lying).await;
-        assert_eq!(found, [format!("violation hash_mismatch {part} {}", slice.part.source)], "{planted}");
+        assert_eq!(
+            found,
+            [format!("violation hash_mismatch {part} {}", slice.part.source)],
+            "{planted}"
+        );
     }
     // At the end.
     let found = store(&format!("{input}{FOREIGN}"), &manifest).await;
@@ -253,7 +298,10 @@ async fn a_planted_foreign_sentence_is_found_in_every_part() {
     let elsewhere = desk.on(Some("PROJ-8")).await;
     let theirs = elsewhere.notified("theirs", FOREIGN).await;
     let with_theirs = Told {
-        facts: prompt::InputFacts { task: with_other.facts.task.clone(), ..theirs },
+        facts: prompt::InputFacts {
+            task: with_other.facts.task.clone(),
+            ..theirs
+        },
         ..desk.told(4, desk.notified("n-4", "Go on.").await)
     };
     desk.write(&with_theirs).await;
@@ -268,7 +316,9 @@ async fn a_manifest_that_does_not_add_up_is_a_violation() {
     let desk = Desk::open(&world, &tenant).await;
     let told = desk.turn(1).await;
     let check = async |set: &str, expected: &[&str]| {
-        world.execute(format!("update turn set {set} where id = '{}'", told.id)).await;
+        world
+            .execute(format!("update turn set {set} where id = '{}'", told.id))
+            .await;
         let found = findings(&desk.audit("").await);
         assert_eq!(found, expected, "{set}");
     };
@@ -278,7 +328,11 @@ async fn a_manifest_that_does_not_add_up_is_a_violation() {
     check("manifest_packed = substr(manifest_packed, 1, 30)", &unknown).await;
     check("manifest_packed = '\\x02'", &unknown).await;
     check("manifest_packed = '\\x63'", &["unproven unknown_manifest manifest "]).await;
-    check("manifest_packed = null, manifest = '{}'", &["unproven unknown_manifest manifest "]).await;
+    check(
+        "manifest_packed = null, manifest = '{}'",
+        &["unproven unknown_manifest manifest "],
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -291,11 +345,23 @@ async fn rows_that_are_gone_with_their_sessions_are_no_violation() {
     let part = format!("notification notification/{id}");
     world.execute("delete from notification").await;
     let found = async || findings(&desk.audit("").await);
-    assert_eq!(found().await, [format!("violation source_missing {part}"), format!("violation source_missing {part}")]);
+    assert_eq!(
+        found().await,
+        [
+            format!("violation source_missing {part}"),
+            format!("violation source_missing {part}")
+        ]
+    );
     world
         .execute("update session set closed_at = now() - interval '2 days', close_reason = 'task_done'")
         .await;
-    assert_eq!(found().await, [format!("unproven retention {part}"), format!("unproven retention {part}")]);
+    assert_eq!(
+        found().await,
+        [
+            format!("unproven retention {part}"),
+            format!("unproven retention {part}")
+        ]
+    );
 }
 
 #[tokio::test]
@@ -310,16 +376,32 @@ async fn what_people_have_changed_since_cannot_be_proven_and_what_they_have_not_
     world.execute("update task set status = 'done'").await;
     is_proven(&desk.audit("").await);
     // Not by the API: nobody has changed it, so it was never this.
-    world.execute("update task set description = 'Main may be red.' where id = 'proj-7'").await;
-    assert_eq!(findings(&desk.audit("").await), ["violation hash_mismatch task task/proj-7"]);
+    world
+        .execute("update task set description = 'Main may be red.' where id = 'proj-7'")
+        .await;
+    assert_eq!(
+        findings(&desk.audit("").await),
+        ["violation hash_mismatch task task/proj-7"]
+    );
     let path = tenant.path("/tasks/PROJ-7");
-    let answer = world.patch(&tenant.member, &path, json!({"title": "t", "description": "Main may be red."})).await;
+    let answer = world
+        .patch(
+            &tenant.member,
+            &path,
+            json!({"title": "t", "description": "Main may be red."}),
+        )
+        .await;
     assert_eq!(answer.status, 200, "{answer:?}");
     assert_eq!(
         findings(&desk.audit("").await),
-        ["unproven changed task_state task/proj-7", "unproven changed task task/proj-7"]
+        [
+            "unproven changed task_state task/proj-7",
+            "unproven changed task task/proj-7"
+        ]
     );
-    world.execute("update agent set role = 'Review.', name = 'Reviewer'").await;
+    world
+        .execute("update agent set role = 'Review.', name = 'Reviewer'")
+        .await;
     assert_eq!(
         findings(&desk.audit("").await)[..2],
         ["unproven changed policy profile/3", "unproven changed role agent/coder"]
@@ -341,14 +423,26 @@ async fn a_thread_belongs_to_one_session() {
     let other = desk.on(Some("PROJ-8")).await;
     other.turn(1).await;
     world
-        .execute(format!("update turn set response_id = 'resp_1' where session_id = '{}'", other.session))
+        .execute(format!(
+            "update turn set response_id = 'resp_1' where session_id = '{}'",
+            other.session
+        ))
         .await;
     assert_eq!(found().await, ["violation foreign_thread thread resp_1"]);
-    world.execute("update turn set response_id = 'resp_1' where number = 1").await;
+    world
+        .execute("update turn set response_id = 'resp_1' where number = 1")
+        .await;
     assert_eq!(found().await, Vec::<String>::new());
-    world.execute("update turn set context = context || '{\"unconfirmed\": true}'").await;
+    world
+        .execute("update turn set context = context || '{\"unconfirmed\": true}'")
+        .await;
     assert_eq!(found().await, ["unproven thread_unconfirmed thread resp_1"]);
-    world.execute(format!("update session set mismatch = 'x' where id = '{}'", desk.session)).await;
+    world
+        .execute(format!(
+            "update session set mismatch = 'x' where id = '{}'",
+            desk.session
+        ))
+        .await;
     assert_eq!(found().await, ["unproven mismatch thread resp_1"]);
     // One session for all tasks of an agent.
     let all = desk.on(None).await;
@@ -359,10 +453,18 @@ async fn a_thread_belongs_to_one_session() {
         told.number = number;
         findings(&desk.audit(&format!("turn={}", told.id)).await)
     };
-    let threads = |found: Vec<String>| found.into_iter().filter(|line| line.contains(" thread ")).collect::<Vec<String>>();
+    let threads = |found: Vec<String>| {
+        found
+            .into_iter()
+            .filter(|line| line.contains(" thread "))
+            .collect::<Vec<String>>()
+    };
     assert_eq!(threads(task(1, "null").await), Vec::<String>::new());
     let by_policy = threads(task(2, "'proj-7'").await);
-    assert!(by_policy[0].starts_with("by_policy session_scope thread system:agent:"), "{by_policy:?}");
+    assert!(
+        by_policy[0].starts_with("by_policy session_scope thread system:agent:"),
+        "{by_policy:?}"
+    );
 }
 
 #[tokio::test]
@@ -375,11 +477,24 @@ async fn a_result_of_another_turn_or_task_is_found() {
     seed::tool_call(&world, &tenant, turn, 1, r#"{"task_id": "PROJ-8"}"#).await;
     seed::tool_call(&world, &tenant, turn, 2, r#"{"task_id": "PROJ-7"}"#).await;
     seed::tool_call(&world, &tenant, turn, 3, "{}").await;
-    let call = rows("tool_call").with("call_id", "other").with("ordinal", 4).with("name", "shell").with("result", "r");
-    call.from(format!("turn t where t.id = '{turn}'")).insert(&world.test.owner).await;
-    let refused = rows("tool_call").with("call_id", "refused").with("ordinal", 5).with("state", "refused").with("result", "r");
+    let call = rows("tool_call")
+        .with("call_id", "other")
+        .with("ordinal", 4)
+        .with("name", "shell")
+        .with("result", "r");
+    call.from(format!("turn t where t.id = '{turn}'"))
+        .insert(&world.test.owner)
+        .await;
+    let refused = rows("tool_call")
+        .with("call_id", "refused")
+        .with("ordinal", 5)
+        .with("state", "refused")
+        .with("result", "r");
     let refused = refused.with("arguments", r#"{"task_id": "PROJ-8"}"#);
-    refused.from(format!("turn t where t.id = '{turn}'")).insert(&world.test.owner).await;
+    refused
+        .from(format!("turn t where t.id = '{turn}'"))
+        .insert(&world.test.owner)
+        .await;
     assert_eq!(
         findings(&desk.audit("").await),
         [
@@ -389,10 +504,16 @@ async fn a_result_of_another_turn_or_task_is_found() {
     );
     let other = desk.on(Some("PROJ-8")).await;
     world
-        .execute(format!("update tool_call set session_id = '{}' where call_id = 'call-2'", other.session))
+        .execute(format!(
+            "update tool_call set session_id = '{}' where call_id = 'call-2'",
+            other.session
+        ))
         .await;
     let found = findings(&desk.audit("").await);
-    assert!(found.contains(&"violation foreign_thread tool_result tool_call/task_history/call-2".to_owned()), "{found:?}");
+    assert!(
+        found.contains(&"violation foreign_thread tool_result tool_call/task_history/call-2".to_owned()),
+        "{found:?}"
+    );
 }
 
 #[tokio::test]
@@ -402,22 +523,42 @@ async fn a_scope_is_one_and_is_there() {
     let desk = Desk::open(&world, &tenant).await;
     let told = desk.turn(1).await;
     let get = async |tenant: &crate::world::Tenant, token: &str, query: &str| {
-        world.get(token, &tenant.path(&format!("/audit/isolation?{query}"))).await
+        world
+            .get(token, &tenant.path(&format!("/audit/isolation?{query}")))
+            .await
     };
     let (session, turn) = (format!("session={}", desk.session), format!("turn={}", told.id));
-    for two in [format!("task=PROJ-7&{session}"), format!("{session}&{turn}"), format!("task=PROJ-7&{turn}")] {
-        get(&tenant, &tenant.member, &two).await.is_problem(422, "invalid", "give one of");
+    for two in [
+        format!("task=PROJ-7&{session}"),
+        format!("{session}&{turn}"),
+        format!("task=PROJ-7&{turn}"),
+    ] {
+        get(&tenant, &tenant.member, &two)
+            .await
+            .is_problem(422, "invalid", "give one of");
     }
     let span = "from=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z";
-    get(&tenant, &tenant.member, span).await.is_problem(422, "invalid", "before until");
-    get(&tenant, &tenant.member, "from=yesterday").await.is_problem(400, "invalid_field", "from");
+    get(&tenant, &tenant.member, span)
+        .await
+        .is_problem(422, "invalid", "before until");
+    get(&tenant, &tenant.member, "from=yesterday")
+        .await
+        .is_problem(400, "invalid_field", "from");
     for foreign in [&session, &turn, "task=PROJ-7", "task=NONE"] {
-        get(&other, &other.member, foreign).await.is_problem(404, "not_found", "");
-        get(&tenant, &other.member, foreign).await.is_problem(404, "not_found", "");
+        get(&other, &other.member, foreign)
+            .await
+            .is_problem(404, "not_found", "");
+        get(&tenant, &other.member, foreign)
+            .await
+            .is_problem(404, "not_found", "");
     }
     let nobody = TurnId(Uuid::now_v7());
-    get(&tenant, &tenant.member, &format!("turn={nobody}")).await.is_problem(404, "not_found", "");
-    get(&tenant, &tenant.publisher, &turn).await.is_problem(403, "forbidden", "publisher");
+    get(&tenant, &tenant.member, &format!("turn={nobody}"))
+        .await
+        .is_problem(404, "not_found", "");
+    get(&tenant, &tenant.publisher, &turn)
+        .await
+        .is_problem(403, "forbidden", "publisher");
     assert_eq!(get(&other, &other.member, "").await.body["turns"], 0);
 }
 
@@ -465,26 +606,36 @@ async fn version_1_is_judged_as_far_as_it_goes() {
     let heading = "\nThe last 1 of 3 messages in this task's thread, oldest first:\n";
     let words = "Words of a version before.\n";
     let mut parts: Vec<Value> = manifest.layer(Layer::Instructions).map(|part| json!(part)).collect();
-    let part = |kind: &str, source: &str, text: &str| {
-        json!({"layer": "input", "part": kind, "source": source, "bytes": text.len(), "sha256": Hash::of(text).to_string(), "cut_bytes": 0})
-    };
+    let part = |kind: &str, source: &str, text: &str| json!({"layer": "input", "part": kind, "source": source, "bytes": text.len(), "sha256": Hash::of(text).to_string(), "cut_bytes": 0});
     let source = format!("notification/{}", told.facts.notification);
-    parts.extend([part("notification", &source, &input), part("thread", "thread", heading), part("interruption", "session", words)]);
+    parts.extend([
+        part("notification", &source, &input),
+        part("thread", "thread", heading),
+        part("interruption", "session", words),
+    ]);
     let store = async |input: &str, layout: &str, parts: &[Value]| {
-        sqlx::query("update turn set input = $1, manifest_packed = null, manifest = $2, profile_version = '1', context = null")
-            .bind(input)
-            .bind(json!({"layout": layout, "parts": parts}))
-            .execute(&world.test.owner)
-            .await
-            .unwrap();
+        sqlx::query(
+            "update turn set input = $1, manifest_packed = null, manifest = $2, profile_version = '1', context = null",
+        )
+        .bind(input)
+        .bind(json!({"layout": layout, "parts": parts}))
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
         findings(&desk.audit("").await)
     };
     let own = format!("{input}{heading}{words}");
     let as_far = ["unproven version_1 interruption session"];
     assert_eq!(store(&own, "layered", &parts).await, as_far);
-    let instructions: String = sqlx::query_scalar("select body from instruction_text").fetch_one(&world.test.owner).await.unwrap();
+    let instructions: String = sqlx::query_scalar("select body from instruction_text")
+        .fetch_one(&world.test.owner)
+        .await
+        .unwrap();
     assert_eq!(store(&format!("{instructions}\n{own}"), "inline", &parts).await, as_far);
-    assert_eq!(store(&format!("{instructions}.\n{own}"), "inline", &parts).await, ["violation uncovered_bytes input "]);
+    assert_eq!(
+        store(&format!("{instructions}.\n{own}"), "inline", &parts).await,
+        ["violation uncovered_bytes input "]
+    );
     // A foreign source is one in any version.
     let other = desk.message("PROJ-8", "No.").await;
     parts.push(part("message", &format!("message/{}", other.id), words));

@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, audit, dead_letters, diff, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, log, messages,
-    notifications,
-    paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
-    tasks, timers, turns,
+    activities, agents, audit, dead_letters, diff, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, log,
+    messages, notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue,
+    recovery as recoveries, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -37,7 +36,13 @@ const STATEMENTS: [Planned; 77] = [
     (
         audit::store::SOURCES,
         7,
-        &["notification_pkey", "question_notification", "message_pkey", "turn_number", "activity_change"],
+        &[
+            "notification_pkey",
+            "question_notification",
+            "message_pkey",
+            "turn_number",
+            "activity_change",
+        ],
     ),
     (audit::store::CALLS, 4, &["tool_call_turn"]),
     (turns::store::PASTS, 3, &["turn_pkey", "tool_call_turn"]),

@@ -1,12 +1,12 @@
 //! Turns as delivery writes them, with prompts of the one renderer, for those who read prompts back.
 
 use domain::{
-    AccountId, Actor, AgentSlug, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus, TurnContext,
-    TurnId,
+    AccountId, Actor, AgentSlug, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus,
+    TurnContext, TurnId,
 };
 use prompt::{
-    CalledTool, Extract, Further, Injected, InputFacts, InstructionFacts, Manifest, MarkSecret, OverviewEntry, PROFILE_VERSION,
-    Past, PastLimits, PastTurn, Stopped, TaskFacts, ThreadMessage, ToolNames, input, instructions,
+    CalledTool, Extract, Further, Injected, InputFacts, InstructionFacts, Manifest, MarkSecret, OverviewEntry,
+    PROFILE_VERSION, Past, PastLimits, PastTurn, Stopped, TaskFacts, ThreadMessage, ToolNames, input, instructions,
     manifest::{Because, Offer},
     note, past,
 };
@@ -71,7 +71,10 @@ impl<'a> Desk<'a> {
              update account set briefing = '{BRIEFING}' where id = '{0}'",
             tenant.id
         );
-        sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&world.test.owner).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+            .execute(&world.test.owner)
+            .await
+            .unwrap();
         let desk = Desk {
             world,
             tenant,
@@ -102,9 +105,15 @@ impl<'a> Desk<'a> {
 
     /// A notification of the session, with its row.
     pub(crate) async fn notified(&self, id: &str, body: &str) -> InputFacts {
-        let row = rows("notification").with("id", id).with("body", body).with("title", "CI");
+        let row = rows("notification")
+            .with("id", id)
+            .with("body", body)
+            .with("title", "CI");
         let row = row.with("state", "delivered").with("position", 1);
-        let of = format!("session s where s.account_id = '{}' and s.id = '{}'", self.tenant.id, self.session);
+        let of = format!(
+            "session s where s.account_id = '{}' and s.id = '{}'",
+            self.tenant.id, self.session
+        );
         row.from(of).insert(&self.world.test.owner).await;
         InputFacts {
             notification: NotificationId::parse(id).unwrap(),
@@ -133,8 +142,13 @@ impl<'a> Desk<'a> {
     /// A message in a task's thread, with its row.
     pub(crate) async fn message(&self, task: &str, body: &str) -> ThreadMessage {
         let id = MessageId(Uuid::now_v7());
-        let row = rows("message").with("account_id", &self.tenant.id).with("id", id).with("body", body);
-        let row = row.with("task_id", task.to_ascii_lowercase()).set("created_at", "'2026-01-02 03:04:05.6+00'");
+        let row = rows("message")
+            .with("account_id", &self.tenant.id)
+            .with("id", id)
+            .with("body", body);
+        let row = row
+            .with("task_id", task.to_ascii_lowercase())
+            .set("created_at", "'2026-01-02 03:04:05.6+00'");
         row.insert(&self.world.test.owner).await;
         ThreadMessage {
             id,
@@ -193,7 +207,8 @@ impl<'a> Desk<'a> {
             .execute(&self.world.test.owner)
             .await
             .unwrap();
-        let ids = std::iter::once(&told.facts.notification).chain(told.facts.further.iter().map(|item| &item.notification));
+        let ids =
+            std::iter::once(&told.facts.notification).chain(told.facts.further.iter().map(|item| &item.notification));
         let ids: Vec<String> = ids.map(|id| format!("\"{id}\"")).collect();
         let row = rows("turn")
             .with("id", told.id)
@@ -203,13 +218,19 @@ impl<'a> Desk<'a> {
             .with("profile_version", PROFILE_VERSION)
             .with("profile_hash", &profile.hash)
             .with("manifest", json!({"layout": told.layout}))
-            .set("manifest_packed", format!("'\\x{}'::bytea", hex::encode(manifest.packed())))
+            .set(
+                "manifest_packed",
+                format!("'\\x{}'::bytea", hex::encode(manifest.packed())),
+            )
             .with("tools", format!("{{{}}}", TOOLS.join(",")))
             .with("context", json!(told.context))
             .with("thread", told.context.thread)
             .with("notes", json!(told.notes))
             .with("reply", format!("Reply {}.", told.number));
-        let of = format!("session s where s.account_id = '{}' and s.id = '{}'", self.tenant.id, self.session);
+        let of = format!(
+            "session s where s.account_id = '{}' and s.id = '{}'",
+            self.tenant.id, self.session
+        );
         row.from(of).insert(&self.world.test.owner).await;
         manifest
     }

@@ -19,7 +19,10 @@ const OTHERS_SHOWN: usize = 50;
 pub(crate) async fn isolation(args: &IsolationArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.of.access.client()?;
     let path = ["api", "orgs", args.of.account.as_str(), "audit", "isolation"];
-    let (turn, since) = (args.scope.turn.map(|turn| turn.to_string()), args.since.map(|since| since.to_string()));
+    let (turn, since) = (
+        args.scope.turn.map(|turn| turn.to_string()),
+        args.since.map(|since| since.to_string()),
+    );
     let mut audit = Audit::default();
     loop {
         let cursor = audit.next_cursor.take();
@@ -94,9 +97,10 @@ mod tests {
         let id = "0190b5a8-0000-7000-8000-000000000001";
         let finding = json!({"turn": id, "part": "message", "source": "message/m", "verdict": "violation", "reason": "foreign_task",
             "detail": "message m is of task t-2,\nthe turn of t-1"});
-        let mut audit: Audit = serde_json::from_value(json!({"turns": 2, "parts": 9, "bytes": 1, "proven": 8, "by_policy": 0,
+        let mut audit: Audit =
+            serde_json::from_value(json!({"turns": 2, "parts": 9, "bytes": 1, "proven": 8, "by_policy": 0,
             "unproven": 0, "violations": [finding], "next_cursor": null}))
-        .unwrap();
+            .unwrap();
         assert_eq!(
             shown(&audit),
             format!(
@@ -106,6 +110,9 @@ mod tests {
             )
         );
         audit.violations.clear();
-        assert_eq!(shown(&audit), "2 turns, 9 parts, 1 byte: 8 proven, 0 by policy, 0 unproven, 0 violations\n");
+        assert_eq!(
+            shown(&audit),
+            "2 turns, 9 parts, 1 byte: 8 proven, 0 by policy, 0 unproven, 0 violations\n"
+        );
     }
 }

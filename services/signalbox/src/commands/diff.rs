@@ -31,7 +31,11 @@ fn shown(diff: &Diff) -> String {
         table.row([&layer.layer, layer.state.as_str(), &bytes[0], &bytes[1]]);
     }
     let mut text = table.render("no texts");
-    for (name, change) in [("context", &diff.context), ("provider", &diff.provider), ("usage", &diff.usage)] {
+    for (name, change) in [
+        ("context", &diff.context),
+        ("provider", &diff.provider),
+        ("usage", &diff.usage),
+    ] {
         if let Some(Change { before, after }) = change {
             let change = format!("{before} -> {after}");
             writeln!(text, "{name:<10}{}", one_line(&change, VALUE_CHARS_MAX)).expect(WRITES);

@@ -15,7 +15,14 @@ use crate::{
 
 pub(crate) async fn run(args: &LogArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.of.access.client()?;
-    let path = ["api", "orgs", args.of.account.as_str(), "sessions", &args.session, "log"];
+    let path = [
+        "api",
+        "orgs",
+        args.of.account.as_str(),
+        "sessions",
+        &args.session,
+        "log",
+    ];
     let generation = args.generation.map(|generation| generation.to_string());
     let mut cursor: Option<String> = None;
     loop {

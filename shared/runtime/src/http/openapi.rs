@@ -115,7 +115,10 @@ impl Operation<'_> {
 
     /// A response that is also given as text, to those who ask for it.
     pub fn answers_text(&mut self, status: StatusCode) {
-        let answer = self.answers.entry(status.as_str()).or_insert_with(|| json!({"description": "OK"}));
+        let answer = self
+            .answers
+            .entry(status.as_str())
+            .or_insert_with(|| json!({"description": "OK"}));
         answer["content"]["text/plain"] = json!({"schema": {"type": "string"}});
     }
 
