@@ -227,7 +227,7 @@ fn word(kind: &impl Serialize) -> String {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use domain::{AccountId, AgentId, Generation, InstructionLayout, SessionId, TurnId};
     use prompt::manifest::Source;
     use serde_json::Value;
@@ -237,10 +237,10 @@ pub(super) mod tests {
 
     use super::*;
 
-    pub(in super::super) const AGENT: AgentId = AgentId(Uuid::from_u128(3));
+    pub(crate) const AGENT: AgentId = AgentId(Uuid::from_u128(3));
 
     /// A turn on task `t-1`, in an open session, without a prompt.
-    pub(in super::super) fn turn() -> AuditedTurn {
+    pub(crate) fn turn() -> AuditedTurn {
         AuditedTurn {
             account: AccountId::parse("acme").unwrap(),
             id: TurnId(Uuid::from_u128(1)),

@@ -14,4 +14,6 @@ pub mod store;
 mod thread;
 pub mod verdict;
 
+#[cfg(test)]
+pub(crate) use judge::tests as judge_tests;
 pub use judge::{Rendered, judge};

@@ -156,6 +156,13 @@ pub fn tools(
     })
 }
 
+/// One layer, with its text's difference.
+#[cfg(test)]
+pub(crate) fn compared(layer: &'static str, before: &str, after: &str) -> Option<LayerDiff> {
+    let of = |text: &str| Layers(vec![(layer, text.to_owned())]);
+    layers(&of(before), &of(after), true).0.pop()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -6,7 +6,6 @@ use api::{
     log::{Boundary, LogPart, LogTurn, Segment},
     turns::Turn,
 };
-use domain::Timestamp;
 use prompt::{Manifest, manifest::Hash};
 use serde::Serialize;
 use uuid::Uuid;

@@ -2,7 +2,7 @@
 
 use domain::{InstructionLayout, TurnId};
 use prompt::{
-    Manifest, PastLimits,
+    Manifest, PROFILE_VERSION, PastLimits,
     manifest::{Because, Hash, Layer, Part, Source},
 };
 use serde_json::{Value, json};
@@ -148,7 +148,9 @@ async fn an_assembled_context_is_rendered_again() {
     told.past = desk.past_of(&newest_first, &LIMITS);
     let mut ids = vec![foreign.id.uuid(), Uuid::nil()].into_iter();
     for part in &mut told.past.parts {
-        if let (Source::TurnReply(_), Some(id)) = (&part.source, ids.next()) {
+        if matches!(part.source, Source::TurnReply(_))
+            && let Some(id) = ids.next()
+        {
             part.source = Source::TurnReply(id);
         }
     }
@@ -174,6 +176,10 @@ async fn an_assembled_context_is_rendered_again() {
     );
 }
 
+fn coordinator_block(verdict: &str) -> String {
+    format!("{verdict} coordinator profile/{PROFILE_VERSION}/coordinator")
+}
+
 #[tokio::test]
 async fn the_coordinator_reads_all_tasks_by_policy() {
     let world = World::new().await;
@@ -190,7 +196,7 @@ async fn the_coordinator_reads_all_tasks_by_policy() {
     assert_eq!(
         by_policy,
         [
-            "by_policy coordinator coordinator profile/3/coordinator",
+            &*coordinator_block("by_policy coordinator"),
             "by_policy coordinator briefing account/briefing",
             "by_policy coordinator overview account/tasks",
             "by_policy coordinator tool_result tool_call/task_history/call-1",
@@ -203,7 +209,7 @@ async fn the_coordinator_reads_all_tasks_by_policy() {
         found,
         [
             "violation foreign_task tool_result tool_call/task_history/call-1",
-            "unproven changed coordinator profile/3/coordinator",
+            &*coordinator_block("unproven changed"),
             "unproven changed briefing account/briefing",
             "unproven changed overview account/tasks",
         ]
@@ -404,7 +410,10 @@ async fn what_people_have_changed_since_cannot_be_proven_and_what_they_have_not_
         .await;
     assert_eq!(
         findings(&desk.audit("").await)[..2],
-        ["unproven changed policy profile/3", "unproven changed role agent/coder"]
+        [
+            format!("unproven changed policy profile/{PROFILE_VERSION}"),
+            "unproven changed role agent/coder".to_owned()
+        ]
     );
 }
 
@@ -447,10 +456,9 @@ async fn a_thread_belongs_to_one_session() {
     // One session for all tasks of an agent.
     let all = desk.on(None).await;
     let task = async |number, task: &str| {
-        let mut told = all.turn(number).await;
+        let told = all.turn(number).await;
         let set = format!("update turn set task_id = {task} where id = '{}'", told.id);
         world.execute(set).await;
-        told.number = number;
         findings(&desk.audit(&format!("turn={}", told.id)).await)
     };
     let threads = |found: Vec<String>| {
