@@ -73,6 +73,11 @@ impl Operation<'_> {
     /// Each field of `T` is a parameter of the query. A parameter without a value counts as absent.
     pub fn query<T: JsonSchema>(&mut self) {
         let fields = T::json_schema(&mut self.schemas.read);
+        let required = fields
+            .get("required")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         for (name, schema) in fields
             .get("properties")
             .and_then(Value::as_object)
@@ -80,8 +85,9 @@ impl Operation<'_> {
             .flatten()
         {
             let schema = without_null(schema);
+            let is_required = required.contains(&json!(name));
             self.parameters.push(
-                json!({"name": name, "in": "query", "required": false, "allowEmptyValue": true, "schema": schema}),
+                json!({"name": name, "in": "query", "required": is_required, "allowEmptyValue": !is_required, "schema": schema}),
             );
         }
     }
