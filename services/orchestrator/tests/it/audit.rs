@@ -650,3 +650,83 @@ async fn version_1_is_judged_as_far_as_it_goes() {
     let found = store(&format!("{own}{words}"), "layered", &parts).await;
     assert_eq!(found[0], format!("violation foreign_task message message/{}", other.id));
 }
+
+/// Ten thousand turns, nightly; as many pages as they need, each as fast as the first.
+#[tokio::test]
+#[expect(clippy::print_stdout, reason = "the figures are for whoever asks to see them")]
+async fn many_turns_are_read_in_pages_of_one_size() {
+    let is_nightly = std::env::var_os("SIGNALBOX_NIGHTLY").is_some();
+    let count: u64 = if is_nightly { 10_000 } else { 500 };
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let first = desk.told(1, desk.notified("n-1", "One.").await);
+    let manifest = desk.write(&first).await;
+    let mut told = desk.told(2, desk.notified("n-2", &"Tests fail. ".repeat(300)).await);
+    told.facts.description = Some(Because::FirstTurn);
+    for n in 0..6 {
+        told.facts
+            .extract
+            .messages
+            .push(desk.message("PROJ-7", &format!("Message {n}.").repeat(20)).await);
+    }
+    told.past = desk.past_of(&[(&first, manifest)], &LIMITS);
+    told.context = serde_json::from_value(json!({"asked": "assembled", "used": "assembled", "thread": 2})).unwrap();
+    desk.write(&told).await;
+    seed::tool_call(&world, &tenant, told.id.uuid(), 1, r#"{"task_id": "PROJ-7"}"#).await;
+    let mut copies = rows("turn");
+    for column in [
+        "account_id",
+        "session_id",
+        "task_id",
+        "agent_id",
+        "generation",
+        "fence",
+        "state",
+        "notification_ids",
+        "provider",
+        "profile_version",
+        "profile_hash",
+        "input",
+        "manifest",
+        "manifest_packed",
+        "tools",
+        "context",
+        "thread",
+        "reply",
+        "finished_at",
+    ] {
+        copies = copies.set(column, format!("o.{column}"));
+    }
+    let copies = copies.set("number", "n").set("notes", "'[]'");
+    copies
+        .from(format!("turn o, generate_series(3, {count}) n where o.number = 2"))
+        .insert(&world.test.owner)
+        .await;
+
+    let (mut cursor, mut pages) = (String::new(), 0);
+    let (mut turns, begun) = (0, std::time::Instant::now());
+    let mut slowest = std::time::Duration::ZERO;
+    loop {
+        let page_begun = std::time::Instant::now();
+        let audit = desk.audit(&format!("cursor={cursor}")).await;
+        slowest = slowest.max(page_begun.elapsed());
+        assert_eq!(audit["violations"], json!([]), "{audit}");
+        turns += audit["turns"].as_u64().unwrap();
+        pages += 1;
+        match audit["next_cursor"].as_str() {
+            Some(next) => next.clone_into(&mut cursor),
+            None => break,
+        }
+    }
+    assert_eq!((turns, pages), (count, count / 50));
+    println!(
+        "{turns} turns in {:?}, the slowest page in {slowest:?}",
+        begun.elapsed()
+    );
+    assert!(
+        !is_nightly || begun.elapsed() < std::time::Duration::from_secs(30),
+        "{:?}",
+        begun.elapsed()
+    );
+}
