@@ -191,6 +191,8 @@ pub(crate) enum WorkKind {
     TwoAtOnce,
     /// `task_history`, then a reply.
     History,
+    /// `task_context_write` with body `effect <effect>`, then a reply.
+    Context,
     /// `response_request` to another agent with body `work=reply effect=<effect>-asked`, then a reply.
     Ask,
     /// `task_status` to `done`, then a reply.

@@ -10,6 +10,7 @@ mod broker_lost;
 mod builds;
 mod choices;
 mod closing;
+mod contexts;
 mod contract;
 #[cfg(debug_assertions)]
 mod crash_points;

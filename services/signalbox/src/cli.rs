@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Say what moves a task next
     Next(NextArgs),
+    /// Show what is said of a task to whoever joins its work, and write it
+    Context(ContextArgs),
     /// Show what agents ask, and answer it: questions, and plans that await approval
     Questions(QuestionsArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
@@ -341,6 +343,20 @@ pub(crate) struct HandoverArgs {
     /// Only say what would follow
     #[arg(long)]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ContextArgs {
+    /// The task's id
+    pub(crate) task: String,
+    /// Write the text of this file as the next version; `-` reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) set: Option<PathBuf>,
+    /// Write only if this is the newest version; 0: only if there is none
+    #[arg(long, value_name = "N", requires = "set", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) if_version: Option<i32>,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
 }
@@ -674,6 +690,8 @@ mod tests {
             "signalbox pause --all --until tomorrow",
             "signalbox cancel",
             "signalbox handover",
+            "signalbox context",
+            "signalbox context T --if-version 3",
             "signalbox queue",
             "signalbox queue edit S n-1",
             "signalbox queue edit S n-1 --mode reject",

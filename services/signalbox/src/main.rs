@@ -25,7 +25,7 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        cancel, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications, notify, pause,
+        cancel, context, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications, notify, pause,
         provider, providers, questions, queue, release, resume, sessions, stop, turns,
     },
     print::ReaderGone,
@@ -78,6 +78,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Handover(args) => handover::run(&args, json).await,
         Command::Queue(args) => queue::run(&args, json).await,
         Command::Next(args) => next::run(&args, json).await,
+        Command::Context(args) => context::run(&args, json).await,
         Command::Questions(args) => questions::run(&args, json).await,
         Command::Providers(args) => providers::run(&args, json).await,
         Command::Release(args) => release::run(&args, json).await,

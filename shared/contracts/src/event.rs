@@ -99,6 +99,7 @@ events! {
     "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
     /// Something else of a task than its status: see `what`.
     "task.changed" TaskChanged(TaskChanged) from [ToolGateway, Orchestrator];
+    "task_context.written" TaskContextWritten(TaskContextWritten) from [ToolGateway, Orchestrator];
     /// Nothing moves the task on.
     "task.stalled" TaskStalled(TaskRecovery) from [Orchestrator];
     /// Only a person can move the task on.
@@ -204,6 +205,19 @@ pub struct TaskChanged {
     pub by: Actor,
     /// In a few words, for a person.
     pub detail: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TaskContextWritten {
+    /// From 1, within its task.
+    pub version: i32,
+    /// Of the text that is kept.
+    pub characters: i32,
+    /// Of its end, which was cut off.
+    pub cut_characters: i32,
+    pub by: Actor,
+    /// The turn whose agent wrote it.
+    pub turn_id: Option<TurnId>,
 }
 
 /// `task.stalled` and `task.needs_person`.

@@ -6,8 +6,8 @@
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
 //! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
 //! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`context`] (where a turn's context comes
-//! from), [`tool`], [`actor`] (authors and senders), [`fence`]
-//! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
+//! from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`] (authentication), [`limit`] (the operator's
+//! limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time as it is written).
 
 pub mod account;
 pub mod actor;
@@ -35,6 +35,7 @@ pub mod session_key;
 pub mod step;
 mod string_enum;
 pub mod task;
+pub mod task_context;
 pub mod timer;
 mod timestamp;
 pub mod tool;
@@ -67,6 +68,7 @@ pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionK
 pub use session_key::{SessionKey, SessionOf, ThreadName};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
+pub use task_context::{ContextNeed, ContextSize, KeptContext};
 pub use timer::{TimerKind, TimerState};
 pub use timestamp::Timestamp;
 pub use tool::{CallId, ToolCallState};

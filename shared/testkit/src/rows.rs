@@ -248,6 +248,21 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "task_context",
+        "task t",
+        &[
+            ("account_id", "t.account_id"),
+            ("task_id", "t.id"),
+            ("version", "1"),
+            ("body", "'What is built.'"),
+            ("characters", "length({body})"),
+            ("cut_characters", "0"),
+            ("author_kind", "'user'"),
+            ("author_id", "'u-1'"),
+            ("author_name", "'A person'"),
+        ],
+    ),
+    (
         "timer",
         "session s",
         &[

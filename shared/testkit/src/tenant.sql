@@ -141,3 +141,8 @@ select '{account}', pg_temp.uid('timer/' || t.name), 'check_later', '{account}-'
        case when t.ended then '{account}-delivered' end, case when t.ended then now() end, case when t.ended then '{secret}' end
 from (values ('waits', false), ('other', false), ('old', true), ('older', true)) as t (name, ended)
 join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/done');
+
+-- As many versions as are kept, of a task that both accounts have; and one.
+insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name)
+select '{account}', t.task, n, '{secret}', length('{secret}'), 1, 'user', '{secret}', '{secret}'
+from (values ('live-1', 50), ('{account}-1', 1)) as t (task, versions), generate_series(1, t.versions) n;

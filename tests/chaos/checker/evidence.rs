@@ -196,6 +196,8 @@ pub(super) struct Rows {
     pub(super) messages: Vec<MessageRow>,
     pub(super) moves: Vec<MoveRow>,
     pub(super) holds: Vec<HoldRow>,
+    /// Account, task, newest version of its context.
+    pub(super) contexts: Vec<(String, String, i64)>,
     pub(super) questions: Vec<OnceRow>,
     /// Of kind `check_later`.
     pub(super) timers: Vec<OnceRow>,
@@ -232,6 +234,8 @@ const MOVES: &str = "
                              where kind = 'task.status_changed') r";
 const HOLDS: &str = "
     select to_jsonb(r) from (select account_id, id, scope_kind, scope_id, running, created_at, released_at from hold) r";
+const CONTEXTS: &str = "
+    select jsonb_build_array(account_id, task_id, max(version)) from task_context group by account_id, task_id";
 const QUESTIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, state, session_id, task_id, answer ->> 'text' as text, verdict, tool_call,
                                     notification_id, ended_at from question) r";
@@ -261,6 +265,7 @@ macro_rules! words {
           union all select account_id, 'idempotency ' || key, body::text from idempotency
           union all select account_id, 'instructions ' || hash, body from instruction_text
           union all select account_id, 'question ' || id, concat_ws(' ', title, body, answer::text, reason) from question
+          union all select account_id, 'context of ' || task_id || ' ' || version, body from task_context
           union all select account_id, 'timer ' || id, concat_ws(' ', note, reason) from timer
           union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
     };
@@ -296,6 +301,7 @@ impl Rows {
             messages: load(&mut connection, MESSAGES).await?,
             moves: load(&mut connection, MOVES).await?,
             holds: load(&mut connection, HOLDS).await?,
+            contexts: load(&mut connection, CONTEXTS).await?,
             questions: load(&mut connection, QUESTIONS).await?,
             timers: load(&mut connection, TIMERS).await?,
             outbox: load(&mut connection, OUTBOX).await?,

@@ -259,6 +259,10 @@ impl Shared {
             (WorkKind::Message | WorkKind::TwoMessages | WorkKind::Slow, 0) => post(""),
             (WorkKind::TwoMessages, 1) => post("-2"),
             (WorkKind::History, 0) => call("task_history", serde_json::json!({"task_id": task})),
+            (WorkKind::Context, 0) => {
+                let body = format!("effect {effect}; {canary}");
+                call("task_context_write", serde_json::json!({"body": body}))
+            }
             (WorkKind::Ask, 0) => {
                 let body = format!("{canary} work=reply effect={effect}-asked;");
                 call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
@@ -292,6 +296,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::TwoMessages, "two_messages"),
     (WorkKind::TwoAtOnce, "two_at_once"),
     (WorkKind::History, "history"),
+    (WorkKind::Context, "context"),
     (WorkKind::Ask, "ask"),
     (WorkKind::Done, "done"),
     (WorkKind::Finish, "finish"),

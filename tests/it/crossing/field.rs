@@ -69,6 +69,7 @@ impl Field {
             "questions",
             "timers",
             "tasks/LIVE-1/messages",
+            "tasks/LIVE-1/context/versions",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
             let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
@@ -112,6 +113,7 @@ impl Field {
                     if list.ends_with("/tasks") {
                         lists.push(format!("{base}/tasks/{id}/messages"));
                         lists.push(format!("{base}/tasks/{id}/activities"));
+                        lists.push(format!("{base}/tasks/{id}/context/versions"));
                     } else if list.ends_with("/sessions") {
                         lists.push(format!("{base}/sessions/{id}/turns"));
                     }

@@ -460,13 +460,13 @@ pub fn decide<'a>(
     })
 }
 
-/// The tools whose calls are progress. A question that the agent asks is progress, too; a message alone is none, and no request
-/// or timer that only has somebody woken again.
+/// The tools whose calls are progress. A question that the agent asks is progress, too; a message or a text about the task alone
+/// is none, and no request or timer that only has somebody woken again.
 fn progress_tools() -> Vec<String> {
     static TOOLS: LazyLock<Vec<String>> = LazyLock::new(|| {
-        const WAKE_ONLY: [&str; 3] = ["task_message", "response_request", "check_later"];
+        const WITHOUT_PROGRESS: [&str; 4] = ["task_message", "task_context_write", "response_request", "check_later"];
         let changes = |tool: &ToolDefinition| match tool.effect {
-            ToolEffect::Write | ToolEffect::External => !WAKE_ONLY.contains(&tool.name),
+            ToolEffect::Write | ToolEffect::External => !WITHOUT_PROGRESS.contains(&tool.name),
             ToolEffect::None | ToolEffect::Read => false,
         };
         let tools = tools::all().into_iter();

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod agents;
+mod contexts;
 mod dead_letters;
 mod handover;
 mod holds;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
+    activities, agents, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
     paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
     tasks, timers, turns,
 };
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 71] = [
+const STATEMENTS: [Planned; 73] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -43,6 +43,12 @@ const STATEMENTS: [Planned; 71] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (
+        lifecycle::task_context::CONTEXT_FIND,
+        2,
+        &["task_pkey", "task_context_pkey"],
+    ),
+    (lifecycle::task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
     (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
     (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
@@ -303,6 +309,7 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("notification").set("id", "'n-' || n").from(&many),
         rows("outbox").with("service", "orchestrator").from(&many),
         rows("task").set("display_id", "'t-' || n").from(&many),
+        rows("task_context").from("task t"),
         rows("session")
             .set("task_id", "'t-' || n")
             .set("key", "'task:t-' || n || ':agent:' || a.id || ':acme:v1'")
@@ -323,9 +330,10 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 15] = [
+const LISTS: [(Listing, usize, &str); 16] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
+    (contexts::VERSIONS, 2, "task_context_pkey"),
     (keys::store::LIST, 1, "api_key_oldest"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),

@@ -1,6 +1,7 @@
 //! One file a command. A command returns its exit code, or an error that `main` prints as one line.
 
 pub(crate) mod cancel;
+pub(crate) mod context;
 pub(crate) mod dead;
 pub(crate) mod demo_agent;
 pub(crate) mod handover;

@@ -13,6 +13,8 @@ mod no_reply;
 mod questions;
 mod response_request;
 mod submit_plan;
+mod task_context_read;
+mod task_context_write;
 mod task_history;
 mod task_message;
 mod task_status;
@@ -115,6 +117,11 @@ impl Toolbox {
 /// The task in the arguments of a tool whose schema requires it.
 fn task_named(running: Running<'_>) -> &TaskId {
     running.task.expect("the tool's schema requires the task")
+}
+
+/// The turn's task, for a tool that is offered with a task only.
+fn task_of_turn(running: Running<'_>) -> &TaskId {
+    running.facts.task().expect("the tool is offered to turns with a task")
 }
 
 /// The row of a task that the caller may use. A missing task gets the same answer as another caller's task.

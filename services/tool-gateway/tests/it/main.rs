@@ -4,6 +4,7 @@
 
 mod asking;
 mod capability;
+mod contexts;
 mod effects;
 mod history;
 mod http;

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    lifecycle::{MESSAGES_INSERT, plan},
+    lifecycle::{MESSAGES_INSERT, plan, task_context},
     question,
 };
 use testkit::{
@@ -17,7 +17,7 @@ use tool_gateway::statements::{
     SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 16] = [
+const STATEMENTS: [Planned; 18] = [
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -60,6 +60,8 @@ const STATEMENTS: [Planned; 16] = [
         3,
         &["question_of_session", "question_of_task"],
     ),
+    (task_context::CONTEXT_FIND, 2, &["task_pkey", "task_context_pkey"]),
+    (task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
     (plan::PLAN_OPEN, 2, &["question_of_task"]),
     (plan::PLAN_NEXT, 2, &["question_plan", "task_pkey", "account_pkey"]),
 ];
@@ -107,6 +109,7 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session").set("task_id", "'t-' || n").from(coder),
         rows("message").set("task_id", "t.id").from("task t"),
+        rows("task_context").from("task t"),
         rows("activity")
             .set("account_id", "t.account_id")
             .set("id", "gen_random_uuid()")

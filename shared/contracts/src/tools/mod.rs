@@ -11,6 +11,8 @@ pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
 pub mod submit_plan;
+pub mod task_context_read;
+pub mod task_context_write;
 pub mod task_history;
 pub mod task_message;
 pub mod task_status;
@@ -29,6 +31,8 @@ macro_rules! each_tool {
             task_history
             task_status
             task_message
+            task_context_read
+            task_context_write
             response_request
             check_later
             ask_question

@@ -6,7 +6,7 @@ use contracts::{
     event::{
         AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
         ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
-        SessionLeaseReleased, SessionOpened, TaskChanged, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
+        SessionLeaseReleased, SessionOpened, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
         TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
@@ -488,6 +488,14 @@ fn control() -> Vec<Sample> {
         };
         all.push(event(Some(task()), &format!("{what:?}"), Event::TaskChanged(changed)));
     }
+    let written = TaskContextWritten {
+        version: 3,
+        characters: 10_000,
+        cut_characters: 1,
+        by: actor(ActorKind::Agent),
+        turn_id: Some(turn()),
+    };
+    all.push(event(Some(task()), "", Event::TaskContextWritten(written)));
     let provider = |state| ProviderChanged {
         key: "claude".to_owned(),
         state,
