@@ -17,7 +17,6 @@ mod no_progress;
 mod overdue;
 mod plans;
 mod policies;
-mod prompt;
 mod provider_check;
 mod providers;
 mod questions;
