@@ -2,7 +2,7 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
+    AccountId, Actor, AgentId, BranchContext, BranchId, BranchState, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
     MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
     RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
     ToolPolicyId, TurnId, TurnState, Verdict,
@@ -129,6 +129,10 @@ events! {
     "question.lapsed" QuestionLapsed(QuestionChanged) from [Orchestrator];
     /// Its task or its session has ended.
     "question.cancelled" QuestionCancelled(QuestionChanged) from [ToolGateway, Orchestrator];
+    /// A turn has given a part of its work to another session.
+    "branch.spawned" BranchSpawned(BranchSpawned) from [ToolGateway];
+    /// It has a result, or has ended without one: see `state`.
+    "branch.ended" BranchEnded(BranchEnded) from [Delivery, ToolGateway, Orchestrator];
     "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
     "recovery.changed" RecoveryChanged(RecoveryChanged) from [Delivery, ToolGateway, Orchestrator];
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
@@ -248,6 +252,50 @@ pub struct QuestionChanged {
     pub by: Option<Actor>,
     pub reason: Option<String>,
     pub lapse_at: Option<Timestamp>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BranchSpawned {
+    pub branch_id: BranchId,
+    /// The branches of one call.
+    pub group_id: uuid::Uuid,
+    pub agent_id: AgentId,
+    pub label: Option<String>,
+    pub context: BranchContext,
+    /// 1: the session that spawned it is no branch.
+    pub depth: i32,
+    pub session_id: SessionId,
+    pub parent_session_id: SessionId,
+    pub parent_turn_id: TurnId,
+    /// SHA-256 of what its parent knew, in hexadecimal.
+    pub base_sha256: String,
+    pub deadline_at: Timestamp,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BranchEnded {
+    pub branch_id: BranchId,
+    pub group_id: uuid::Uuid,
+    pub agent_id: AgentId,
+    pub label: Option<String>,
+    pub state: BranchState,
+    /// Why it was cancelled, or its error.
+    pub detail: Option<String>,
+    pub session_id: SessionId,
+    pub parent_session_id: SessionId,
+    /// The item of its parent that brings its result. Absent: others of its call are at work, or its parent has ended.
+    pub joined_item: Option<NotificationId>,
+}
+
+/// Where the reply of a turn goes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyTo {
+    /// Its task's thread.
+    #[default]
+    Thread,
+    /// The session that spawned its branch.
+    Parent,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -443,6 +491,9 @@ pub struct TurnFinished {
     pub reply_cut: bool,
     /// The agent called the tool `no_reply`: there was nothing to do. Recorded, not posted.
     pub no_reply: bool,
+    /// Absent from messages of older versions, which know no branches.
+    #[serde(default)]
+    pub reply_to: ReplyTo,
     /// The session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
     pub attempts: i32,

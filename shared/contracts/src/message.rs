@@ -200,7 +200,7 @@ messages! {
         "A session has work waiting. A wake-up: the work itself is in Postgres.";
     SessionClosed in Some(Stream::Session), from &[User::Delivery, User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
         "A generation of a session ended.";
-    SessionStopRequested in Some(Stream::Session), from &[User::Resolver, User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
+    SessionStopRequested in Some(Stream::Session), from SERVICES, to [Delivery], awaited false:
         "A turn is to end before its agent has finished. A hint: the request is in Postgres.";
     ToolRequested in Some(Stream::Tool), from &[User::Delivery], to [ToolGateway], awaited false:
         "An agent asks for a tool.";

@@ -1,6 +1,6 @@
 //! Requests to end a turn before its agent has finished, and what follows.
 
-use crate::string_enum::string_enum;
+use crate::{branch::BRANCH_ENDED, string_enum::string_enum};
 
 string_enum! {
     /// Why a turn was asked to stop: also the error class of the stopped turn.
@@ -17,6 +17,8 @@ string_enum! {
         HandedOver = "handed_over",
         /// A person resets its session.
         Reset = "reset",
+        /// The branch that it works for has ended.
+        BranchEnded = "branch_ended",
     }
 }
 
@@ -45,6 +47,7 @@ impl StopKind {
             StopKind::Cancelled => TASK_CLOSED.to_owned(),
             StopKind::HandedOver => HANDED_OVER.to_owned(),
             StopKind::Reset => SESSION_RESET.to_owned(),
+            StopKind::BranchEnded => BRANCH_ENDED.to_owned(),
         }
     }
 }

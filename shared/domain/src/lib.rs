@@ -2,7 +2,7 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
-//! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
+//! [`notification`], [`branch`] (parallel parts of a turn's work), [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
 //! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
 //! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`context`] (where a turn's context comes
@@ -14,6 +14,7 @@ pub mod actor;
 pub mod api_key;
 mod backoff;
 pub mod brake;
+pub mod branch;
 pub mod breaker;
 mod columns;
 pub mod context;
@@ -46,6 +47,7 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
+pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
 pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
 pub use breaker::{BreakerEvent, BreakerState};
 pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TurnContext};
@@ -55,7 +57,7 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
+    AccountId, AgentId, AgentRef, AgentSlug, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};

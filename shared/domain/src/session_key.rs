@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{AccountId, AgentId, Generation, TaskId, UserId};
+use crate::{AccountId, AgentId, BranchId, Generation, TaskId, UserId};
 
 /// A parsed session key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -21,6 +21,11 @@ pub enum SessionOf {
         agent: AgentId,
     },
     Agent(AgentId),
+    /// A branch's only session.
+    Branch {
+        branch: BranchId,
+        agent: AgentId,
+    },
     /// A person's orchestrator.
     User(UserId),
     /// The account's orchestrator.
@@ -95,6 +100,10 @@ fn read(folded: &str) -> Option<SessionKey> {
         ["system", "agent", agent, account, version] => {
             (SessionOf::Agent(AgentId::parse(agent).ok()?), account, version)
         }
+        ["branch", branch, "agent", agent, account, version] => {
+            let (branch, agent) = (BranchId::parse(branch).ok()?, AgentId::parse(agent).ok()?);
+            (SessionOf::Branch { branch, agent }, account, version)
+        }
         ["orchestrator", "org", account, version] => (SessionOf::Account, account, version),
         ["orchestrator", account, user, version] => (SessionOf::User(UserId::parse(user).ok()?), account, version),
         _ => return None,
@@ -113,6 +122,7 @@ impl fmt::Display for SessionKey {
         match &self.of {
             SessionOf::Task { task, agent } => write!(f, "task:{}:agent:{agent}:{account}", task.key()),
             SessionOf::Agent(agent) => write!(f, "system:agent:{agent}:{account}"),
+            SessionOf::Branch { branch, agent } => write!(f, "branch:{branch}:agent:{agent}:{account}"),
             SessionOf::User(user) => write!(f, "orchestrator:{account}:{user}"),
             SessionOf::Account => write!(f, "orchestrator:org:{account}"),
         }?;
@@ -133,6 +143,7 @@ mod tests {
         for text in [
             format!("task:proj-7:agent:{AGENT}:acme:v2"),
             format!("system:agent:{AGENT}:acme:v1"),
+            format!("branch:{AGENT}:agent:{AGENT}:acme:v1"),
             "orchestrator:acme:ann:v3".to_owned(),
             "orchestrator:org:acme:v12".to_owned(),
         ] {
@@ -156,6 +167,8 @@ mod tests {
             format!("task:t:agent:{AGENT}:acme:v0"),
             format!("task:t:agent:{AGENT}:acme:1"),
             format!("task:t:agent:{AGENT}:acme"),
+            format!("branch:{bare}:agent:{AGENT}:acme:v1"),
+            format!("branch:{AGENT}:{AGENT}:acme:v1"),
             "orchestrator:acme".to_owned(),
             "main".to_owned(),
             "x".repeat(400),
