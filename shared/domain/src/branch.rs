@@ -4,7 +4,7 @@
 
 use uuid::{Builder, Uuid, Version};
 
-use crate::{BranchId, CloseReason, NotificationId, SessionId, TurnId, string_enum::string_enum};
+use crate::{BranchId, CloseReason, Depth, NotificationId, SessionId, TurnId, string_enum::string_enum};
 
 string_enum! {
     BranchState {
@@ -126,6 +126,9 @@ impl Spawn {
         Builder::from_bytes(bytes).with_version(Version::SortRand).into_uuid()
     }
 }
+
+/// How deep branches of branches go where nothing else is set.
+pub const DEPTH_MAX_DEFAULT: Depth = Depth::new(1);
 
 /// The type of the item that asks a branch.
 pub const REQUEST: &str = "subagent";

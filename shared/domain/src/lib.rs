@@ -60,7 +60,7 @@ pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
-pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
+pub use limit::{Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};

@@ -1,7 +1,7 @@
 //! A session's kinds, phases and endings, and its transitions: [`SessionState::on`]. An arrived tool result or a due
 //! retry changes no phase; the claim does.
 
-use crate::{Actor, ActorKind, step::ImpossibleStep, string_enum::string_enum};
+use crate::{Actor, ActorKind, CountOrNone, step::ImpossibleStep, string_enum::string_enum};
 
 string_enum! {
     SessionKind {
@@ -147,6 +147,9 @@ pub struct QueueLimits {
     /// Items queued in one session. The last tenth is for people; Signalbox's own items may exceed the limit.
     pub items_max: u32,
 }
+
+/// Hops of an item where nothing else is set.
+pub const HOPS_MAX_DEFAULT: CountOrNone = CountOrNone::new(8);
 
 impl QueueLimits {
     /// For Signalbox's own items: they must reach their agents whatever else waits, and no agent wakes another by them.

@@ -79,6 +79,7 @@ impl Fixture<'_> {
             account: account.clone(),
             task: Some(task.key()),
             agent,
+            branch: None,
         };
         let key = conversation.key(Generation::FIRST);
         let row = rows("session").with("account_id", account).with("id", id);

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use domain::{AccountId, AgentId, QuestionId, QuestionKind, SessionId, TaskId, ThreadName, TurnId};
+use domain::{AccountId, AgentId, BranchId, QuestionId, QuestionKind, SessionId, TaskId, ThreadName, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
     question::question_find,
-    session::{SessionName, sessions_close::task_sessions_lock},
+    session::{SessionName, branch_end::{LiveBranch, branches_lock}, sessions_close::task_sessions_lock},
     statement::column,
     tool_policy::Policies,
 };
@@ -87,6 +87,49 @@ pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: Questi
         .map(|_| ())
 }
 
+/// Relies on the primary keys.
+pub const TASK_OF_CALL: &str = "
+    select k.id from (
+        select s.account_id, coalesce((select t.task_id from turn t where t.account_id = s.account_id and t.id = coalesce($3, s.active_turn_id)),
+                                      s.task_id) as task_id
+        from session s where s.account_id = $1 and s.id = $2 offset 0) f
+    join task k on k.account_id = any (array[f.account_id]) and k.id = f.task_id
+    for share of k";
+
+/// The locks of a call that spawns branches: its task, which closes under another lock, and its session.
+pub(crate) async fn spawn_lock(tx: &Tx, asked: &CallRequest) -> Result<(), StorageError> {
+    let turn = match &asked.origin {
+        Origin::Turn(claims) => Some(claims.turn),
+        Origin::Http => None,
+    };
+    let values = [(&asked.account).into(), asked.session.into(), turn.into()];
+    tx.execute("lock the task of a call", TASK_OF_CALL, values).await?;
+    session_lock(tx, asked).await
+}
+
+/// The locks of a call that ends a branch of its session: the sessions that end, and the caller's.
+pub(crate) async fn branch_lock(tx: &Tx, asked: &CallRequest, branch: Option<BranchId>) -> Result<(), StorageError> {
+    let own = |live: &LiveBranch| Some(live.id) == branch && live.parent_session_id == asked.session;
+    branches_lock(tx, &asked.account, own).await?;
+    session_lock(tx, asked).await
+}
+
+const AGENTS_SHARE: &str = "
+    select a.id from agent a where a.account_id = $1 and a.id = any ($2) and a.removed_at is null order by a.id for share nowait";
+
+#[derive(FromQueryResult)]
+struct SharedAgent {
+    id: AgentId,
+}
+
+/// Locks agents that are to get sessions, so that none is removed meanwhile; gives those that are there. The caller holds its session:
+/// a remover waits for that, and this waits for no remover.
+pub(crate) async fn agents_share(tx: &Tx, account: &AccountId, agents: Vec<AgentId>) -> Result<Vec<AgentId>, StorageError> {
+    let values = [account.into(), agents.into()];
+    let found: Vec<SharedAgent> = tx.rows("lock agents", AGENTS_SHARE, values).await?;
+    Ok(found.into_iter().map(|agent| agent.id).collect())
+}
+
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
 /// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
 /// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
@@ -106,7 +149,7 @@ pub const FACTS: &str = concat!(
                     false) as needs_plan,
            t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
-           t.tools as turn_tools,
+           t.tools as turn_tools, b.id as branch_id, b.depth as branch_depth,
            t.waiting_since + t.tools_wait_ms * interval '1 millisecond'
                + (select coalesce(sum(coalesce(c.finished_at, now()) - c.started_at), interval '0') from (
                       select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
@@ -128,6 +171,8 @@ pub const FACTS: &str = concat!(
     cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.session_id offset 0) s
     cross join lateral (select * from account acc where acc.id = s.account_id offset 0) acc
     cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) a
+    left join lateral (
+        select * from branch b where b.account_id = s.account_id and b.id = case s.kind when 'branch' then s.origin_id end offset 0) b on true
     left join lateral (select * from task st where st.account_id = s.account_id and st.id = s.task_id offset 0) st on true
     cross join lateral (select coalesce(nullif(w.turn_id, '00000000-0000-0000-0000-000000000000'), s.active_turn_id) as id offset 0) c
     left join lateral (select * from turn t where t.account_id = s.account_id and t.id = c.id offset 0) t on true
@@ -151,7 +196,12 @@ pub(crate) struct FactsRow {
 /// Reads for each call the facts of its session, of the turn (the claimed one, else the active one), of the claimed call
 /// and of the calls before it, its record, and the database's time; none: the session does not exist. A statement of its
 /// own after the locks: only a new snapshot shows the changes that the locks waited for.
-pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<FactsRow>>, StorageError> {
+/// `depth_max`: of branches.
+pub(crate) async fn facts(
+    tx: &Tx,
+    calls: &[CallRequest],
+    depth_max: i32,
+) -> Result<Vec<Option<FactsRow>>, StorageError> {
     let claimed = |call: &CallRequest| match &call.origin {
         Origin::Turn(claims) => Some(claims.turn),
         Origin::Http => None,
@@ -175,6 +225,7 @@ pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<F
         .filter_map(|(call, rows)| Some((call, rows.first_mut()?)))
     {
         row.facts.policies = policies.of(&call.account).into();
+        row.facts.branch_depth_max = depth_max;
     }
     let of = |(call, rows): (&CallRequest, Vec<FactsRow>)| {
         let row = rows.into_iter().next()?;
@@ -191,6 +242,7 @@ pub(crate) async fn session_facts(
     tx: &Tx,
     account: &AccountId,
     session: SessionId,
+    depth_max: i32,
 ) -> Result<Option<CallFacts>, StorageError> {
     let values = [
         vec![account.clone()].into(),
@@ -205,6 +257,7 @@ pub(crate) async fn session_facts(
         .await?
         .of(account)
         .into();
+    row.facts.branch_depth_max = depth_max;
     Ok(Some(row.outside().facts))
 }
 

@@ -12,6 +12,9 @@ mod check_later;
 mod no_reply;
 mod questions;
 mod response_request;
+mod subagent_cancel;
+mod subagent_list;
+mod subagent_spawn;
 mod submit_plan;
 mod task_context_read;
 mod task_context_write;
@@ -64,6 +67,19 @@ pub(crate) struct Running<'a> {
     pub task: Option<&'a TaskId>,
     /// Cause, hops and time of the call's effects.
     pub setting: &'a Setting<'a>,
+    pub branches: &'a BranchLimits,
+}
+
+/// What limits branches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BranchLimits {
+    pub depth_max: i32,
+    /// Live ones of a session, and of an account.
+    pub live_session_max: i64,
+    pub live_account_max: i64,
+    /// How long they may take, unless their call says it.
+    pub deadline_s: i64,
+    pub hops_max: u16,
 }
 
 #[derive(Debug)]

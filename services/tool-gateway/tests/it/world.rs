@@ -185,6 +185,7 @@ impl World {
             account: account.clone(),
             task: task.cloned(),
             agent,
+            branch: None,
         };
         let key = conversation.key(Generation::FIRST);
         let session = TestSession {

@@ -159,7 +159,7 @@ pub struct OfferContext {
     pub is_asked: bool,
     /// The turn works for another one, in a branch: it reads the task and writes nothing of it.
     pub is_branch: bool,
-    /// The turn may have branches of its own.
+    /// The turn is about a task, and may have branches of its own.
     pub may_branch: bool,
 }
 
@@ -184,7 +184,7 @@ impl Audience {
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
-            Self::Spawner => context.has_task && context.may_branch,
+            Self::Spawner => context.may_branch,
         }
     }
 }
@@ -288,10 +288,11 @@ mod tests {
             is_coordinator: false,
             is_asked: false,
             is_branch: false,
-            may_branch: true,
+            may_branch: false,
         };
         let task = OfferContext {
             has_task: true,
+            may_branch: true,
             ..taskless
         };
         check(task, &[Everyone, WithTask, Spawner]);

@@ -4,6 +4,9 @@ use serde_json::json;
 
 use super::{Audience, IdOf, Reach, ToolDefinition, ToolEffect};
 
+/// The tool's name.
+pub const NAME: &str = "subagent_cancel";
+
 const DESCRIPTION: &str = "\
 End a subagent of this conversation whose work is no longer wanted. What it is doing is stopped, and so are subagents of its own. \
 It counts as ended: the notification with the results says that it was cancelled. One that has ended already stays as it is, and \
@@ -11,7 +14,7 @@ the answer says how it ended.";
 
 pub(super) fn definition() -> ToolDefinition {
     ToolDefinition {
-        name: "subagent_cancel",
+        name: NAME,
         aliases: &[],
         description: DESCRIPTION,
         parameters: json!({

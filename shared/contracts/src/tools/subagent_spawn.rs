@@ -11,6 +11,9 @@ pub const LABEL_CHARACTERS_MAX: usize = 64;
 pub const DEADLINE_S_MIN: i64 = 60;
 pub const DEADLINE_S_MAX: i64 = 86_400;
 
+/// The tool's name.
+pub const NAME: &str = "subagent_spawn";
+
 const DESCRIPTION: &str = "\
 Split a part of your work off to subagents, which do it at the same time, each in a conversation of its own: yourself again, or \
 another agent of the account. Each starts from what you know now: your earlier turns on this task, what this turn was about and \
@@ -23,7 +26,7 @@ does not depend on them. If one of the subagents cannot be made, none is, and th
 
 pub(super) fn definition() -> ToolDefinition {
     ToolDefinition {
-        name: "subagent_spawn",
+        name: NAME,
         aliases: &[],
         description: DESCRIPTION,
         parameters: json!({

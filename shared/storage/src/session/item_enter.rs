@@ -83,13 +83,23 @@ pub async fn items_enter(
     entries: &[OwnEntry<'_>],
     limits: &QueueLimits,
 ) -> Result<(Vec<Entered>, Vec<Owned>), StorageError> {
+    let conversations: Vec<&Conversation> = entries.iter().map(|entry| entry.conversation).collect();
+    let found = conversations_lock(tx, &conversations).await?;
+    items_enter_found(tx, entries, &found, limits).await
+}
+
+/// The same, for a caller that has locked the open sessions: `found`, by the places of their entries.
+pub(super) async fn items_enter_found(
+    tx: &Tx,
+    entries: &[OwnEntry<'_>],
+    found: &HashMap<usize, ActiveSession>,
+    limits: &QueueLimits,
+) -> Result<(Vec<Entered>, Vec<Owned>), StorageError> {
     const ATTEMPT: &str = "enter own items";
     let written: Vec<(NotificationMessage, Result<Notification, Refusal>)> = entries
         .iter()
         .map(|entry| parsed(entry.conversation, &entry.item))
         .collect();
-    let conversations: Vec<&Conversation> = entries.iter().map(|entry| entry.conversation).collect();
-    let found = conversations_lock(tx, &conversations).await?;
     // As they are after the items before.
     let mut sessions: HashMap<SessionId, ActiveSession> =
         found.values().map(|session| (session.id, *session)).collect();
@@ -165,7 +175,10 @@ pub async fn items_enter(
 
 /// The message as it is sent, and as it is read: by the same code as every notification, so that both ways apply the same size
 /// limits and compute the same hash.
-fn parsed(conversation: &Conversation, item: &NewEntry<'_>) -> (NotificationMessage, Result<Notification, Refusal>) {
+pub(super) fn parsed(
+    conversation: &Conversation,
+    item: &NewEntry<'_>,
+) -> (NotificationMessage, Result<Notification, Refusal>) {
     let message = NotificationMessage {
         id: Some(item.id.clone()),
         agent: Some(conversation.agent.to_string()),

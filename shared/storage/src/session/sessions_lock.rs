@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, context::{THREADS_LOST_MAX, Told}, progress::Streak,
+    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId,
+    SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    context::{THREADS_LOST_MAX, Told},
+    progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
 use serde::Serialize;
@@ -104,6 +106,13 @@ pub struct LockedSession {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub id: SessionId,
+    pub kind: SessionKind,
+    /// The branch that it runs.
+    #[sea_orm(from_alias = "branch_id")]
+    pub branch: Option<BranchId>,
+    /// The session that spawned the branch.
+    #[sea_orm(from_alias = "parent_session_id")]
+    pub parent: Option<SessionId>,
     pub key: String,
     pub agent_id: Option<AgentId>,
     pub generation: Generation,
@@ -152,6 +161,20 @@ impl LockedSession {
         (self.account.clone(), self.id)
     }
 
+    /// As a new item finds it.
+    pub fn active(&self) -> ActiveSession {
+        ActiveSession {
+            id: self.id,
+            generation: self.generation,
+            queue_tail: self.queue_tail,
+            queued: self.facts.queued,
+            rests: self.facts.phase == SessionPhase::Idle && self.facts.queued == 0,
+            gate: self.gate,
+            active_turn: self.active_turn,
+            will_hold: self.stop().is_some_and(|stop| stop.then == StopThen::Hold),
+        }
+    }
+
     /// The revision of its queue: another one after each entry, turn and edit.
     pub fn revision(&self) -> String {
         queue_revision(self.queue_tail, self.turn_count, self.queue_edits)
@@ -198,7 +221,7 @@ macro_rules! sessions_lock {
     ($wait:literal) => {
         concat!(
             "
-    select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+    select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id, s.parent_session_id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
@@ -341,7 +364,9 @@ impl ConversationColumns {
 fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
     let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
     let mut tasks = Vec::new();
-    for (n, conversation) in (0..).zip(conversations) {
+    // Whoever appends to a branch's session has locked it by its id.
+    let named = (0..).zip(conversations).filter(|(_, conversation)| conversation.branch.is_none());
+    for (n, conversation) in named {
         let columns = match &conversation.task {
             Some(task) => {
                 tasks.push(task.clone());

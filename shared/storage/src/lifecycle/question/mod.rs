@@ -152,6 +152,7 @@ impl QuestionRow {
                 SessionKind::Branch | SessionKind::Replay => return None,
             },
             agent: self.agent_id?,
+            branch: None,
         })
     }
 }
