@@ -28,9 +28,9 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
-    Rotation, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, context::Told,
-    progress::Streak,
+    AccountId, AgentSlug, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId,
+    NotificationState, QueueMode, Rotation, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef,
+    TurnState, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{

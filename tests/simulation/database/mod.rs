@@ -26,8 +26,7 @@ use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
     MessageId, NotificationId, NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope,
     SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnContext, TurnId, TurnState,
-    breaker::Breaker,
-    hold::Hold,
+    breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;

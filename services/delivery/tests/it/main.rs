@@ -23,5 +23,6 @@ mod questions;
 mod scene;
 mod slots;
 mod slow;
+mod threads;
 mod turns;
 mod twins;
