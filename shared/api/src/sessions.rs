@@ -15,6 +15,12 @@ pub struct Session {
     #[schemars(with = "SessionKind")]
     pub kind: String,
     pub task: Option<String>,
+    /// The branch that it runs.
+    #[serde(default)]
+    pub branch_id: Option<Uuid>,
+    /// The session that spawned the branch.
+    #[serde(default)]
+    pub parent_session_id: Option<Uuid>,
     /// Null for an orchestrator's session.
     #[sea_orm(nested(prefix = "agent_"))]
     pub agent: Option<AgentName>,

@@ -12,6 +12,9 @@ use uuid::Uuid;
 pub struct Turn {
     pub id: Uuid,
     pub session_id: Uuid,
+    /// The branch that its session runs.
+    #[serde(default)]
+    pub branch_id: Option<Uuid>,
     pub generation: i32,
     /// Position in its session, from 1.
     pub number: i64,

@@ -72,10 +72,23 @@ pub struct Past {
 /// oldest. `carried`: parts of inputs that come last, each as the newest turn has it that has one, for an input that was made for a
 /// thread which had them.
 pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Because, carried: &[PartKind]) -> Past {
+    past_and_base(turns, &[], (total, because), limits, carried)
+}
+
+/// The same of a branch: what its parent knew, `base`, comes before its own turns. `total` and `because` are of its own turns.
+pub fn past_and_base(
+    turns: &[PastTurn],
+    base: &[PastTurn],
+    (total, because): (usize, Because),
+    limits: &PastLimits,
+    carried: &[PartKind],
+) -> Past {
+    let of_base = base.iter().map(|turn| (turn, Because::Base));
+    let all = turns.iter().map(|turn| (turn, because)).chain(of_base);
     let mut entries: Vec<[(Item, Part); 2]> = Vec::new();
     let mut bytes = 0;
     let mut out: Option<LeftOut> = None;
-    for turn in turns {
+    for (turn, because) in all {
         let entry = entry(turn, limits, because);
         let size: usize = entry.iter().map(|(item, _)| item.text().len()).sum();
         let by = match (entries.len() < limits.entries_max, bytes + size <= limits.bytes_max) {
@@ -100,7 +113,7 @@ pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Beca
             }
         }
     }
-    let left = total.max(turns.len()) - entries.len();
+    let left = total.max(turns.len()) + base.len() - entries.len();
     let mut past = Past::default();
     if left > 0 {
         let by = out.map_or(Limit::ContextEntriesMax, |out| out.by);
@@ -149,6 +162,20 @@ pub fn entries_left_out(count: usize) -> ModelText {
         .ours("Note from Signalbox: earlier turns of this conversation that are left out here: ")
         .value(count)
         .ours(".\n")
+}
+
+/// A turn as its branch knows it: it was in progress, and had said this.
+pub fn spawning(turn: PastTurn, said: &[String], notes: usize) -> PastTurn {
+    let said: Vec<&str> = said.iter().map(|text| text.trim()).filter(|text| !text.is_empty()).collect();
+    let mut known = turn.notes;
+    known.truncate(notes);
+    PastTurn {
+        state: TurnState::Calling,
+        notes: known,
+        called: Vec::new(),
+        reply: Some(said.join("\n\n")).filter(|said| !said.is_empty()),
+        ..turn
+    }
 }
 
 /// The two items of a turn, each with its part.
@@ -217,6 +244,10 @@ pub fn entry_reply(turn: &PastTurn, reply_bytes_max: usize) -> (bool, ModelText)
         Some(reply) => (
             true,
             ModelText::default().own(reply, (Limit::ContextReplyBytesMax, reply_bytes_max)),
+        ),
+        None if !turn.state.is_over() => (
+            false,
+            ModelText::default().ours("Note from Signalbox: this turn goes on elsewhere; it has made you.\n"),
         ),
         None => (
             false,

@@ -2,10 +2,11 @@
 //! also the overview of tasks and the briefing. Text from outside is quoted (`text.rs`). Each part has a function of its own, by
 //! which an audit renders its source again.
 
-use domain::{Actor, MessageId, NotificationId, QuestionId, StopKind, TaskId, TaskStatus};
+use domain::{Actor, BranchId, MessageId, NotificationId, QuestionId, StopKind, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 use serde::Deserialize;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::{
     manifest::{Because, Layer, LeftOut, Limit, Manifest, PartKind, Source},
@@ -15,6 +16,8 @@ use crate::{
 
 /// Limit of a notification's body in the prompt; a publisher may send up to 256 KiB.
 pub(crate) const BODY: Cap = (Limit::BodyBytesMax, 64 * 1024);
+/// The same of the results of subagents, each of which was cut when it was stored.
+const RESULTS: Cap = (Limit::BodyBytesMax, 256 * 1024);
 const MESSAGE: Cap = (Limit::MessageBytesMax, 600);
 const DESCRIPTION: Cap = (Limit::DescriptionBytesMax, 2_000);
 const BRIEFING: Cap = (Limit::BriefingBytesMax, 16 * 1024);
@@ -35,6 +38,8 @@ pub struct InputFacts {
     pub kind: String,
     /// The question of this conversation that it answers.
     pub answer_to: Option<QuestionId>,
+    /// The group of this conversation's subagents whose results it brings.
+    pub result_of: Option<Uuid>,
     #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Actor,
     pub title: Option<String>,
@@ -64,6 +69,17 @@ pub struct InputFacts {
     /// The previous turn was stopped.
     #[sea_orm(skip)]
     pub stopped: Option<Stopped>,
+    /// This conversation's subagents at work, where the prompt is assembled.
+    #[sea_orm(skip)]
+    pub subagents: Vec<Subagent>,
+}
+
+/// A subagent at work.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct Subagent {
+    pub id: BranchId,
+    pub label: Option<String>,
+    pub agent: String,
 }
 
 /// A further item of a run.
@@ -181,6 +197,10 @@ pub fn input(facts: &InputFacts, mut marks: Marks, manifest: &mut Manifest) -> S
             by: Limit::ThreadMessagesMax,
         });
     }
+    for subagent in &facts.subagents {
+        let source = Source::named(format!("branch/{}", subagent.id));
+        input.add(PartKind::Subagents, source, None, &at_work(subagent));
+    }
     if let Some((text, because)) = &facts.briefing
         && let Some(piece) = briefing(text, &mut marks)
     {
@@ -267,6 +287,14 @@ pub fn thread_message(message: &ThreadMessage, marks: &mut Marks) -> ModelText {
         .block(&message.body, MESSAGE, marks)
 }
 
+/// A line of a subagent at work.
+pub fn at_work(subagent: &Subagent) -> ModelText {
+    ModelText::default()
+        .ours("\nsubagent ")
+        .line(subagent.label.as_deref().unwrap_or(&subagent.agent), ID)
+        .ours(": running\n")
+}
+
 /// The account's tasks.
 pub fn overview(tasks: &[OverviewEntry]) -> ModelText {
     let heading = ModelText::default().ours("\nTasks of the account, newest first:\n");
@@ -282,6 +310,7 @@ pub fn stopped(stopped: &Stopped, marks: &mut Marks) -> ModelText {
         StopKind::Cancelled => "ended with its task",
         StopKind::HandedOver => "ended, and its task given to another agent,",
         StopKind::Reset => "ended by a reset",
+        StopKind::BranchEnded => "ended with its branch",
     };
     let text = ModelText::default()
         .ours("Note from Signalbox: your previous turn in this conversation was ")
@@ -355,13 +384,21 @@ pub fn notification(facts: &InputFacts, marks: &mut Marks) -> [ModelText; 2] {
     if let Some(message) = facts.about_message {
         rest = rest.ours("\nAbout message: ").value(message);
     }
-    [heading, rest.ours("\nBody:\n").block(&facts.body, BODY, marks)]
+    let cap = match facts.result_of {
+        Some(_) => RESULTS,
+        None => BODY,
+    };
+    [heading, rest.ours("\nBody:\n").block(&facts.body, cap, marks)]
 }
 
 fn from(facts: &InputFacts) -> ModelText {
     let text = match facts.answer_to {
         Some(question) => ModelText::default().ours("\nAnswer to your question: ").value(question),
         None => ModelText::default(),
+    };
+    let text = match facts.result_of {
+        Some(group) => text.ours("\nResults of your subagents: ").value(group),
+        None => text,
     };
     text.ours("\nFrom: ").actor(&facts.sender)
 }

@@ -4,8 +4,8 @@
 //! one renderer of all of them: delivery writes prompts by it, and an audit renders a part's source again and compares the hash.
 //! The profile's hash is stored with every turn. Golden files pin the texts (tests/it/golden.rs).
 //!
-//! Instructions are layered in a fixed order, and earlier layers win: policy, safety, coordinator block, role. Persona,
-//! repository notes and task context will follow in that order.
+//! Instructions are layered in a fixed order, and earlier layers win: policy, safety, coordinator block, a subagent's
+//! block, role, and last the task's context. Persona and repository notes will come before that.
 
 pub mod entry;
 mod input;
@@ -15,13 +15,13 @@ mod marks;
 mod note;
 mod text;
 
-pub use entry::{CalledTool, Item, Past, PastLimits, PastTurn, past};
+pub use entry::{CalledTool, Item, Past, PastLimits, PastTurn, past, past_and_base, spawning};
 pub use input::{
-    Extract, Further, InputFacts, OverviewEntry, Stopped, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, briefing,
+    Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, briefing,
     description, input, interruption, notification, overview, run_item, stopped, task_state, tells_of_interruption,
     thread_message,
 };
-pub use instructions::{InstructionFacts, PROFILE_VERSION, Profile, ToolNames, instructions};
+pub use instructions::{InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, instructions, task_context};
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
 pub use note::{Injected, note, note_parts};

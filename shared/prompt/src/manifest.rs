@@ -125,6 +125,12 @@ pub enum PartKind {
     EntriesLeftOut,
     /// The result of a tool call.
     ToolResult,
+    /// The profile's block for subagents.
+    Branch,
+    /// What was written of the task for whoever joins its work.
+    TaskContext,
+    /// Subagents at work.
+    Subagents,
 }
 
 /// Why a part is in its prompt.
@@ -166,6 +172,9 @@ impl PartKind {
             PartKind::Briefing | PartKind::Overview => Because::Overview,
             PartKind::Entry | PartKind::EntriesLeftOut => Because::Past,
             PartKind::ToolResult => Because::Called,
+            PartKind::Branch => Because::Branch,
+            PartKind::TaskContext => Because::TaskContext,
+            PartKind::Subagents => Because::Past,
         }
     }
 }

@@ -4,8 +4,9 @@
 use std::fmt::{Display, Write as _};
 
 use contracts::{Timestamp, quote};
-use domain::{Actor, ActorKind, MessageId, QuestionId, TaskId, TaskStatus, TurnState};
+use domain::{Actor, ActorKind, BranchId, MessageId, QuestionId, TaskId, TaskStatus, TurnState};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::{
     manifest::{Because, Layer, Limit, Part, PartKind, Source},
@@ -23,6 +24,9 @@ pub(crate) trait Bounded: Display {}
 impl Bounded for TaskId {}
 impl Bounded for MessageId {}
 impl Bounded for QuestionId {}
+impl Bounded for BranchId {}
+impl Bounded for Uuid {}
+impl Bounded for i32 {}
 impl Bounded for TaskStatus {}
 impl Bounded for ActorKind {}
 impl Bounded for TurnState {}

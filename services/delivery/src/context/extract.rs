@@ -3,7 +3,7 @@
 //! Left out are (a) the message that the notification is about, (b) those that wake this agent by notifications of their own in
 //! this session, (c) those of turns of this past, and (d) those that the provider's thread was shown.
 
-use domain::{MessageId, context::Told};
+use domain::{ContextMode, MessageId, context::Told};
 use prompt::{Extract, InputFacts, THREAD_COUNTED_MAX, ThreadMessage, manifest::Because};
 use time::OffsetDateTime;
 
@@ -20,14 +20,16 @@ pub fn complete(
     (plan, told): (&Plan, &Told),
     (now, provider): (OffsetDateTime, &str),
 ) -> (Told, Vec<MessageId>) {
-    let before = match plan.is_new {
+    // A fork's thread was told what its parent's was.
+    let is_bare = plan.is_new && plan.context.used != ContextMode::Fork;
+    let before = match is_bare {
         true => Told {
             rotated: told.rotated.clone(),
             ..Told::default()
         },
         false => told.clone(),
     };
-    let because = |changed| match plan.is_new {
+    let because = |changed| match is_bare {
         true => Because::FirstTurn,
         false => changed,
     };

@@ -3,13 +3,13 @@
 
 use domain::TurnContext;
 use prompt::{
-    Item, Manifest, Past, PastLimits,
+    Item, Manifest, Past, PastLimits, PastTurn,
     manifest::{Because, Layer, PartKind},
 };
 
 use crate::{
     providers::{Continuation, InputItem},
-    store::{journal::Journal, past::Loaded},
+    store::{branches::BranchStart, journal::Journal, past::Loaded},
 };
 
 /// Whether the due call of a turn holds the whole turn so far, instead of what is new since its last call.
@@ -37,17 +37,41 @@ pub fn holds_past(context: Option<&TurnContext>, journal: &Journal, found_by: Co
 /// Parts that an input has only where its thread does not have them.
 const OF_A_THREAD: [PartKind; 2] = [PartKind::Task, PartKind::Briefing];
 
-/// The past of a new turn, whose input has all that its thread needs.
-pub fn of_new(loaded: &Loaded, limits: &PastLimits) -> Past {
-    prompt::past(&loaded.turns, loaded.total, limits, Because::Past, &[])
+/// What a branch's parent knew: the spawning turn, and those before it.
+#[derive(Clone, Debug, Default)]
+pub struct BaseTurns {
+    /// Newest first.
+    pub turns: Vec<PastTurn>,
+    /// Older ones that were not read.
+    pub more: usize,
+}
+
+impl BaseTurns {
+    pub fn of(branch: &BranchStart, before: &Loaded) -> BaseTurns {
+        let turns = branch.spawned_by().into_iter().chain(before.turns.iter().cloned());
+        BaseTurns {
+            turns: turns.collect(),
+            more: before.total.saturating_sub(before.turns.len()),
+        }
+    }
+}
+
+/// The past of a new turn, whose input has all that its thread needs; `base`: of a branch.
+pub fn of_new(loaded: &Loaded, base: &BaseTurns, limits: &PastLimits) -> Past {
+    assembled(loaded, base, limits, &[])
+}
+
+fn assembled(loaded: &Loaded, base: &BaseTurns, limits: &PastLimits, carried: &[PartKind]) -> Past {
+    let total = loaded.total.max(loaded.turns.len()) + base.more;
+    prompt::past_and_base(&loaded.turns, &base.turns, (total, Because::Past), limits, carried)
 }
 
 /// The past of a turn in progress. The same turns and manifest give the same.
-pub fn of_open(loaded: &Loaded, limits: &PastLimits, manifest: Option<&Manifest>) -> Past {
+pub fn of_open(loaded: &Loaded, base: &BaseTurns, limits: &PastLimits, manifest: Option<&Manifest>) -> Past {
     let has =
         |kind: &PartKind| manifest.is_some_and(|manifest| manifest.layer(Layer::Input).any(|part| part.part == *kind));
     let carried: Vec<PartKind> = OF_A_THREAD.into_iter().filter(|kind| !has(kind)).collect();
-    prompt::past(&loaded.turns, loaded.total, limits, Because::Past, &carried)
+    assembled(loaded, base, limits, &carried)
 }
 
 /// Puts the past into a manifest, in the place of any other, with the context that asks for it.

@@ -9,9 +9,14 @@
 //! | continue | durable | lost in two turns running | new each turn | past | assembled / `thread_unreliable` |
 //! | continue | process, none | any | new | past | assembled / `provider_thread_process`, `…_none` |
 //! | assembled | any | any | new | past | assembled / – |
+//! | snapshot, until its first answer | any | | new | base | assembled / – |
+//! | fork, until its first answer | durable, by response id, same as the parent's | parent's is live | starts from the parent's response id | no | fork / – |
+//! | fork, until its first answer | anything else | | new | base | assembled / `fork_unsupported`, `fork_no_thread` |
+//!
+//! Later turns of a branch are planned by the policy, as any others; where their past is assembled, the base is a part of it.
 
 use domain::{
-    ContextMode, ContextPolicy, ContextReason, RotationRule, ThreadName, TurnContext, context::THREADS_LOST_MAX,
+    BranchContext, ContextMode, ContextPolicy, ContextReason, RotationRule, ThreadName, TurnContext, context::THREADS_LOST_MAX,
 };
 use storage::session::sessions_lock::SessionThread;
 
@@ -28,6 +33,19 @@ pub struct PlanFacts<'a> {
     pub thread: &'a SessionThread,
     /// The rule by which the generation before was closed, if it was.
     pub rotated: Option<RotationRule>,
+    pub branch: Option<BranchFacts<'a>>,
+}
+
+/// What a branch starts from.
+#[derive(Clone, Copy, Debug)]
+pub struct BranchFacts<'a> {
+    pub context: BranchContext,
+    /// The branch has had no turn.
+    pub is_first: bool,
+    /// The provider of its parent's thread, and the response at which that was.
+    pub provider: Option<&'a str>,
+    pub at: Option<&'a str>,
+    pub base_sha256: &'a str,
 }
 
 /// The source of a turn's context.
@@ -39,6 +57,48 @@ pub struct Plan {
 }
 
 pub fn plan(facts: &PlanFacts<'_>) -> Plan {
+    let mut plan = match facts.branch {
+        Some(branch) if begins(facts, branch) => first_of_branch(facts, branch),
+        Some(_) | None => by_policy(facts),
+    };
+    plan.context.base_sha256 = facts.branch.map(|branch| branch.base_sha256.to_owned());
+    plan
+}
+
+/// Whether no turn of the branch has had an answer. Where no thread shows it, its second turn is planned by the policy: its past has
+/// the base, too.
+fn begins(facts: &PlanFacts<'_>, branch: BranchFacts<'_>) -> bool {
+    let thread = facts.thread;
+    match facts.keeps {
+        Thread::Durable => !thread.live && thread.lost == 0 && !thread.elsewhere,
+        Thread::Process | Thread::None => branch.is_first,
+    }
+}
+
+fn first_of_branch(facts: &PlanFacts<'_>, branch: BranchFacts<'_>) -> Plan {
+    use ContextMode::{Assembled, Fork};
+    let number = facts.thread.number + 1;
+    let forks = facts.keeps == Thread::Durable
+        && facts.found_by == Continuation::Response
+        && branch.provider == Some(facts.provider);
+    let (asked, used, reason) = match (branch.context, forks, branch.at) {
+        (BranchContext::Snapshot, _, _) => (Assembled, Assembled, None),
+        (BranchContext::Fork, true, Some(_)) => (Fork, Fork, None),
+        (BranchContext::Fork, true, None) => (Fork, Assembled, Some(ContextReason::ForkNoThread)),
+        (BranchContext::Fork, false, _) => (Fork, Assembled, Some(ContextReason::ForkUnsupported)),
+    };
+    let from = branch.at.filter(|_| used == Fork).map(str::to_owned);
+    Plan {
+        context: TurnContext {
+            from,
+            asked,
+            ..context(facts.asked, used, reason, number)
+        },
+        is_new: true,
+    }
+}
+
+fn by_policy(facts: &PlanFacts<'_>) -> Plan {
     use ContextMode::{Assembled, Continue};
     use ContextReason::{
         First, ProviderThreadNone, ProviderThreadProcess, RanElsewhere, Rotated, ThreadLost, ThreadUnreliable,
@@ -162,6 +222,7 @@ mod tests {
             provider: "default",
             thread,
             rotated: None,
+            branch: None,
         }
     }
 
@@ -241,6 +302,41 @@ mod tests {
         assert_eq!(by_response(&live(1)), "continue/- t1 + no resp_1");
         let nameless = SessionThread { at: None, ..live(1) };
         assert_eq!(by_response(&nameless), "continue/thread_lost t2 new past -");
+    }
+
+    #[test]
+    fn a_branch_starts_from_its_base() {
+        use BranchContext::{Fork, Snapshot};
+        let check = |context, thread: &SessionThread, found_by, at, provider, expected: &str| {
+            let facts = PlanFacts {
+                found_by,
+                branch: Some(BranchFacts {
+                    context,
+                    is_first: false,
+                    provider: Some(provider),
+                    at,
+                    base_sha256: "0f",
+                }),
+                ..facts(ContextPolicy::Continue, Thread::Durable, thread)
+            };
+            assert_eq!(line(&facts), expected, "{context} {thread:?}");
+            assert_eq!(plan(&facts).context.base_sha256.as_deref(), Some("0f"));
+        };
+        let none = SessionThread::default();
+        let (key, response) = (Continuation::Key, Continuation::Response);
+        let at = Some("resp_9");
+        check(Snapshot, &none, key, None, "default", "assembled/- t1 new past -");
+        check(Snapshot, &none, response, at, "default", "assembled/- t1 new past -");
+        check(Fork, &none, response, at, "default", "fork/- t1 new no resp_9");
+        check(Fork, &none, response, None, "default", "assembled/fork_no_thread t1 new past -");
+        check(Fork, &none, response, at, "other", "assembled/fork_unsupported t1 new past -");
+        check(Fork, &none, key, None, "default", "assembled/fork_unsupported t1 new past -");
+        // Its first turn had no answer.
+        check(Fork, &dead(1, 0), response, at, "default", "fork/- t2 new no resp_9");
+        // Later turns.
+        check(Fork, &live(1), response, at, "default", "continue/- t1 + no resp_1");
+        check(Snapshot, &live(1), key, None, "default", "continue/- t1 + no -");
+        check(Snapshot, &dead(1, 1), key, None, "default", "continue/thread_lost t2 new past -");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use storage::{
 };
 use uuid::Uuid;
 
-use super::{SessionName, runs::Behind};
+use super::{SessionName, branches::ContextRow, runs::Behind};
 
 /// One of the newest messages of a task's thread. Without its text if it is left out anyway.
 #[derive(Clone, Debug, Deserialize)]
@@ -79,6 +79,9 @@ pub struct QueuedItem {
     pub thread: Option<Candidates>,
     /// The thread's messages since the session's provider was told last, or all; at most one more than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
+    /// The newest version of its task's context, where the account shows it to all.
+    #[sea_orm(nested(prefix = "context_"))]
+    pub task_context: Option<ContextRow>,
 }
 
 impl QueuedItem {
@@ -93,7 +96,8 @@ impl QueuedItem {
             .task
             .as_ref()
             .filter(|task| task.status == TaskStatus::AwaitingApproval)?;
-        let passes = facts.sender.kind == ActorKind::User || facts.answer_to.is_some();
+        let is_ours = facts.answer_to.is_some() || facts.result_of.is_some();
+        let passes = facts.sender.kind == ActorKind::User || is_ours;
         (!passes).then_some(&task.id)
     }
 
@@ -106,7 +110,7 @@ impl QueuedItem {
     }
 }
 
-/// Relies on index notification_queue, on primary keys, for answers on question_notification, and on index message_thread, whose order is requested twice:
+/// Relies on index notification_queue, on primary keys, for answers on question_notification, for results of branches on branch_item, and on index message_thread, whose order is requested twice:
 /// for a table that was analysed while it was empty, another index costs the same. Of messages that are left out, the texts are
 /// not read, and the prompt cuts texts far below this limit; a message that the provider's thread was shown is not looked up in other
 /// tables. The caller holds the session's lock, so no other transaction takes the item.
@@ -117,6 +121,9 @@ pub const QUEUE_NEXT: &str = concat!(
            case when n.kind = 'answer' then (
                select q.id from question q where q.account_id = n.account_id and q.notification_id = n.id
                order by q.account_id, q.notification_id offset 0) end as answer_to,
+           case when n.kind = 'branch_result' then (
+               select b.group_id from branch b where b.account_id = n.account_id and b.joined_item = n.id
+               order by b.account_id, b.joined_item limit 1) end as result_of,
            (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms,
            case when n.joins then n.metadata -> 'collect_debounce_ms' end as debounce_ms, n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
            g.role as agent_role, g.provider, a.instruction_layout,
@@ -128,7 +135,8 @@ pub const QUEUE_NEXT: &str = concat!(
            p.context_policy, coalesce(g.rotation, a.rotation) as rotation, ",
     storage::breaker_of!("$6", "g.provider"),
     " as breaker,
-           thread.newest as thread, thread.total as thread_total
+           thread.newest as thread, thread.total as thread_total, tc.version as context_version, tc.body as context_body,
+           tc.characters as context_characters, tc.cut_characters as context_cut_characters
     from unnest($1::text[], $2::uuid[], $5::bigint[], $7::text[], $8::bigint[], $9::text[], $10::timestamptz[], $11::uuid[])
          as w (account_id, id, position, told, told_at, told_provider, opened_at, continues)
     cross join lateral (
@@ -138,6 +146,10 @@ pub const QUEUE_NEXT: &str = concat!(
     join account a on a.id = any (array[n.account_id])
     join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
     left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
+    left join lateral (
+        select * from task_context c
+        where a.task_context_layer = 'always' and c.account_id = n.account_id and c.task_id = n.task_id
+        order by c.account_id desc, c.task_id desc, c.version desc limit 1) tc on true
     cross join lateral (select coalesce(g.context_policy, a.context_policy) as context_policy) p
     cross join lateral (
         select case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])

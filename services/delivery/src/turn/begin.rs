@@ -8,7 +8,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, MessageId, SessionScope, TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, SessionScope, TaskId, TurnId, TurnState, TurnStep,
     context::Told,
     progress::Wake,
     tool_policy::{ToolPolicy, ToolUse, visible},
@@ -18,7 +18,7 @@ use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
 use prompt::{
-    InstructionFacts, Manifest, Marks, Past, Profile, ToolNames, input, manifest::Offer, tells_of_interruption,
+    InstructionFacts, KnownContext, Manifest, Marks, Past, Profile, ToolNames, input, manifest::Offer, tells_of_interruption,
 };
 
 use super::{
@@ -35,7 +35,7 @@ use crate::{
         plan::{Plan, thread_name},
     },
     providers::{Continuation, Driver, Effects, Thread, ToolDefinition},
-    store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
+    store::{branches::BranchStart, claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
 use storage::session::{
     items_join::Notes,
@@ -50,6 +50,8 @@ pub struct Beginning {
     pub pass: Pass,
     pub prompt: Prompt,
     pub plan: Plan,
+    /// The key of the task of its session's branch.
+    pub branch_task: Option<TaskId>,
     /// Earlier turns, where the prompt is assembled.
     pub past: Past,
     /// What the thread has been told after this turn, but for messages, and these.
@@ -80,10 +82,15 @@ impl ProviderFacts {
     }
 }
 
-/// Whether the session is the one of the item's agent and task, or of its agent. Several services may write items: none
-/// brings a task into the provider's conversation of another.
-fn is_of(session: &LockedSession, item: &QueuedItem) -> bool {
+/// Whether the session is the one of the item's agent and task, or of its agent; or of a branch of the agent on the task. Several
+/// services may write items: none brings a task into the provider's conversation of another.
+fn is_of(session: &LockedSession, item: &QueuedItem, branch_task: Option<&TaskId>) -> bool {
     let task = item.facts.task.as_ref().map(|task| &task.id);
+    if let Some(branch) = session.branch {
+        let conversation = Conversation::of_branch(&session.account, branch, item.agent_id);
+        let is_its_task = branch_task.is_some() && branch_task == task.map(TaskId::key).as_ref();
+        return is_its_task && conversation.key(session.generation).to_string() == session.key;
+    }
     [SessionScope::Task, SessionScope::Agent].into_iter().any(|scope| {
         let conversation = Conversation::of(&session.account, scope, task, item.agent_id);
         conversation.key(session.generation).to_string() == session.key
@@ -96,7 +103,7 @@ pub fn begin(
     item: QueuedItem,
     beginning: Beginning,
 ) -> Result<(NewTurn, Work), ImpossibleStep> {
-    if !is_of(session, &item) {
+    if !is_of(session, &item, beginning.branch_task.as_ref()) {
         return Err(ImpossibleStep {
             noun: "notification",
             state: "queued in a session of another task or agent",
@@ -186,6 +193,7 @@ pub fn begin(
         state,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
+        parent: session.parent,
         may_ask: item.tool_policies > 0,
         ended_with: None,
         agent_name: item.agent_name,
@@ -284,6 +292,7 @@ pub fn carry_on(
         state,
         number: turn.number,
         agent_id: turn.agent_id,
+        parent: session.parent,
         may_ask: turn.tool_policies > 0 || turn.asked.open_ms.is_some(),
         ended_with,
         agent_name: turn.agent_name,
@@ -344,7 +353,7 @@ pub struct Prompt {
 
 pub(super) fn prompt_of(
     session: &LockedSession,
-    item: &QueuedItem,
+    (item, branch): (&QueuedItem, Option<&BranchStart>),
     driver: Option<&Driver>,
     profiles: &Profiles,
     hidden: &[&'static str],
@@ -360,6 +369,8 @@ pub(super) fn prompt_of(
             agent_role: &item.agent_role,
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
+            is_branch: branch.is_some(),
+            task_context: known_context(item, branch),
             tools: &names,
         },
         &mut manifest,
@@ -370,6 +381,30 @@ pub(super) fn prompt_of(
         input,
         manifest,
     }
+}
+
+/// What was written of the task for whoever joins its work: a branch has the version that its parent knew, another turn the newest, if the
+/// account wants it.
+fn known_context<'a>(item: &'a QueuedItem, branch: Option<&'a BranchStart>) -> Option<KnownContext<'a>> {
+    let known = match branch {
+        Some(branch) => branch.task_context.as_ref(),
+        None => item.task_context.as_ref(),
+    };
+    let (known, task) = known.zip(item.facts.task.as_ref())?;
+    Some(KnownContext {
+        task: &task.id,
+        version: known.version,
+        body: &known.body,
+        size: known.size,
+    })
+}
+
+/// The tools of which the agent is told nothing: those that policies hide, and in a branch those that it is not offered.
+pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'static str> {
+    let is_kept = |tool: &&tools::ToolDefinition| context.is_branch && !tool.is_offered(context);
+    let kept = tools::all();
+    let kept = kept.iter().filter(is_kept).map(|tool| tool.name);
+    hidden.iter().copied().chain(kept).collect()
 }
 
 /// The tools that the policies hide from the agent.
@@ -409,6 +444,8 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
+        is_branch: false,
+        may_branch: turn.task.is_some(),
         is_asked: turn
             .tools
             .as_ref()
@@ -432,16 +469,14 @@ const ANSWERS: &str = "answer_question";
 
 /// Built once: a list holds many schemas, and every turn shares one of these.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
-    const YES_AND_NO: [bool; 2] = [false, true];
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
-        let contexts = YES_AND_NO.into_iter().flat_map(|has_task| {
-            YES_AND_NO.into_iter().flat_map(move |is_coordinator| {
-                YES_AND_NO.map(|is_asked| OfferContext {
-                    has_task,
-                    is_coordinator,
-                    is_asked,
-                })
-            })
+        let bits = |n: u8| [0, 1, 2, 3, 4].map(|bit| n & (1 << bit) != 0);
+        let contexts = (0..32).map(bits).map(|[has_task, is_coordinator, is_asked, is_branch, may_branch]| OfferContext {
+            has_task,
+            is_coordinator,
+            is_asked,
+            is_branch,
+            may_branch,
         });
         contexts
             .map(|context| (context, definitions(tools::offered(context).into_iter())))

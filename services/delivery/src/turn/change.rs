@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use domain::{
-    CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SESSION_RESET, SessionEvent,
+    BRANCH_ENDED, CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SESSION_RESET, SessionEvent,
     StopThen, TASK_CLOSED, TurnContext, breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
@@ -117,7 +117,8 @@ pub(super) fn change(
             by_tool: _,
         } => {
             change.turn.reply = Some(reply.clone());
-            let speaks = !late && !reply.trim().is_empty();
+            // A branch's reply is its result.
+            let speaks = !late && !reply.trim().is_empty() && session.branch.is_none();
             change.turn.posted_as = speaks.then(|| reply_message_id(work.turn.id));
             change.turn.response_id.clone_from(response_id);
             change.turn.usage = total(&work.journal, *usage);
@@ -428,10 +429,8 @@ pub(super) fn ended_because(session: &LockedSession) -> &'static str {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
         Some(CloseReason::HandedOver) => HANDED_OVER,
         Some(CloseReason::Reset) => SESSION_RESET,
-        Some(CloseReason::Cancelled) => "branch cancelled",
-        Some(CloseReason::Rotated | CloseReason::Folded | CloseReason::Expired | CloseReason::Replayed) => {
-            "session closed"
-        }
+        Some(CloseReason::Folded | CloseReason::Cancelled | CloseReason::Expired) => BRANCH_ENDED,
+        Some(CloseReason::Rotated | CloseReason::Replayed) => "session closed",
         Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use contracts::{
     Root, TraceContext,
     event::{
-        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, ProviderThread, SessionGated,
+        EVENT_REPLY_BYTES_MAX, Event, ReplyTo, NotificationEnded, ProviderSessionMismatched, ProviderThread, SessionGated,
         TurnFinished, TurnStarted,
     },
     outgoing::Origin,
@@ -205,6 +205,10 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         reply: ended.reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
         reply_cut: ended.reply.is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX),
         no_reply: changed.no_reply,
+        reply_to: match work.parent {
+            Some(_) => ReplyTo::Parent,
+            None => ReplyTo::Thread,
+        },
         late: ended.late,
         attempts: work.attempts + 1,
         error: ended.error.map(str::to_owned),
@@ -235,16 +239,17 @@ fn cut(text: &str, bytes_max: usize) -> String {
 }
 
 /// The event of a notification that failed with its turn. A redriven notification may fail again: the dead letter's id
-/// distinguishes the two events.
+/// distinguishes the two events. One of a branch has none: its parent is told.
 pub(super) fn notification_failed(
     root: &Root,
     work: &Work,
-    (id, letter): (&str, Uuid),
+    (id, letter): (&str, Option<Uuid>),
     (class, error): (&str, &str),
     now: OffsetDateTime,
 ) -> Owned {
-    let failed = Event::NotificationFailed(notification_ended(work, id, (class, error), Some(letter)));
-    event(&work.setting(root, now), &work.turn, &letter.to_string(), failed)
+    let failed = Event::NotificationFailed(notification_ended(work, id, (class, error), letter));
+    let of = letter.map_or_else(|| id.to_owned(), |letter| letter.to_string());
+    event(&work.setting(root, now), &work.turn, &of, failed)
 }
 
 fn notification_ended(

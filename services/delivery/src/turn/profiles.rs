@@ -6,14 +6,14 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use domain::{AccountId, AgentSlug};
+use domain::{AccountId, AgentSlug, TaskId};
 use prompt::{InstructionFacts, Manifest, Profile, ToolNames, instructions, manifest::Part};
 
 /// Maximum number of cached agents. The cache is cleared when it is full.
 const KEPT_MAX: usize = 1_024;
 
 /// The agent and the kind of turn.
-type Key = (AccountId, AgentSlug, bool, bool);
+type Key = (AccountId, AgentSlug, bool, bool, bool);
 
 #[derive(Debug, Default)]
 pub struct Profiles(Mutex<HashMap<Key, Kept>>);
@@ -23,6 +23,8 @@ struct Kept {
     name: String,
     role: String,
     tools: ToolNames,
+    /// A version of a task's context never changes.
+    context: Option<(TaskId, i32)>,
     profile: Profile,
     parts: Vec<Part>,
 }
@@ -35,6 +37,7 @@ impl Profiles {
             facts.agent_slug.clone(),
             facts.has_task,
             facts.is_coordinator,
+            facts.is_branch,
         );
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(kept) = kept.get(&key).filter(|kept| kept.is_for(facts)) {
@@ -50,6 +53,7 @@ impl Profiles {
             name: facts.agent_name.to_owned(),
             role: facts.agent_role.to_owned(),
             tools: facts.tools.clone(),
+            context: facts.task_context.map(|known| (known.task.clone(), known.version)),
             profile: profile.clone(),
             parts: manifest.parts[before..].to_vec(),
         };
@@ -60,13 +64,18 @@ impl Profiles {
 
 impl Kept {
     fn is_for(&self, facts: &InstructionFacts<'_>) -> bool {
-        self.name == facts.agent_name && self.role == facts.agent_role && self.tools == *facts.tools
+        let context = facts.task_context.map(|known| (known.task, known.version));
+        self.name == facts.agent_name
+            && self.role == facts.agent_role
+            && self.tools == *facts.tools
+            && self.context.as_ref().map(|(task, version)| (task, *version)) == context
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use domain::InstructionLayout;
+    use domain::{ContextSize, InstructionLayout};
+    use prompt::KnownContext;
 
     use super::*;
 
@@ -76,10 +85,20 @@ mod tests {
         let accounts = ["acme", "other"].map(|account| AccountId::parse(account).unwrap());
         let slugs = ["coder", "planner"].map(|slug| AgentSlug::parse(slug).unwrap());
         let tools = ["", "signalbox_"].map(names);
+        let task = TaskId::parse("PROJ-7").unwrap();
+        let known = KnownContext {
+            task: &task,
+            version: 2,
+            body: "What is built.",
+            size: ContextSize {
+                characters: 14,
+                cut_characters: 0,
+            },
+        };
         let profiles = Profiles::default();
         // Twice: the second time every entry is cached, or was just replaced.
         for _ in 0..2 {
-            for n in 0..64 {
+            for n in 0..256 {
                 let bit = |place: u32| (n >> place) & 1;
                 let facts = InstructionFacts {
                     account: &accounts[bit(0)],
@@ -88,6 +107,8 @@ mod tests {
                     agent_role: ["", "You plan."][bit(3)],
                     has_task: bit(4) == 1,
                     is_coordinator: bit(4) == 1 && bit(1) == 1,
+                    is_branch: bit(6) == 1,
+                    task_context: [None, Some(known)][bit(7)],
                     tools: &tools[bit(5)],
                 };
                 let (mut expected, mut manifest) = (

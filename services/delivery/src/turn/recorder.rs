@@ -3,7 +3,7 @@
 //! on start their next turns in the same transaction.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, LazyLock, atomic::AtomicU64},
     time::Duration,
 };
@@ -111,7 +111,10 @@ impl Recorder {
         reports: &[Report],
         going_on: Option<(&HashSet<SessionName>, Uuid)>,
     ) -> Result<Option<Recorded>, StorageError> {
-        let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
+        // A branch that ends folds into its parent's queue.
+        let sessions = reports.iter().flat_map(|report| [Some(report.work.name()), report.work.parent_name()]);
+        let names: BTreeSet<SessionName> = sessions.flatten().collect();
+        let names: Vec<SessionName> = names.into_iter().collect();
         let tx = self
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)).with_operator())
@@ -143,6 +146,10 @@ impl Recorder {
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.turn.fence)
             {
+                Some(session) if self.passes_locked && lacks_parent(&sessions, report) => {
+                    debug_assert!(session.branch.is_some(), "only a branch has a parent");
+                    locked.push(report.work.turn.id);
+                }
                 // The fence is current and the session is released: an earlier try recorded the outcome, and its commit
                 // was not confirmed.
                 Some(session) if session.facts.phase != SessionPhase::Running => {
@@ -198,7 +205,14 @@ impl Recorder {
             .collect();
         let mut dead_letters = Vec::new();
         for (decided, _) in &decided {
-            if let Settled::GaveUp { error, class, .. } = &decided.settled {
+            let Settled::GaveUp { error, class, .. } = &decided.settled else {
+                continue;
+            };
+            if decided.session.branch.is_some() {
+                let failed = decided.change.ended();
+                let told = failed.map(|id| notification_failed(&self.root, &decided.report.work, (id, None), (class, error), now));
+                dead_letters.extend(told);
+            } else {
                 dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
                 dead_letters.extend(self.note(&tx, decided, class, now).await?);
             }
@@ -211,6 +225,7 @@ impl Recorder {
                 ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
             }
         }
+        ended.extend(self.fold(&tx, &decided, now).await?);
         outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
@@ -355,7 +370,7 @@ impl Recorder {
             };
             let (letter, message) = dead_letter_insert(tx, &self.root, &given).await?;
             messages.push(message);
-            let about = (refused.id(), letter);
+            let about = (refused.id(), Some(letter));
             messages.push(notification_failed(&self.root, work, about, (class, error), now));
         }
         Ok(messages)
@@ -422,6 +437,11 @@ impl Decided<'_> {
             ..self.session.clone()
         }
     }
+}
+
+/// Whether the session of its branch's parent is not locked.
+fn lacks_parent(locked: &HashMap<SessionName, LockedSession>, report: &Report) -> bool {
+    report.work.parent_name().is_some_and(|parent| !locked.contains_key(&parent))
 }
 
 /// Whether the session's lease is still that of the report's call, and its outcome is not recorded.

@@ -12,7 +12,7 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind, TaskId, TurnId,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind, TaskId, TurnId,
     breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
 use storage::{
@@ -30,10 +30,11 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped};
+use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
 
 use super::{
-    begin::{Beginning, ProviderFacts, begin, hidden, offered_but, prompt_of, turn_span},
+    begin::{Beginning, ProviderFacts, begin, hidden, offered_but, prompt_of, turn_span, unseen},
+    branching::PastAsked,
     profiles::Profiles,
     work::Work,
 };
@@ -50,10 +51,10 @@ use crate::{
     settings::DeliverySettings,
     store::{
         SessionName,
+        branches::BranchStart,
         claim::{OpenTurn, in_flight_lock},
         context::{QueuedItem, overview_load, queue_next},
         holds::Holds,
-        past::{PastOf, pasts_load},
         plans::{AwaitedPlan, plans_awaited},
         runs::{Behind, StoppedTurn, persons_wait, queue_behind, stopped_load},
     },
@@ -71,6 +72,8 @@ pub struct Starter {
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
     pub marks: MarkSecret,
+    /// Branches may have branches down to this depth.
+    pub branch_depth_max: i32,
 }
 
 /// The turns that a transaction starts.
@@ -93,6 +96,7 @@ pub struct Starting {
 struct Planned {
     plan: Plan,
     told: (Told, Vec<MessageId>),
+    branch: Option<BranchStart>,
 }
 
 /// A session was parked behind a gate that is announced, or starts after one.
@@ -190,7 +194,8 @@ impl Starter {
             }
         }
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
-        let planned = self.complete(tx, &mut start).await?;
+        let branches = self.branches(tx, &mut start).await?;
+        let planned = self.complete(tx, &mut start, branches).await?;
         let mut pasts = self.pasts_of_new(tx, &start, &planned).await?;
         let mut policies = Policies::default();
         policies
@@ -201,9 +206,10 @@ impl Starter {
                     .map(|(session, item)| (&session.account, item.tool_policies)),
             )
             .await?;
-        for (((session, item), planned), (turn_id, pass, slot)) in start.into_iter().zip(planned).zip(passes) {
+        for (((session, mut item), planned), (turn_id, pass, slot)) in start.into_iter().zip(planned).zip(passes) {
             let released = GateTold::released(&session, &item);
-            let past = pasts.remove(&session.name()).unwrap_or_default();
+            let (past, subagents) = pasts.remove(&session.name()).unwrap_or_default();
+            item.facts.subagents = subagents;
             let begun = self.begin(
                 &session,
                 item,
@@ -484,7 +490,12 @@ impl Starter {
 
     /// Plans the turns and completes the facts of their prompts: what goes along with their threads, the coordinators' overviews, and
     /// how the last turn ended if its agent could not end it.
-    async fn complete(&self, tx: &Tx, start: &mut [(LockedSession, QueuedItem)]) -> Result<Vec<Planned>, StorageError> {
+    async fn complete(
+        &self,
+        tx: &Tx,
+        start: &mut [(LockedSession, QueuedItem)],
+        mut branches: HashMap<SessionName, BranchStart>,
+    ) -> Result<Vec<Planned>, StorageError> {
         let now = OffsetDateTime::now_utc();
         let mut all = Vec::with_capacity(start.len());
         let tasks_max = self.config.overview_tasks_max.get().into();
@@ -500,11 +511,16 @@ impl Starter {
         let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
         for (session, item) in start {
             let briefing = item.is_coordinator.then(|| std::mem::take(&mut item.briefing));
-            let plan = self.plan(session, item);
+            let branch = branches.remove(&session.name());
+            let plan = self.plan(session, item, branch.as_ref());
             let newest = (item.thread.take().unwrap_or_default(), item.thread_total);
-            let told = (&plan, &session.thread.told);
+            let told = match &branch {
+                Some(branch) if plan.context.used == ContextMode::Fork => &branch.base.told,
+                Some(_) | None => &session.thread.told,
+            };
+            let told = (&plan, told);
             let told = extract::complete(&mut item.facts, newest, briefing, told, (now, &item.provider));
-            all.push(Planned { plan, told });
+            all.push(Planned { plan, told, branch });
             item.facts.is_interrupted = session.interrupted;
             item.facts.stopped = session.stopped_turn.map(|turn| {
                 let about = stopped.remove(&(session.account.clone(), turn));
@@ -526,7 +542,7 @@ impl Starter {
         Ok(all)
     }
 
-    fn plan(&self, session: &LockedSession, item: &QueuedItem) -> Plan {
+    fn plan(&self, session: &LockedSession, item: &QueuedItem, branch: Option<&BranchStart>) -> Plan {
         let provider = self.provider(&item.provider);
         plan(&PlanFacts {
             asked: item.context_policy,
@@ -535,6 +551,7 @@ impl Starter {
             provider: &item.provider,
             thread: &session.thread,
             rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
+            branch: branch.map(|branch| branch.facts(session.turn_count == 0)),
         })
     }
 
@@ -542,30 +559,30 @@ impl Starter {
         ProviderFacts::of(self.drivers.get(name).map(Arc::as_ref))
     }
 
-    /// The pasts of new turns whose prompts are assembled. Without such a turn there is no statement.
+    /// The pasts of new turns whose prompts are assembled, and their sessions' subagents at work. Without such a turn there is no
+    /// statement.
     async fn pasts_of_new(
         &self,
         tx: &Tx,
         start: &[(LockedSession, QueuedItem)],
         planned: &[Planned],
-    ) -> Result<HashMap<SessionName, Past>, StorageError> {
-        let assembled = start
-            .iter()
-            .zip(planned)
-            .filter(|(_, planned)| planned.plan.context.is_assembled());
-        let of: Vec<PastOf> = assembled
-            .map(|((session, item), _)| PastOf {
-                session: session.name(),
-                continues: session.continues,
-                task: item.facts.task.as_ref().map(|task| task.id.clone()),
+    ) -> Result<HashMap<SessionName, (Past, Vec<Subagent>)>, StorageError> {
+        let all = start.iter().zip(planned);
+        let assembled = all.filter(|(_, planned)| planned.plan.context.is_assembled());
+        let of: Vec<PastAsked<'_>> = assembled
+            .map(|((session, item), planned)| PastAsked {
+                session,
+                task: item.facts.task.as_ref().map(|task| &task.id),
                 before: session.turn_count + 1,
+                branch: planned.branch.as_ref(),
             })
             .collect();
-        let loaded = pasts_load(tx, &of, self.config.context_entries_max.get().into()).await?;
         let limits = self.config.past_limits();
-        let pasts = loaded
-            .into_iter()
-            .map(|(name, loaded)| (name, past::of_new(&loaded, &limits)));
+        let pasts = self.pasts(tx, &of).await?.into_iter();
+        let pasts = pasts.map(|(name, (loaded, base))| {
+            let past = past::of_new(&loaded, &base, &limits);
+            (name, (past, loaded.subagents))
+        });
         Ok(pasts.collect())
     }
 
@@ -580,21 +597,22 @@ impl Starter {
             holds_past(turn.context.as_ref(), &turn.journal, found_by)
         };
         let assembled: Vec<&(LockedSession, OpenTurn)> = open.iter().filter(|(_, turn)| holds(turn)).collect();
-        let of: Vec<PastOf> = assembled
+        let branches = self.branches_of(tx, assembled.iter().map(|(session, _)| session)).await?;
+        let of: Vec<PastAsked<'_>> = assembled
             .iter()
-            .map(|(session, turn)| PastOf {
-                session: session.name(),
-                continues: session.continues,
-                task: turn.task.clone(),
+            .map(|(session, turn)| PastAsked {
+                session,
+                task: turn.task.as_ref(),
                 before: turn.number,
+                branch: branches.get(&session.name()),
             })
             .collect();
-        let mut loaded = pasts_load(tx, &of, self.config.context_entries_max.get().into()).await?;
+        let mut loaded = self.pasts(tx, &of).await?;
         let limits = self.config.past_limits();
         let past = |(session, turn): &&(LockedSession, OpenTurn)| {
-            let loaded = loaded.remove(&session.name()).unwrap_or_default();
+            let (loaded, base) = loaded.remove(&session.name()).unwrap_or_default();
             let manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
-            (session.name(), past::of_open(&loaded, &limits, manifest.as_ref()))
+            (session.name(), past::of_open(&loaded, &base, &limits, manifest.as_ref()))
         };
         Ok(assembled.iter().map(past).collect())
     }
@@ -611,22 +629,31 @@ impl Starter {
         let driver = self.drivers.get(&item.provider);
         let marks = self.marks.marks(&session.account, turn_id);
         let hidden = hidden(session, &item, policies);
+        let context = OfferContext {
+            has_task: item.facts.task.is_some(),
+            is_coordinator: item.is_coordinator,
+            is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
+            is_branch: session.branch.is_some(),
+            may_branch: item.facts.task.is_some() && self.may_branch(planned.branch.as_ref()),
+        };
+        let unseen = unseen(context, &hidden);
         let beginning = Beginning {
             turn_id,
             pass,
-            prompt: prompt_of(session, &item, driver.map(Arc::as_ref), &self.profiles, &hidden, marks),
+            prompt: prompt_of(
+                session,
+                (&item, planned.branch.as_ref()),
+                driver.map(Arc::as_ref),
+                &self.profiles,
+                &unseen,
+                marks,
+            ),
             plan: planned.plan,
+            branch_task: planned.branch.map(|branch| branch.task_id),
             past,
             told: planned.told,
             provider: self.provider(&item.provider),
-            tools: offered_but(
-                OfferContext {
-                    has_task: item.facts.task.is_some(),
-                    is_coordinator: item.is_coordinator,
-                    is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
-                },
-                &hidden,
-            ),
+            tools: offered_but(context, &hidden),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use contracts::{Root, TraceContext, outgoing::Origin};
 use domain::{
-    AgentId, MessageId, NotificationId, SessionPhase, TurnContext, TurnId, TurnRef, TurnState, progress::Wake,
+    AgentId, MessageId, NotificationId, SessionId, SessionPhase, TurnContext, TurnId, TurnRef, TurnState, progress::Wake,
 };
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
@@ -28,6 +28,8 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
+    /// The session that spawned its branch: it gets the reply.
+    pub parent: Option<SessionId>,
     /// Somebody may be asked about a tool call of the turn: such a question ends with the turn. An agent may also call over HTTP, at
     /// any time, so this holds for every turn of an account with policies.
     pub may_ask: bool,
@@ -113,6 +115,11 @@ impl WorkThread {
 impl Work {
     pub fn name(&self) -> SessionName {
         (self.turn.account.clone(), self.turn.session)
+    }
+
+    /// The session that gets its reply.
+    pub fn parent_name(&self) -> Option<SessionName> {
+        Some((self.turn.account.clone(), self.parent?))
     }
 
     pub fn turn_name(&self) -> TurnName {

@@ -56,6 +56,8 @@ struct ListQuery {
     agent: Option<AgentRef>,
     /// `true`: only those that are open. `false`: only those that are closed.
     active: Option<bool>,
+    /// Only those of the branches that this session has made.
+    parent: Option<SessionId>,
     limit: Option<Limit>,
     cursor: Option<Cursor>,
 }
@@ -69,6 +71,7 @@ async fn list(
         task: query.task.map(|task| task.key()),
         agent: query.agent,
         active: query.active,
+        parent: query.parent,
     };
     let list = List::of(&store::LIST, "sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;

@@ -21,7 +21,8 @@ use crate::paging::{Column, Listing, Order};
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "select id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
+            "select id, session_id, (select s.origin_id from session s where s.account_id = turn.account_id and s.id = turn.session_id
+                                and s.kind = 'branch') as branch_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
                 reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
                 started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes
              from turn where account_id = $1 and ",

@@ -52,6 +52,8 @@ create policy tenant on branch
     with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
 grant select, insert on branch to signalbox_tool_gateway;
 grant select on branch to signalbox_delivery, signalbox_orchestrator;
+-- Its prompts show the version of the task's context that its parent knew.
+grant select on task_context to signalbox_delivery;
 -- It ends once, in the transaction that closes its session.
 grant update (state, detail, result, result_cut_bytes, joined_item, ended_at) on branch
     to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;

@@ -16,6 +16,7 @@ use domain::{
     AccountId, Actor, AgentId, BranchContext, BranchId, Conversation, Generation, JoinMode, MessageId, SessionId,
     SessionKind, TaskId, TaskStatus, TimerKind, TurnId,
     branch::{REQUEST, Spawn, request_id},
+    context::Told,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
@@ -53,9 +54,9 @@ pub struct Base {
     pub notes: i32,
     /// Its hops: a branch's turns have one more, and its result two.
     pub hops: u16,
-    /// The provider of the parent's thread.
+    /// What the parent's thread was told, and its provider.
     #[serde(default)]
-    pub provider: Option<String>,
+    pub told: Told,
     /// The response at which the parent's thread was, where the provider finds a thread by it.
     #[serde(default)]
     pub thread: Option<String>,
@@ -133,7 +134,7 @@ struct BaseRow {
     number: i64,
     rounds: i32,
     notes: i32,
-    provider: Option<String>,
+    told: Told,
     thread: Option<String>,
     messages: Vec<MessageId>,
     activities: Vec<Uuid>,
@@ -149,7 +150,7 @@ pub const BASE_READ: &str = concat!(
                  order by l.account_id, l.session_id, l.number desc limit $5) l
              where l.finished_at is not null order by l.number desc limit 1) as last_turn,
             t.number, jsonb_array_length(t.journal) as rounds, jsonb_array_length(coalesce(t.notes, '[]')) as notes,
-            s.told ->> 'provider' as provider, s.provider_thread as thread,
+            s.told, s.provider_thread as thread,
             array(select m.id from message m where m.account_id = k.account_id and m.task_id = k.id
                   order by m.created_at desc, m.id desc limit $5) as messages,
             array(select id",
@@ -316,7 +317,7 @@ fn base(row: BaseRow, hops: u16) -> Base {
         rounds: row.rounds,
         notes: row.notes,
         hops,
-        provider: row.provider,
+        told: row.told,
         thread: row.thread,
         sha256: String::new(),
     }
@@ -384,7 +385,7 @@ mod tests {
             rounds: 1,
             notes: 0,
             hops: 0,
-            provider: None,
+            told: Told::default(),
             thread: None,
             sha256: String::new(),
         };
