@@ -15,6 +15,7 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 use anyhow::Context as _;
 use axum::Router;
 use contracts::session::SessionStopRequested;
+use prompt::{MARKS_LABEL, MarkSecret};
 use messaging::hear;
 use runtime::{Context, EndsWith};
 use tokio::sync::mpsc;
@@ -24,7 +25,6 @@ use crate::{
     breaker::{Breakers, sweep::BreakerSweep},
     handlers,
     metrics::Metrics,
-    prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
     queue::{alarm, conductor::conduct},
     settings::DeliverySettings,
@@ -70,7 +70,6 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         breakers: Arc::clone(&breakers),
         profiles: Arc::default(),
         kept: Arc::default(),
-        threads: Arc::default(),
         marks: MarkSecret::new(secret),
     };
     let claimer = Claimer {

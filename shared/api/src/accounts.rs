@@ -1,6 +1,6 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
-use domain::{AccountId, InstructionLayout, Liveness, SessionScope, TaskId, Timestamp};
+use domain::{AccountId, ContextPolicy, InstructionLayout, Liveness, SessionScope, TaskId, Timestamp};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -45,6 +45,9 @@ pub struct AccountChange {
     pub liveness: Option<Liveness>,
     /// Whether the work on a task begins with a plan that somebody approves, where the task says nothing else.
     pub plan_gate: Option<PlanGate>,
+    /// Where the context of turns comes from, where the agent says nothing else: `continue` the provider's thread while it has one, or
+    /// `assembled` from the record in every turn.
+    pub context_policy: Option<ContextPolicy>,
 }
 
 /// For a field whose null differs from its absence.
@@ -73,6 +76,8 @@ pub struct Account {
     pub liveness: String,
     #[sea_orm(nested(prefix = "plan_"))]
     pub plan_gate: StoredPlanGate,
+    #[schemars(with = "ContextPolicy")]
+    pub context_policy: String,
     pub created_at: Timestamp,
 }
 

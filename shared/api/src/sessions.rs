@@ -49,6 +49,24 @@ pub struct Session {
     pub can: SessionCan,
     /// The other session that its provider ran instead of the key's. Null if none was seen.
     pub mismatch: Option<String>,
+    /// The generation before, which was rotated.
+    #[serde(default)]
+    pub continues_id: Option<Uuid>,
+    #[serde(default)]
+    #[sea_orm(nested(prefix = "thread_"))]
+    pub thread: SessionThread,
+    /// Of its ended turns, as the provider counts.
+    #[serde(default)]
+    pub tokens_used: i64,
+}
+
+/// What its provider keeps of it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct SessionThread {
+    /// The newest, from 1; 0: it had no turn.
+    pub number: i32,
+    /// The next turn goes on in it, if its policy says nothing else.
+    pub live: bool,
 }
 
 /// What a waiting notification can do to a session now.

@@ -176,6 +176,16 @@ pub struct TurnContext {
 }
 
 impl TurnContext {
+    /// Whether the turn is the first of its thread.
+    pub fn is_new(&self) -> bool {
+        self.reason.is_some() || self.used == ContextMode::Assembled
+    }
+
+    /// Whether the calls of the turn name no response of the turn: its provider has lost some.
+    pub fn names_none(&self) -> bool {
+        self.lost_after.is_some() || self.reason == Some(ContextReason::ThreadUnreliable)
+    }
+
     /// Whether the prompt holds the past: the entries of turns before it.
     pub fn is_assembled(&self) -> bool {
         let is_new = match self.reason {
@@ -210,7 +220,21 @@ pub struct Told {
     /// When its last turn began, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<i64>,
+    /// Why the generation before was closed, until the provider has answered in this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rotated: Option<Rotated>,
 }
+
+/// Why a generation was closed by a rule.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rotated {
+    pub rule: RotationRule,
+    /// With its figures, in a few words.
+    pub because: String,
+}
+
+/// So many turns in a row that find their thread gone make the threads of a generation unreliable.
+pub const THREADS_LOST_MAX: i32 = 2;
 
 /// Texts that are remembered: of the tasks of an agent with one session for all of them, and the account's briefing.
 const TEXTS_MAX: usize = 4;

@@ -5,7 +5,7 @@
 use domain::{TurnId, TurnState};
 
 use crate::{
-    manifest::{Because, Layer, LeftOut, Limit, Manifest, Part, PartKind, Source},
+    manifest::{Because, Layer, LeftOut, Limit, Manifest, Part, PartKind, Slice, Source},
     marks::quotations,
     text::{Cap, ModelText},
 };
@@ -69,8 +69,9 @@ pub struct Past {
 }
 
 /// Assembles turns, the newest first; of `total` of them, which may be more than are given. Whole turns are left out from the
-/// oldest.
-pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Because) -> Past {
+/// oldest. `carried`: parts of inputs that come last, each as the newest turn has it that has one, for an input that was made for a
+/// thread which had them.
+pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Because, carried: &[PartKind]) -> Past {
     let mut entries: Vec<[(Item, Part); 2]> = Vec::new();
     let mut bytes = 0;
     let mut out: Option<LeftOut> = None;
@@ -118,7 +119,24 @@ pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Beca
         past.items.push(item);
         past.parts.push(part);
     }
+    for kind in carried {
+        if let Some(slice) = turns.iter().find_map(|turn| turn.slices()?.into_iter().find(|slice| slice.part.part == *kind)) {
+            past.items.push(Item::User(slice.text.to_owned()));
+            past.parts.push(Part {
+                layer: Layer::Context,
+                because: Because::FirstTurn,
+                ..slice.part.clone()
+            });
+        }
+    }
     past
+}
+
+impl PastTurn {
+    /// The slices of its input. None: they cannot be told.
+    fn slices(&self) -> Option<Vec<Slice<'_>>> {
+        self.manifest.as_ref()?.slices(Layer::Input, &self.input).ok()
+    }
 }
 
 /// How many turns before the first entry are not in the context.
@@ -146,16 +164,15 @@ fn entry(turn: &PastTurn, limits: &PastLimits, because: Because) -> [(Item, Part
 /// called.
 pub fn entry_input(turn: &PastTurn, body_bytes_max: usize) -> ModelText {
     let cap = (Limit::ContextBodyBytesMax, body_bytes_max);
-    let slices = turn.manifest.as_ref().map(|manifest| manifest.slices(Layer::Input, &turn.input));
-    let mut text = match slices {
-        Some(Ok(slices)) => {
+    let mut text = match turn.slices() {
+        Some(slices) => {
             let is_about = |kind: PartKind| matches!(kind, PartKind::Notification | PartKind::Followup);
             let about = slices.iter().filter(|slice| is_about(slice.part.part));
             // One text: a part may end within a line.
             let about: String = about.map(|slice| slice.text).collect();
             shortened(ModelText::default(), &about, cap)
         }
-        Some(Err(_)) | None => ModelText::default().ours("Note from Signalbox: this turn's notification cannot be read.\n"),
+        None => ModelText::default().ours("Note from Signalbox: this turn's notification cannot be read.\n"),
     };
     for note in &turn.notes {
         text = shortened(text.ours("\n"), note, cap);

@@ -8,7 +8,8 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, SessionScope, TurnId, TurnState, TurnStep,
+    context::Told,
     progress::Wake,
     tool_policy::{ToolPolicy, ToolUse, visible},
 };
@@ -16,21 +17,32 @@ use messaging::trace;
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
+use prompt::{
+    InstructionFacts, Manifest, Marks, Past, Profile, ToolNames, input,
+    manifest::Offer,
+    tells_of_interruption,
+};
+
 use super::{
     messages::begun_at,
-    resume::{Due, call_input, due, lost_since},
+    profiles::Profiles,
+    resume::{Contents, Due, call_input, due, lost_since},
     started::Heard,
-    work::Work,
+    work::{Work, WorkThread},
 };
 use crate::{
     breaker::Pass,
-    prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input, tells_of_interruption},
-    providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
+    context::{
+        past,
+        plan::{Plan, thread_name},
+    },
+    providers::{Continuation, Driver, Effects, Thread, ToolDefinition},
     store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
-use storage::{
-    manifest::Manifest,
-    session::{sessions_lock::LockedSession, turns_begin::NewTurn},
+use storage::session::{
+    items_join::Notes,
+    sessions_lock::{LockedSession, SessionThread},
+    turns_begin::NewTurn,
 };
 
 /// The inputs of a new turn besides its session and its item.
@@ -39,11 +51,35 @@ pub struct Beginning {
     pub turn_id: TurnId,
     pub pass: Pass,
     pub prompt: Prompt,
-    pub effects: Effects,
+    pub plan: Plan,
+    /// Earlier turns, where the prompt is assembled.
+    pub past: Past,
+    /// What the thread has been told after this turn, but for messages, and these.
+    pub told: (Told, Vec<MessageId>),
+    pub provider: ProviderFacts,
     pub tools: Arc<[ToolDefinition]>,
     /// How long the turn waits for its tool calls.
     pub tools_wait_ms: i64,
     pub trace: TraceContext,
+}
+
+/// What of a turn's provider decides how its calls are made.
+#[derive(Clone, Copy, Debug)]
+pub struct ProviderFacts {
+    pub effects: Effects,
+    pub keeps: Thread,
+    pub found_by: Continuation,
+}
+
+impl ProviderFacts {
+    /// Without a driver no call is made.
+    pub fn of(driver: Option<&Driver>) -> ProviderFacts {
+        ProviderFacts {
+            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
+            keeps: driver.map_or(Thread::Durable, |driver| driver.thread),
+            found_by: driver.map_or(Continuation::Key, |driver| driver.continuation),
+        }
+    }
 }
 
 /// Whether the session is the one of the item's agent and task, or of its agent. Several services may write items: none
@@ -71,7 +107,38 @@ pub fn begin(
     }
     let phase = session.facts.claimed()?.phase;
     let state = TurnState::Started.after(TurnStep::Send)?;
-    let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
+    let (mut prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
+    let (plan, provider, (told, shown)) = (beginning.plan, beginning.provider, beginning.told);
+    past::enter(&beginning.past, &plan.context, &mut prompt.manifest);
+    prompt.manifest.tools = Some(Offer::of(tools.iter().map(|tool| tool.name.as_str())));
+    let rotated = told.rotated.as_ref().filter(|_| session.turn_count == 0);
+    let rotated_because = rotated.map(|rotated| rotated.because.clone());
+    let used_at = (!plan.is_new).then_some(session.thread.told.at).flatten();
+    let thread = match plan.is_new {
+        true => SessionThread {
+            number: plan.context.thread,
+            live: false,
+            at: None,
+            told,
+            ..session.thread.clone()
+        },
+        false => SessionThread {
+            told,
+            ..session.thread.clone()
+        },
+    };
+    let items = past::items(beginning.past);
+    let (journal, notes) = (Journal::default(), Notes::default());
+    let (call, after) = call_input(&Contents {
+        head: (item.layout == InstructionLayout::Inline).then_some(&*prompt.profile.text),
+        past: &items,
+        input: &prompt.input,
+        context: Some(&plan.context),
+        journal: &journal,
+        results: &[],
+        notes: &notes,
+        found_by: provider.found_by,
+    });
     let turn = session.turn_claimed(beginning.turn_id, item.facts.task.map(|task| task.id));
     let hops = item.hops;
     let wake = Wake::new(&item.facts.kind, &item.facts.sender);
@@ -89,7 +156,7 @@ pub fn begin(
         profile_version: prompt.profile.version.to_owned(),
         profile_hash: prompt.profile.hash.clone(),
         instructions: Arc::clone(&prompt.profile.text),
-        input: prompt.input.clone(),
+        input: prompt.input,
         layout: prompt.manifest.layout,
         manifest: prompt.manifest.packed(),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
@@ -97,10 +164,23 @@ pub fn begin(
         hops,
         wake: wake.clone(),
         streak: session.streak.clone(),
+        context: plan.context.clone(),
+        rotated_because,
+        thread,
         traceparent: trace.traceparent.clone(),
         tracestate: trace.tracestate.clone(),
         phase,
         state,
+    };
+    let thread = WorkThread {
+        name: thread_name(&turn.key, plan.context.thread, provider.keeps, provider.found_by),
+        context: Some(plan.context),
+        after,
+        keeps: provider.keeps,
+        found_by: provider.found_by,
+        shown,
+        used_at,
+        manifest: Vec::new(),
     };
     let work = Work {
         turn,
@@ -115,13 +195,14 @@ pub fn begin(
         pass: beginning.pass,
         failed_epoch: None,
         slot: None,
-        effects: beginning.effects,
+        effects: provider.effects,
         profile_version: prompt.profile.version.to_owned(),
         due: Due::Send,
         instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
-        input: CallInput::Message(prompt.input),
+        input: call,
+        thread,
         tools,
-        journal: Journal::default(),
+        journal,
         attempt: 1,
         failures: 0,
         attempts: item.attempts,
@@ -144,10 +225,11 @@ pub fn begin(
 pub fn carry_on(
     session: &LockedSession,
     turn: OpenTurn,
-    effects: Effects,
-    continuation: Continuation,
+    provider: ProviderFacts,
     tools: Arc<[ToolDefinition]>,
+    earlier: Option<Past>,
 ) -> Result<Work, ImpossibleStep> {
+    let effects = provider.effects;
     let phase = session.facts.claimed()?.phase;
     let trace = turn.trace();
     let due = due(
@@ -169,6 +251,33 @@ pub fn carry_on(
     let injected = with_call.flat_map(|note| note.notification_ids.clone()).collect();
     let ended_with = turn.ended_with().map(str::to_owned);
     let wake = turn.wake_key.as_ref().and_then(|key| key.parse().ok());
+    let mut manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
+    let shown = shown(&turn, manifest.as_ref());
+    let rewritten = rewritten(earlier.as_ref(), &turn, &mut manifest);
+    let items = earlier.map_or_else(Vec::new, past::items);
+    // The input of an older version has them in front.
+    let is_headed = turn.inline && turn.context.is_some();
+    let (input, after) = call_input(&Contents {
+        head: is_headed.then_some(&turn.instructions),
+        past: &items,
+        input: &turn.input,
+        context: turn.context.as_ref(),
+        journal: &turn.journal,
+        results: &turn.results,
+        notes: &turn.notes,
+        found_by: provider.found_by,
+    });
+    let number = turn.context.as_ref().map_or(1, |context| context.thread);
+    let thread = WorkThread {
+        name: thread_name(&session.key, number, provider.keeps, provider.found_by),
+        context: turn.context,
+        after,
+        keeps: provider.keeps,
+        found_by: provider.found_by,
+        shown,
+        used_at: None,
+        manifest: rewritten,
+    };
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
@@ -186,7 +295,8 @@ pub fn carry_on(
         effects,
         due,
         instructions: (!turn.inline).then(|| turn.instructions.into()),
-        input: call_input(&turn.input, &turn.journal, &turn.results, &turn.notes, continuation),
+        input,
+        thread,
         tools,
         turn: session.turn_claimed(turn.id, turn.task),
         provider: turn.provider,
@@ -208,6 +318,25 @@ pub fn carry_on(
     })
 }
 
+/// The messages that a turn in progress shows or is about, newest first.
+fn shown(turn: &OpenTurn, manifest: Option<&Manifest>) -> Vec<MessageId> {
+    let ids = manifest.into_iter().flat_map(Manifest::messages);
+    let mut ids: Vec<MessageId> = ids.map(MessageId).collect();
+    ids.reverse();
+    turn.about_message.into_iter().chain(ids).collect()
+}
+
+/// The manifest of a turn that goes on in another thread than it began in, packed. Empty: it stays as it is.
+fn rewritten(past: Option<&Past>, turn: &OpenTurn, manifest: &mut Option<Manifest>) -> Vec<u8> {
+    match (past, &turn.context, manifest) {
+        (Some(past), Some(context), Some(manifest)) if manifest.context.as_ref() != Some(context) => {
+            past::enter(past, context, manifest);
+            manifest.packed()
+        }
+        (_, _, _) => Vec::new(),
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub profile: Profile,
@@ -215,7 +344,7 @@ pub struct Prompt {
     pub manifest: Manifest,
 }
 
-pub(super) fn prompt(
+pub(super) fn prompt_of(
     session: &LockedSession,
     item: &QueuedItem,
     driver: Option<&Driver>,
@@ -237,11 +366,7 @@ pub(super) fn prompt(
         },
         &mut manifest,
     );
-    let text = input(&item.facts, marks, &mut manifest);
-    let input = match item.layout {
-        InstructionLayout::Layered => text,
-        InstructionLayout::Inline => format!("{}\n{text}", profile.text),
-    };
+    let input = input(&item.facts, marks, &mut manifest);
     Prompt {
         profile,
         input,
@@ -268,7 +393,7 @@ pub(super) fn hidden(session: &LockedSession, item: &QueuedItem, policies: &[Too
 }
 
 /// The tools that a turn is offered, without the hidden ones.
-pub(super) fn shown(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
+pub(super) fn offered_but(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
     let offered = offered(context);
     if hidden.is_empty() {
         return offered;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use domain::{
-    CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SESSION_RESET, SessionEvent, StopThen, TASK_CLOSED,
-    breaker::Sign, progress::Deeds,
+    CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SESSION_RESET, SessionEvent, StopThen, TASK_CLOSED,
+    TurnContext, breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;
@@ -16,12 +16,12 @@ use super::{
     work::Work,
 };
 use crate::{
-    providers::Usage,
+    providers::{Continuation, FailureClass, Thread, Usage},
     settings::DeliverySettings,
     store::journal::{Journal, Round},
 };
 use storage::session::{
-    sessions_lock::LockedSession,
+    sessions_lock::{LockedSession, SessionThread},
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
 };
 
@@ -80,6 +80,7 @@ pub(super) fn change(
         error: error.map(str::to_owned),
         error_class: class.map(str::to_owned),
         late: session.facts.closed,
+        context: None,
     };
     let rest = SessionChange {
         account_id: work.turn.account.clone(),
@@ -97,6 +98,7 @@ pub(super) fn change(
         streak_key: None,
         streak_since: None,
         beats: false,
+        thread: session.thread.clone(),
         goes_on: false,
     };
     let mut change = Change {
@@ -128,6 +130,7 @@ pub(super) fn change(
         Settled::Again {
             after, repeats, counts, ..
         } => change.again(work, *after, *repeats, *counts),
+        Settled::FreshStart { after, .. } => change.again(work, *after, false, false),
         Settled::LookAgain { after } => change.look_again(work, *after),
         Settled::Interrupted { after, counts, .. } => change.interrupted(work, *after, *counts),
         Settled::GaveUp {
@@ -167,7 +170,115 @@ pub(super) fn change(
         change.session.interrupted |= work.told_interrupted;
         change.session.stopped = change.session.stopped.or(work.told_of);
     }
+    let messages_max = config.thread_messages_max.usize();
+    (change.session.thread, change.turn.context) = thread_after(report, session, settled, &change.turn, messages_max);
     Ok(change)
+}
+
+/// The session's thread after this record, and the turn's context, if it changes.
+fn thread_after(
+    report: &Report,
+    session: &LockedSession,
+    settled: &Settled,
+    turn: &TurnChange,
+    messages_max: usize,
+) -> (SessionThread, Option<TurnContext>) {
+    let (work, of) = (&report.work, &report.work.thread);
+    let mut thread = session.thread.clone();
+    let mut context = None;
+    let is_denied = report.unconfirmed.is_some();
+    if let (Settled::FreshStart { .. }, Some(before)) = (settled, &of.context) {
+        lose(&mut thread);
+        thread.number += 1;
+        context = Some(TurnContext {
+            reason: Some(ContextReason::ThreadLost),
+            thread: thread.number,
+            from: None,
+            lost_after: Some(u32::try_from(work.journal.rounds.len()).unwrap_or(u32::MAX)),
+            unconfirmed: before.unconfirmed || is_denied,
+            ..before.clone()
+        });
+    } else if let CallOutcome::Answered(answer) = &report.outcome {
+        thread.told.show(of.shown.clone(), messages_max);
+        thread.told.rotated = None;
+        let is_reply = matches!(settled, Settled::Finished { .. });
+        match (of.keeps, of.found_by) {
+            (Thread::Durable, Continuation::Key) => thread.live = true,
+            // What broke off before the final answer is not in the thread.
+            (Thread::Durable, Continuation::Response) if is_reply => {
+                thread.at.clone_from(&answer.response_id);
+                thread.live = thread.at.is_some();
+            }
+            (Thread::Durable, Continuation::Response | Continuation::Whole) => {}
+            (Thread::Process | Thread::None, _) => thread.live = false,
+        }
+        let has_lost = of.context.as_ref().is_some_and(|context| context.lost_after.is_some());
+        let is_nameless = is_reply && of.keeps == Thread::Durable && !thread.live;
+        if is_denied || is_nameless {
+            lose(&mut thread);
+        } else if is_reply && !has_lost && thread.lost < THREADS_LOST_MAX {
+            thread.lost = 0;
+        }
+        if report.mismatch.is_some() {
+            thread.live = false;
+        }
+        if is_denied {
+            context = of.context.clone().map(|context| TurnContext {
+                unconfirmed: true,
+                ..context
+            });
+        }
+    } else if turn.over && !was_answered(report) {
+        // Its agent may not have read the texts that went along: they come again.
+        thread.told.texts.clear();
+    }
+    if turn.over {
+        let used = turn.usage.clone().or_else(|| total(&work.journal, None));
+        let used: Option<Usage> = used.and_then(|usage| serde_json::from_value(usage).ok());
+        let tokens = used.map_or(0, |usage| usage.total_tokens.max(usage.input_tokens.saturating_add(usage.output_tokens)));
+        thread.tokens = thread.tokens.saturating_add(i64::try_from(tokens).unwrap_or(i64::MAX));
+        thread.failures = failures_after(thread.failures, settled);
+    }
+    if session.facts.closed {
+        // A closed generation keeps no thread.
+        thread.at = None;
+    }
+    (thread, context)
+}
+
+/// The thread is gone. What it was told besides its turns is told again; the texts that seldom change go along with the past.
+fn lose(thread: &mut SessionThread) {
+    thread.live = false;
+    thread.at = None;
+    thread.lost = thread.lost.saturating_add(1);
+    thread.told.ids.clear();
+}
+
+/// Classes of failures that are their provider's: no failures of a generation (its rule of rotation).
+const OF_THE_PROVIDER: [FailureClass; 6] = [
+    FailureClass::Refused,
+    FailureClass::RateLimited,
+    FailureClass::Quota,
+    FailureClass::Unauthorized,
+    FailureClass::AgentUnauthorized,
+    FailureClass::ServerError,
+];
+
+/// The generation's turns in a row that failed by themselves, after one that has ended.
+fn failures_after(before: i32, settled: &Settled) -> i32 {
+    match settled {
+        Settled::Finished { .. } => 0,
+        Settled::GaveUp { class, .. } | Settled::Interrupted { class, .. } => {
+            let is_providers = OF_THE_PROVIDER.iter().any(|of| of.as_str() == *class);
+            before.saturating_add(i32::from(!is_providers))
+        }
+        Settled::AwaitTools { .. }
+        | Settled::Again { .. }
+        | Settled::FreshStart { .. }
+        | Settled::LookAgain { .. }
+        | Settled::Aborted
+        | Settled::Stopped { .. } => before,
+    }
 }
 
 /// Whether the turn had an answer to one of its calls. If not, its agent may not have read the notes in its prompt.

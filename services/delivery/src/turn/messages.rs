@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use contracts::{
     Root, TraceContext,
     event::{
-        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, SessionGated, TurnFinished,
-        TurnStarted,
+        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, ProviderThread, SessionGated,
+        TurnFinished, TurnStarted,
     },
     outgoing::Origin,
     tool::ToolRequested,
@@ -29,6 +29,9 @@ use super::{
 };
 use crate::store::journal::Call;
 use storage::session::{TurnName, turns_record::Changed};
+
+/// Of what a provider said.
+const DETAIL_BYTES_MAX: usize = 1_024;
 
 /// The origin of every message that a turn causes.
 pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
@@ -120,6 +123,7 @@ pub(super) fn outcome_messages(
         });
         messages.push(event(&setting, turn, &turn.id.to_string(), mismatched));
     }
+    messages.extend(thread_events(decided, &setting));
     if let Settled::AwaitTools { round } = settled
         && let Some(call) = round.first()
     {
@@ -154,6 +158,33 @@ pub(super) fn outcome_messages(
         messages.push(event(&setting, turn, &turn.id.to_string(), parked));
     }
     messages
+}
+
+/// What an outcome says of the provider's thread.
+fn thread_events(decided: &Decided<'_>, setting: &Setting<'_>) -> Vec<Owned> {
+    let (report, number) = (decided.report, decided.session.thread.number);
+    let (work, turn) = (&report.work, &report.work.turn);
+    let denied = report.unconfirmed.as_deref();
+    let failed = decided.settled.error().map(|(error, _)| error);
+    let lost = (decided.change.session.thread.lost > decided.session.thread.lost)
+        .then(|| denied.or(failed).unwrap_or("the answer has no id from which the next turn could go on"));
+    let thread = |detail: &str| ProviderThread {
+        turn_id: turn.id,
+        session_id: turn.session,
+        session_key: turn.key.clone(),
+        generation: turn.generation,
+        fence: turn.fence,
+        agent_id: work.agent_id,
+        provider: work.provider.clone(),
+        thread: number,
+        detail: cut(detail, DETAIL_BYTES_MAX),
+    };
+    let unconfirmed = denied.map(|detail| Event::ProviderThreadUnconfirmed(thread(detail)));
+    let lost = lost.map(|detail| Event::ProviderThreadLost(thread(detail)));
+    // A turn may lose each of its threads once.
+    let id = format!("{}:{number}", turn.id);
+    let events = unconfirmed.into_iter().chain(lost);
+    events.map(|of| event(setting, turn, &id, of)).collect()
 }
 
 fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Changed) -> TurnFinished {

@@ -38,6 +38,7 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
+    providers::Thread,
     settings::DeliverySettings,
     store::{SessionName, holds::Holds, refused::notifications_load},
 };
@@ -229,7 +230,7 @@ impl Recorder {
         self.outbox.publish_soon(outbox);
         for (decided, changed) in &decided {
             let Decided { report, settled, .. } = decided;
-            count(&self.metrics, &report.work, settled, changed);
+            count(&self.metrics, decided, changed);
             if let Some(gate) = decided.change.session.gate {
                 self.metrics.parked(gate);
             }
@@ -410,6 +411,7 @@ impl Decided<'_> {
     pub fn rested(&self, changed: Changed) -> LockedSession {
         LockedSession {
             streak: self.streak(changed),
+            thread: self.change.session.thread.clone(),
             active_turn: None,
             lease_owner: None,
             facts: SessionFacts {
@@ -448,6 +450,8 @@ pub fn decide<'a>(
         lost_for: work.lost_for(now),
         stop: session.stop(),
         breaker,
+        fragile: work.thread.keeps == Thread::Process && work.thread.rounds(&work.journal) > 0,
+        may_start_afresh: work.thread.context.as_ref().is_some_and(|context| context.lost_after.is_none()),
     };
     let settled = settle(&report.outcome, &facts, config);
     let change = change(report, session, &settled, now, config)?;
@@ -476,12 +480,26 @@ fn progress_tools() -> Vec<String> {
     TOOLS.clone()
 }
 
-fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
+fn count(metrics: &Metrics, decided: &Decided<'_>, changed: &Changed) {
+    let Decided {
+        report,
+        session,
+        settled,
+        change,
+        ..
+    } = decided;
+    let work = &report.work;
     if let Settled::Finished { usage, .. } = settled {
         metrics.finished(changed.task_history_called, &work.profile_version, *usage);
     }
     if let Some((_, class)) = settled.error() {
         metrics.failed(class);
+    }
+    if change.turn.over && let Some(context) = change.turn.context.as_ref().or(work.thread.context.as_ref()) {
+        metrics.context(context);
+    }
+    if change.session.thread.lost > session.thread.lost {
+        metrics.thread_lost(&work.provider);
     }
     if let Settled::Stopped { kind, confirmed, .. } = settled {
         metrics.stopped(*kind, *confirmed);
@@ -499,6 +517,7 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
         Settled::AwaitTools { .. } => "waits for tools",
         Settled::Again { counts: true, .. } => "will be retried",
         Settled::Again { counts: false, .. } => "waits for its provider",
+        Settled::FreshStart { .. } => "begins again in a new thread",
         Settled::LookAgain { .. } => "is being looked up",
         Settled::Interrupted { .. } => "was interrupted",
         Settled::GaveUp { .. } => "failed",

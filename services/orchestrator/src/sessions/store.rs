@@ -15,7 +15,7 @@ const FIND: &str = "
     select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent_slug, s.generation, s.key,
            s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.queue_tail, s.turn_count, s.active_turn_id, s.mismatch,
            coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since,
-           s.closed_at is null as can_steer,
+           s.closed_at is null as can_steer, s.continues_id, s.thread_number, s.thread_live, s.tokens_used,
            s.active_turn_id is not null and s.closed_at is null and s.stop_turn_id is distinct from s.active_turn_id as can_inject
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
@@ -26,7 +26,7 @@ const FIND: &str = "
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, kind, task_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
             queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
-            gated_since, closed_at is null as can_steer,
+            gated_since, closed_at is null as can_steer, continues_id, thread_number, thread_live, tokens_used,
             active_turn_id is not null and closed_at is null and stop_turn_id is distinct from active_turn_id as can_inject
         from session where account_id = $1",
     order: &[("opened_at", Column::Time), ("id", Column::Uuid)],

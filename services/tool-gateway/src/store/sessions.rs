@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use domain::{AccountId, AgentId, QuestionId, QuestionKind, SessionId, SessionKey, TaskId, TurnId};
+use domain::{AccountId, AgentId, QuestionId, QuestionKind, SessionId, TaskId, ThreadName, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
@@ -232,17 +232,23 @@ struct SessionRow {
 /// Relies on session_key_unique.
 const SESSION_FIND: &str = "
     select id from session
-    where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null";
+    where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null
+      and greatest(thread_number, 1) >= $4";
 
-/// Finds the session of this key, open or closed, unless it was emptied: a call recorded after that would never be
-/// deleted. `agent`: the agent that it must belong to.
+/// Finds the session of this thread, open or closed, unless it was emptied: a call recorded after that would never be
+/// deleted; and unless it has not come to that thread. `agent`: the agent that it must belong to.
 pub(crate) async fn session_find(
     tx: &Tx,
     account: &AccountId,
-    key: &SessionKey,
+    name: &ThreadName,
     agent: Option<AgentId>,
 ) -> Result<Option<SessionId>, StorageError> {
-    let values = [account.into(), key.to_string().into(), agent.into()];
+    let values = [
+        account.into(),
+        name.key.to_string().into(),
+        agent.into(),
+        name.thread.into(),
+    ];
     let row: Option<SessionRow> = tx.one("find session", SESSION_FIND, values).await?;
     Ok(row.map(|row| row.id))
 }

@@ -188,6 +188,7 @@ async fn posted(tx: &Tx, posts: &[Post]) -> Result<Vec<()>, StorageError> {
             author: &post.author,
             body: &post.body,
             turn: post.turn,
+            woke: &[],
             at: post.at,
         })
         .collect();

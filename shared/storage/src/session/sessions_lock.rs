@@ -5,9 +5,10 @@ use std::collections::HashMap;
 
 use domain::{
     AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, context::Told, progress::Streak,
+    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, context::{THREADS_LOST_MAX, Told}, progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
+use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -58,7 +59,7 @@ pub struct Stop {
 }
 
 /// What a session knows of the threads of its generation, and what its rules of rotation count.
-#[derive(Clone, PartialEq, Eq, Default, Debug, FromQueryResult)]
+#[derive(Clone, PartialEq, Eq, Default, Debug, FromQueryResult, Serialize)]
 pub struct SessionThread {
     /// The newest, from 1; 0: no turn has begun.
     pub number: i32,
@@ -67,6 +68,7 @@ pub struct SessionThread {
     /// Turns in a row that found their thread gone.
     pub lost: i32,
     /// The provider ran another session than the key's.
+    #[serde(skip)]
     pub elsewhere: bool,
     /// The response from which it goes on, where the provider finds a thread by it.
     pub at: Option<String>,
@@ -76,6 +78,25 @@ pub struct SessionThread {
     /// Ended turns in a row that failed by themselves.
     pub failures: i32,
 }
+
+impl SessionThread {
+    /// What it was told counts for the next turn, if its provider keeps it.
+    pub fn is_told(&self) -> bool {
+        self.live && self.lost < THREADS_LOST_MAX
+    }
+}
+
+/// SQL: sets the columns of a session's thread from a [`SessionThread`] as JSON.
+macro_rules! thread_set {
+    ($from:literal) => {
+        concat!(
+            "thread_number = (", $from, " ->> 'number')::integer, thread_live = (", $from, " ->> 'live')::boolean,
+            threads_lost = (", $from, " ->> 'lost')::integer, provider_thread = ", $from, " ->> 'at', told = ", $from, " -> 'told',
+            tokens_used = (", $from, " ->> 'tokens')::bigint, failures_in_row = (", $from, " ->> 'failures')::integer"
+        )
+    };
+}
+pub(super) use thread_set;
 
 /// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
