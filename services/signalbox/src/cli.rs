@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{QuestionState, QueueMode, StopThen, Timestamp, TurnId, Verdict};
+use domain::{QuestionState, QueueMode, ResetInFlight, ResetQueue, StopThen, Timestamp, TurnId, Verdict};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -17,6 +17,7 @@ Examples:
   signalbox notify demo DEMO-7 coder 'Tests fail' --wait   ask an agent, from another terminal
   signalbox sessions --task DEMO-7                      what came of it
   signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
+  signalbox reset SESSION --reason 'it is confused'     begin anew, without what its agent was told so far
   signalbox pause --task DEMO-7                         start no turn on it until `signalbox resume --task DEMO-7`
   signalbox queue SESSION                               what waits in it and why; `queue withdraw SESSION ID` and others
   signalbox questions --mine                            what agents ask; `questions answer ID --text 'Use Postgres'`
@@ -61,6 +62,8 @@ pub(crate) enum Command {
     Sessions(SessionsArgs),
     /// Stop the turn in progress of a session
     Stop(StopArgs),
+    /// End a session's generation and open the next one, which knows nothing of it; a turn in progress is stopped first
+    Reset(ResetArgs),
     /// Pause a session, an agent, a task or the whole account: no turn starts there
     Pause(PauseArgs),
     /// Show what is paused, by whom, why and until when
@@ -259,6 +262,24 @@ pub(crate) struct StopArgs {
     /// another one
     #[arg(long, value_name = "hold|continue", default_value_t = StopThen::Hold)]
     pub(crate) then: StopThen,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ResetArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// Why, for the session's log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// What happens to the notifications that wait: `keep` moves them to the next generation
+    #[arg(long, value_name = "keep|cancel", default_value_t = ResetQueue::Keep)]
+    pub(crate) queue: ResetQueue,
+    /// What happens to the notifications of a turn in progress: `requeue` puts them first in the next generation, whose agent is told
+    /// that a turn on them was stopped
+    #[arg(long, value_name = "cancel|requeue", default_value_t = ResetInFlight::Cancel)]
+    pub(crate) in_flight: ResetInFlight,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
 }

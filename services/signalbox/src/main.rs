@@ -71,6 +71,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Steer(item) => notify::steer(item, json).await,
         Command::Sessions(args) => sessions::run(&args, json).await,
         Command::Stop(args) => stop::run(&args, json).await,
+        Command::Reset(args) => reset::run(&args, json).await,
         Command::Pause(args) => pause::run(&args, json).await,
         Command::Holds(args) => holds::run(&args, json).await,
         Command::Resume(args) => resume::run(&args, json).await,

@@ -337,6 +337,9 @@ pub struct SessionEnded {
     pub generation: Generation,
     pub agent_id: Option<AgentId>,
     pub reason: CloseReason,
+    /// In a few words, where the reason does not say it: the rule of a rotation with its figures; who reset it, and why.
+    #[serde(default)]
+    pub detail: Option<String>,
     /// The provider's name of its last thread, which nothing uses any more; null where the session key is the name.
     #[serde(default)]
     pub provider_thread: Option<String>,

@@ -43,6 +43,7 @@ use crate::{
     store::{SessionName, holds::Holds, refused::notifications_load},
 };
 use storage::session::{
+    session_succeed::{Succession, session_succeed},
     sessions_lock::{LockedSession, SESSIONS_LOCK, SESSIONS_LOCK_FREE, SessionFacts, sessions_lock},
     turns_record::{Changed, TurnRecord, Written, turns_record},
 };
@@ -211,6 +212,9 @@ impl Recorder {
                 ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
             }
         }
+        for (decided, _) in &decided {
+            ended.extend(self.reset(&tx, decided, now).await?);
+        }
         outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
@@ -296,6 +300,24 @@ impl Recorder {
         };
         let scope = Scope::Turn(work.turn.session, work.turn.id);
         questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
+    }
+
+    /// Ends the generation with its turn, if a reset has waited for that.
+    async fn reset(&self, tx: &Tx, decided: &Decided<'_>, now: OffsetDateTime) -> Result<Vec<Owned>, StorageError> {
+        let (work, Some(reset)) = (&decided.report.work, &decided.change.reset) else {
+            return Ok(Vec::new());
+        };
+        let succession = Succession::Reset {
+            request: &reset.request,
+            put_back: &reset.put_back,
+            gate: reset.gate,
+        };
+        let succeeded = session_succeed(tx, &work.name(), succession, &work.setting(&self.root, now)).await?;
+        tracing::info!(
+            session_id = %work.turn.session, account = %work.turn.account, turn_id = %work.turn.id,
+            next_session_id = %succeeded.next, moved = succeeded.moved, cancelled = succeeded.cancelled, "reset a session"
+        );
+        Ok(succeeded.messages)
     }
 
     /// A person has to see to the task of a failed turn.

@@ -24,5 +24,6 @@ mod questions;
 mod scene;
 mod slots;
 mod slow;
+mod succeed;
 mod turns;
 mod twins;

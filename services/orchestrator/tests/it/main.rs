@@ -20,6 +20,7 @@ mod questions;
 mod queue;
 mod recovery;
 mod replies;
+mod resets;
 mod seed;
 mod service;
 mod sessions;

@@ -1,0 +1,160 @@
+//! Closes a generation and opens the next one with its queue: at a rotation, by rule, and at a reset, on request of a person. The
+//! caller holds the session's lock, has found it open, and no turn is in progress in it, or the caller's transaction has ended it. A
+//! claim and an arriving item take the same lock: they find the session closed, and then the next generation.
+//!
+//! | | the next generation |
+//! |---|---|
+//! | rotated | knows what the closed one knew (`continues_id`), with its notes of what was interrupted and stopped |
+//! | reset | knows nothing of it, but that a turn was interrupted: its agent may still be at work, or have done a part |
+//! | reset that puts the stopped turn's items back | and that this turn was stopped: its effects must not be repeated |
+//!
+//! Open questions and timers stay: they belong to the conversation.
+
+use contracts::event::{Event, SessionGated, SessionReset};
+use domain::{CloseReason, Gate, ResetQueue, ResetRequest, SESSION_RESET, SessionId, context::Rotated};
+use sea_orm::Value;
+
+use super::{
+    SessionName,
+    sessions_close::{
+        CLOSE, Carried, ItemRow, LOCK, LOCK_ITEMS, SessionRow, ended_messages, items_cancel, items_uncount, open_next,
+    },
+};
+use crate::{Setting, StorageError, Tx, outbox::Owned};
+
+/// Why one generation follows another.
+#[derive(Clone, Copy, Debug)]
+pub enum Succession<'a> {
+    Rotated(&'a Rotated),
+    Reset {
+        request: &'a ResetRequest,
+        /// The items of the turn that the reset has ended, where they wait again.
+        put_back: &'a [String],
+        /// A person who asked for a stop after the reset holds what waits.
+        gate: Option<Gate>,
+    },
+}
+
+#[derive(Debug)]
+pub struct Succeeded {
+    pub next: SessionId,
+    pub moved: usize,
+    pub cancelled: usize,
+    /// For the outbox of the same transaction.
+    pub messages: Vec<Owned>,
+}
+
+impl Succession<'_> {
+    pub fn reason(&self) -> CloseReason {
+        match self {
+            Succession::Rotated(_) => CloseReason::Rotated,
+            Succession::Reset { .. } => CloseReason::Reset,
+        }
+    }
+
+    fn detail(&self) -> String {
+        match self {
+            Succession::Rotated(rotated) => rotated.because.clone(),
+            Succession::Reset { request, .. } => request.detail(),
+        }
+    }
+
+    /// Whether a waiting item moves to the next generation. A reset cancels what waited when it was asked for.
+    fn moves(&self, item: &ItemRow) -> bool {
+        match self {
+            Succession::Rotated(_) => true,
+            Succession::Reset { request, put_back, .. } => match request.queue {
+                ResetQueue::Keep => true,
+                ResetQueue::Cancel => item.created_at > request.at.0 || put_back.contains(&item.id),
+            },
+        }
+    }
+
+    fn carried(&self) -> Carried<'_> {
+        match *self {
+            Succession::Rotated(rotated) => Carried {
+                rotated: Some(rotated),
+                stopped: true,
+                ..Carried::default()
+            },
+            Succession::Reset { put_back, gate, .. } => Carried {
+                stopped: !put_back.is_empty(),
+                gate,
+                ..Carried::default()
+            },
+        }
+    }
+}
+
+pub async fn session_succeed(
+    tx: &Tx,
+    (account, session): &SessionName,
+    succession: Succession<'_>,
+    setting: &Setting<'_>,
+) -> Result<Succeeded, StorageError> {
+    const ATTEMPT: &str = "lock the generation to succeed";
+    let ids = vec![*session];
+    let locked: Option<SessionRow> = tx.one(ATTEMPT, LOCK, [account.into(), ids.clone().into()]).await?;
+    let row = locked.ok_or_else(|| StorageError::unreadable(ATTEMPT, "it is closed"))?;
+    let (reason, detail) = (succession.reason(), succession.detail());
+    let values: [Value; 5] = [
+        account.into(),
+        ids.clone().into(),
+        setting.now.into(),
+        reason.into(),
+        detail.as_str().into(),
+    ];
+    tx.execute("close sessions", CLOSE, values).await?;
+    let values: [Value; 4] = [
+        account.into(),
+        ids.into(),
+        None::<String>.into(),
+        Vec::<SessionId>::new().into(),
+    ];
+    let items: Vec<ItemRow> = tx.rows("lock waiting items", LOCK_ITEMS, values).await?;
+    items_uncount(tx, account, items.iter().map(|item| item.session_id)).await?;
+    let (moving, cancelled): (Vec<ItemRow>, Vec<ItemRow>) = items.into_iter().partition(|item| succession.moves(item));
+
+    let mut messages: Vec<Owned> = ended_messages(account, &row, (reason, Some(&detail)), setting).into();
+    let task = |_: &ItemRow| row.task();
+    messages.extend(items_cancel(tx, account, (&cancelled, SESSION_RESET), task, setting).await?);
+    let ids: Vec<String> = moving.iter().map(|item| item.id.clone()).collect();
+    let (next, key, opened) = open_next(tx, account, &row, (ids, succession.carried()), setting).await?;
+    messages.extend(opened);
+    if let Succession::Reset { request, gate, .. } = succession {
+        let reset = Event::SessionReset(reset(&row, next, request));
+        messages.push(setting.event(account, row.task().as_ref(), &session.to_string(), reset));
+        let parked = gate.map(|gate| Event::SessionParked(parked(&row, (next, &key), (gate, moving.len()))));
+        messages.extend(parked.map(|event| setting.event(account, row.task().as_ref(), &next.to_string(), event)));
+    }
+    Ok(Succeeded {
+        next,
+        moved: moving.len(),
+        cancelled: cancelled.len(),
+        messages,
+    })
+}
+
+fn reset(row: &SessionRow, next: SessionId, request: &ResetRequest) -> SessionReset {
+    SessionReset {
+        session_id: row.session.session_id,
+        session_key: row.session.key.clone(),
+        generation: row.session.generation,
+        agent_id: row.session.agent_id,
+        next_session_id: next,
+        by: request.by.clone(),
+        reason: request.reason.clone(),
+    }
+}
+
+/// The next generation's.
+fn parked(row: &SessionRow, (next, key): (SessionId, &str), (gate, queued): (Gate, usize)) -> SessionGated {
+    SessionGated {
+        session_id: next,
+        session_key: key.to_owned(),
+        generation: row.session.generation.next(),
+        agent_id: row.session.agent_id,
+        gate,
+        queued: u32::try_from(queued).unwrap_or(u32::MAX),
+    }
+}
