@@ -107,6 +107,7 @@ impl Provider {
                 FailureClass::ServerError,
                 FailureClass::Unauthorized,
                 FailureClass::BadRequest,
+                FailureClass::ThreadLost,
             ]);
             return open.then(|| (id, Seen::Error(error(class, Sent::No))));
         }

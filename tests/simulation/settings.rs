@@ -2,8 +2,9 @@
 //! seeds disable most faults: some mistakes show only with a single fault.
 
 use delivery::{
-    providers::{Continuation, Effects},
+    providers::{Continuation, Effects, Thread},
     settings::DeliverySettings,
+    turn::claim::ProviderFacts,
 };
 use runtime::settings::{Bytes, Count, Millis as Ms};
 
@@ -57,6 +58,8 @@ pub(crate) struct Rates {
 pub(crate) struct Settings {
     pub(crate) delivery: DeliverySettings,
     pub(crate) continuation: Continuation,
+    /// How long the providers keep a thread.
+    pub(crate) keeps: Thread,
     /// Whether the record of an agent with effects of its own can be read.
     pub(crate) has_record: bool,
     pub(crate) rates: Rates,
@@ -105,13 +108,15 @@ impl Settings {
             hold_look_ms: Ms::new(3_000),
             ..DeliverySettings::default()
         };
+        let (continuation, keeps) = *random.pick(&[
+            (Continuation::Key, Thread::Durable),
+            (Continuation::Key, Thread::Process),
+            (Continuation::Whole, Thread::None),
+        ]);
         Settings {
             delivery,
-            continuation: if random.chance(500) {
-                Continuation::Key
-            } else {
-                Continuation::Whole
-            },
+            continuation,
+            keeps,
             has_record: random.chance(700),
             rates: Rates::new(random),
             replicas: 1 + random.below(2),
@@ -121,6 +126,14 @@ impl Settings {
             steers: *random.pick(&[0, 150, 300]),
             injects: *random.pick(&[200, 200, 700]),
             focus: *random.pick(&[0, 0, 700]),
+        }
+    }
+
+    pub(crate) fn provider(&self, provider: &str) -> ProviderFacts {
+        ProviderFacts {
+            effects: self.effects(provider),
+            keeps: self.keeps,
+            found_by: self.continuation,
         }
     }
 

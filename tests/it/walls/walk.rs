@@ -102,6 +102,7 @@ impl Walk<'_> {
         self.requests(writing(self.tenant, self.ids)).await;
         self.requests(reading(self.tenant, self.ids)).await;
         self.turns().await;
+        self.assembled().await;
         self.addressed().await;
         self.entered().await;
         self.locked().await;
@@ -193,6 +194,15 @@ impl Walk<'_> {
         self.house.notify(account, "-", "tester", id, "b").await;
         self.house.until(account, id, "delivered").await;
         self.delivered("T-1", "ends-it", "please call T-1 done").await;
+    }
+
+    /// Turns whose prompts hold those before them.
+    async fn assembled(&self) {
+        let policy = |policy: Value| json!({"context_policy": policy});
+        self.api("PATCH", "/agents/coder", &policy(json!("assembled"))).await;
+        self.delivered("LIVE-1", "assembled", "please call LIVE-1 pending").await;
+        self.delivered("LIVE-1", "assembled-again", "b").await;
+        self.api("PATCH", "/agents/coder", &policy(Value::Null)).await;
     }
 
     /// By ids, in answer to a message, repeated, and for the assignees.

@@ -10,7 +10,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    prompt::{Injected, InputFacts, MarkSecret, Profile, TaskFacts, ThreadExtract},
+    context::plan::{PlanFacts, plan},
     providers::ToolDefinition,
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
@@ -28,12 +28,13 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
-    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, progress::Streak,
+    AccountId, AgentSlug, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
+    Rotation, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, context::Told,
+    progress::Streak,
 };
+use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
     Setting,
-    manifest::Manifest,
     session::{
         items_join::Notes,
         sessions_lock::{LockedSession, SessionFacts},
@@ -95,6 +96,9 @@ impl Database {
             queue_tail: row.queue_tail,
             queue_edits: row.queue_edits,
             streak: Streak::default(),
+            opened_at: moment(0),
+            continues: None,
+            thread: row.thread.clone(),
             facts: SessionFacts {
                 phase: row.phase,
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
@@ -155,6 +159,9 @@ impl Database {
             profile_version: String::new(),
             input: String::new(),
             inline: false,
+            context: Some(row.context.clone()),
+            manifest: None,
+            about_message: None,
             is_coordinator: false,
             journal: row.journal.clone(),
             tools: Some(row.tools.clone()),
@@ -222,8 +229,8 @@ impl Database {
             if inject::takes(&session, &turn) {
                 self.inject(&session, &mut turn, settings, bug);
             }
-            let effects = settings.effects(&turn.provider);
-            let resumed = carry_on(&session, turn, effects, settings.continuation, Arc::default());
+            let provider = settings.provider(&turn.provider);
+            let resumed = carry_on(&session, turn, provider, Arc::default(), None);
             let Some(mut work) = possible(resumed, bug) else {
                 continue;
             };
@@ -303,11 +310,27 @@ impl Database {
         let notifications = std::iter::once(item.facts.notification.clone())
             .chain(further)
             .collect();
+        let provider = settings.provider(&item.provider);
+        let planned = plan(&PlanFacts {
+            asked: item.context_policy,
+            keeps: provider.keeps,
+            found_by: provider.found_by,
+            provider: &item.provider,
+            thread: &session.thread,
+            rotated: None,
+        });
+        let told = Told {
+            provider: Some(item.provider.clone()),
+            ..Told::default()
+        };
         let beginning = Beginning {
             turn_id,
             pass,
-            prompt: prompt(),
-            effects: settings.effects(&item.provider),
+            prompt: empty_prompt(),
+            plan: planned,
+            past: Past::default(),
+            told: (told, Vec::new()),
+            provider,
             tools: offered(item.facts.task.is_some()),
             tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
             trace: TraceContext::default(),
@@ -374,7 +397,6 @@ impl Database {
                     body: row.body.clone(),
                 },
                 hops: i32::from(row.hops),
-                manifest: None,
             })
             .collect();
         if items.is_empty() {
@@ -466,8 +488,9 @@ impl Database {
                     description: String::new(),
                     status: TaskStatus::Inbox,
                 }),
-                thread: ThreadExtract::default(),
-                thread_total: 0,
+                extract: Extract::default(),
+                description: None,
+                briefing: None,
                 overview: None,
                 further: Vec::new(),
                 is_interrupted: false,
@@ -493,6 +516,10 @@ impl Database {
             holds: 0,
             breaker: self.breaker_of(&agent.provider),
             tool_policies: 1,
+            context_policy: ContextPolicy::Continue,
+            rotation: Rotation::default(),
+            thread: None,
+            thread_total: 0,
         })
     }
 
@@ -532,6 +559,7 @@ impl Database {
             error: None,
             no_reply: false,
             late: false,
+            context: new.context.clone(),
         };
         self.turns.insert((name.0.clone(), work.turn.id), turn);
         for id in &new.notification_ids {
@@ -550,6 +578,7 @@ impl Database {
         session.interrupted = false;
         session.stopped_turn = None;
         session.gate = None;
+        session.thread = new.thread.clone();
     }
 
     /// `TURNS_RESUME`.
@@ -651,7 +680,7 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
 }
 
 /// The prompt has no effect here.
-fn prompt() -> Prompt {
+fn empty_prompt() -> Prompt {
     thread_local! {
         static PROMPT: Rc<Prompt> = Rc::new(Prompt {
             profile: Profile { version: "1", hash: String::new(), text: "".into() },

@@ -31,7 +31,7 @@ use storage::{
         arrivals::Arrived,
         items_append::NewItem,
         items_append_known::{Believed, Known as KnownSession},
-        sessions_lock::ActiveSession,
+        sessions_lock::{ActiveSession, SessionThread},
         sessions_open::Newest,
     },
 };
@@ -536,6 +536,7 @@ impl Database {
             gate: None,
             gate_ref: None,
             queue_edits: 0,
+            thread: SessionThread::default(),
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);

@@ -25,10 +25,11 @@ use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
     MessageId, NotificationId, NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope,
-    SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker,
+    SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnContext, TurnId, TurnState,
+    breaker::Breaker,
     hold::Hold,
 };
-use storage::session::items_join::Notes;
+use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -92,6 +93,7 @@ pub(crate) struct SessionRow {
     /// What keeps it; counts while it has a gate.
     pub(crate) gate_ref: Option<Uuid>,
     pub(crate) queue_edits: i64,
+    pub(crate) thread: SessionThread,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -205,6 +207,7 @@ pub(crate) struct TurnRow {
     pub(crate) error: Option<String>,
     pub(crate) no_reply: bool,
     pub(crate) late: bool,
+    pub(crate) context: TurnContext,
 }
 
 #[derive(Clone, Debug)]

@@ -165,6 +165,9 @@ impl Database {
         row.error.clone_from(&turn.error);
         row.no_reply = no_reply;
         row.late = turn.late;
+        if let Some(context) = &turn.context {
+            row.context.clone_from(context);
+        }
         if let Some(message) = turn.posted_as
             && !no_reply
             && row.task.is_some()
@@ -198,6 +201,7 @@ impl Database {
             .filter(|told| bug != Some(Bug::StopToldOnce) || *told == turn);
         row.stopped_turn = told.or(row.stopped_turn);
         row.gate = change.gate;
+        row.thread = change.thread.clone();
     }
 
     /// Notifications in `TURNS_RECORD`.
@@ -231,7 +235,7 @@ impl Database {
                 .take(if bug == Some(Bug::OrderGivenUp) { usize::MAX } else { 1 })
                 .map(|call| self.request(session.turn(work.turn.id, work.turn.task.clone()), work.agent_id, call))
                 .collect(),
-            Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),
+            Settled::Again { .. } | Settled::FreshStart { .. } | Settled::LookAgain { .. } => Vec::new(),
             Settled::GaveUp { .. } => {
                 for id in decided.change.ended() {
                     self.bury(&work.turn.account, id);

@@ -486,6 +486,7 @@ impl World {
             outcome,
             mismatch: None,
             fault,
+            unconfirmed: None,
         });
     }
 

@@ -20,14 +20,14 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
-    begin::{ProviderFacts, offered_still},
+    begin::offered_still,
     messages::origin,
     resume::Due,
     starter::{Starter, possible},
     work::Work,
 };
 pub use super::{
-    begin::{Beginning, Prompt, begin, carry_on},
+    begin::{Beginning, Prompt, ProviderFacts, begin, carry_on},
     messages::tool_requested,
 };
 use crate::{

@@ -2,7 +2,7 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{claim, context, plans, runs},
+    store::{claim, context, past, plans, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -18,7 +18,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 37] = [
+const STATEMENTS: [Planned; 38] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -40,7 +40,7 @@ const STATEMENTS: [Planned; 37] = [
         ],
     ),
     (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
-    (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
+    (turns_resume::TURNS_RESUME, 7, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_resume::TURNS_DEFER, 4, &["session_pkey"]),
     (breaker::BREAKERS_LOCK, 1, &[]),
@@ -48,7 +48,7 @@ const STATEMENTS: [Planned; 37] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        31,
+        34,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
@@ -64,10 +64,12 @@ const STATEMENTS: [Planned; 37] = [
     ),
     (
         context::QUEUE_NEXT,
-        7,
+        12,
         &[
             "provider_breaker_pkey",
             "notification_queue",
+            "notification_pkey",
+            "turn_pkey",
             "question_notification",
             "message_thread",
             "account_pkey",
@@ -88,10 +90,11 @@ const STATEMENTS: [Planned; 37] = [
     ),
     (items_expire::ITEMS_EXPIRE, 3, &["notification_pkey"]),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
-    (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
+    (past::PAST_LOAD, 8, &["turn_number", "turn_pkey", "tool_call_turn"]),
+    (runs::INJECTS_LOAD, 6, &["notification_inject"]),
     (
         items_join::ITEMS_JOIN,
-        6,
+        5,
         &["notification_pkey", "session_pkey", "turn_pkey"],
     ),
     (runs::STOPPED_LOAD, 2, &["turn_pkey", "notification_pkey"]),

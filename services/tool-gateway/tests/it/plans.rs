@@ -37,7 +37,7 @@ const STATEMENTS: [Planned; 16] = [
     (ASSIGNEES, 2, &["task_assignee_pkey", "agent_pkey"]),
     (MESSAGES_NEWEST, 5, &["message_thread"]),
     (ACTIVITIES_NEWEST, 3, &["activity_change", "message_thread"]),
-    (MESSAGES_INSERT, 10, &[]),
+    (MESSAGES_INSERT, 11, &[]),
     (LATER, 3, &["timer_of_session", "turn_pkey", "timer_item"]),
     (CALLS_INSERT, 15, &[]),
     (UNREAD, 3, &["notification_queue", "turn_pkey"]),

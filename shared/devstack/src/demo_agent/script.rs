@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `heartbeat`, `nothing to do` | `no_reply`, and nothing else |
 //! | `history`, `context` | `task_history` |
+//! | `forget` | `task_history`; when its result comes, the agent has lost the conversation, once, as if it had been restarted |
 //! | `post` | `task_message` |
 //! | `review` and `@slug` | `response_request` to that agent |
 //! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
@@ -89,6 +90,7 @@ impl Conversation {
         self.is_after_result = false;
         for item in items {
             match item {
+                Item::User(text) if !self.is_after_result && !is_of_a_turn(text) => self.heard += left_out(text),
                 Item::User(text) if self.is_after_result => self.notes.push(text.clone()),
                 Item::User(text) => self.begin(text),
                 Item::Result { call_id, output } => {
@@ -121,6 +123,11 @@ impl Conversation {
 
     pub(super) fn results(&self) -> usize {
         self.results.len()
+    }
+
+    /// Whether the agent loses the conversation before it answers.
+    pub(super) fn forgets(&self) -> bool {
+        self.is_after_result && own_words(&self.text).to_lowercase().split_whitespace().any(|word| word.starts_with("forget"))
     }
 
     /// How long the next answer takes.
@@ -225,7 +232,7 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
     }
     let mut wishes = Vec::new();
     if let Some(task) = task {
-        if says("history") || says("context") {
+        if says("history") || says("context") || says("forget") {
             let limits = json!({"task_id": task, "message_limit": HISTORY_LIMIT, "activity_limit": HISTORY_LIMIT});
             wishes.push(wish("task_history", limits, "I looked up what came before."));
         }
@@ -282,6 +289,19 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
         wishes.push(wish("submit_plan", plan, "I submitted a plan."));
     }
     wishes
+}
+
+/// Whether an item is what a turn is about, and not a line that Signalbox adds to an assembled conversation.
+fn is_of_a_turn(text: &str) -> bool {
+    const ADDED: [&str; 3] = ["Note from Signalbox:", "Description of the task:", "The account's briefing:"];
+    let has_notification = ["Notification:", "Notifications:"].iter().any(|line| line_start(text, line).is_some());
+    has_notification || !ADDED.iter().any(|added| text.trim_start().starts_with(added))
+}
+
+/// How many turns an assembled conversation says are left out.
+fn left_out(text: &str) -> u32 {
+    let number = text.split_once("left out here: ").map(|(_, number)| number.trim().trim_end_matches('.'));
+    number.and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 /// The first `@slug`.
@@ -599,6 +619,29 @@ mod tests {
             panic!("one more tool is to be called")
         };
         assert_eq!((call.step, call.name.as_str()), (1, "task_status"));
+    }
+
+    #[test]
+    fn counts_the_turns_of_an_assembled_conversation() {
+        let mut conversation = Conversation::default();
+        let added = [
+            "Note from Signalbox: earlier turns of this conversation that are left out here: 7.\n",
+            "Note from Signalbox: this turn ended without an answer: aborted.\n",
+            "\nDescription of the task:\n[begin 0]\nMend it.\n[end 0]\n",
+        ]
+        .map(|text| Item::User(text.to_owned()));
+        let [left_out, ended, description] = added;
+        conversation.hear(&[
+            left_out,
+            Item::User(input("DEMO-1", "history")),
+            Item::Own,
+            Item::User(input("DEMO-1", "Look at the context")),
+            ended,
+            description,
+            Item::User(input("DEMO-1", "Thanks")),
+        ]);
+        let said = "On DEMO-1: I have read this. (10th of this conversation)".to_owned();
+        assert_eq!(conversation.next(&tools(ALL)), Next::Say(said));
     }
 
     #[test]

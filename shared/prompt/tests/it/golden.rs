@@ -1,17 +1,16 @@
 //! Golden files of the prompts: a change here changes every agent's behaviour, and needs a new version.
 
-use std::sync::Arc;
-
 use contracts::quote;
-use delivery::prompt::{
-    Further, Injected, InputFacts, InstructionFacts, MarkSecret, OverviewEntry, Stopped, TaskFacts, ThreadExtract,
-    ThreadMessage, ToolNames, input, instructions, note,
-};
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus,
     TurnId,
 };
-use storage::manifest::{Manifest, PartKind, Source};
+use prompt::{
+    Extract, Further, Injected, InputFacts, InstructionFacts, Manifest, MarkSecret, Marks, OverviewEntry, Stopped,
+    TaskFacts, ThreadMessage, ToolNames, input, instructions,
+    manifest::{Because, Layer, PartKind, Source},
+    note, note_parts,
+};
 use testkit::hostile;
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -63,7 +62,7 @@ fn actor(kind: ActorKind, id: &str, name: &str) -> Actor {
     }
 }
 
-fn facts() -> InputFacts {
+pub(crate) fn facts() -> InputFacts {
     let at = OffsetDateTime::UNIX_EPOCH + Duration::days(20_000);
     InputFacts {
         answer_to: None,
@@ -79,21 +78,25 @@ fn facts() -> InputFacts {
             description: "Main must be green.".to_owned(),
             status: TaskStatus::InProgress,
         }),
-        thread: ThreadExtract::from([
-            Arc::new(ThreadMessage {
-                id: MessageId(Uuid::from_u128(1)),
-                author: actor(ActorKind::User, "u-1", "A person"),
-                body: "Please look.".to_owned(),
-                at,
-            }),
-            Arc::new(ThreadMessage {
-                id: MessageId(Uuid::from_u128(2)),
-                author: actor(ActorKind::Agent, "a-1", "Reviewer"),
-                body: "long ".repeat(200),
-                at: at + Duration::minutes(5),
-            }),
-        ]),
-        thread_total: 12,
+        extract: Extract {
+            messages: vec![
+                ThreadMessage {
+                    id: MessageId(Uuid::from_u128(1)),
+                    author: actor(ActorKind::User, "u-1", "A person"),
+                    body: "Please look.".to_owned(),
+                    at,
+                },
+                ThreadMessage {
+                    id: MessageId(Uuid::from_u128(2)),
+                    author: actor(ActorKind::Agent, "a-1", "Reviewer"),
+                    body: "long ".repeat(200),
+                    at: at + Duration::minutes(5),
+                },
+            ],
+            new: 12,
+        },
+        description: Some(Because::FirstTurn),
+        briefing: None,
         overview: None,
         further: Vec::new(),
         is_interrupted: false,
@@ -123,8 +126,12 @@ fn built(facts: &InputFacts) -> String {
     let account = AccountId::parse("acme").unwrap();
     let marks = MarkSecret::new([7; 32]).marks(&account, TurnId(Uuid::from_u128(7)));
     let text = input(facts, marks, &mut manifest);
-    let sent: usize = manifest.parts.iter().map(|part| part.bytes).sum();
-    assert_eq!(sent, text.len(), "the manifest accounts for every byte");
+    let slices = manifest.slices(Layer::Input, &text);
+    assert!(slices.is_ok_and(|slices| slices.len() >= 3), "the manifest accounts for every byte");
+    // Whoever has no secret renders the same from the marks in the text.
+    let mut again = Manifest::new(InstructionLayout::Layered);
+    assert_eq!(input(facts, Marks::recorded(&text), &mut again), text);
+    assert_eq!(again, manifest);
     text
 }
 
@@ -165,16 +172,15 @@ fn instructions_are_the_same_every_time_and_accounted_for() {
 
 #[test]
 fn a_long_thread_is_not_counted_to_its_end() {
-    let heading = |thread_total| {
-        let text = built(&InputFacts {
-            thread_total,
-            ..facts()
-        });
-        let heading = text.lines().find(|line| line.starts_with("The last "));
+    let heading = |new| {
+        let mut facts = facts();
+        facts.extract.new = new;
+        let text = built(&facts);
+        let heading = text.lines().find(|line| line.starts_with("New in this task's thread since your last turn: "));
         heading.unwrap().to_owned()
     };
-    assert!(heading(100).contains(" of 100 messages "), "{}", heading(100));
-    assert!(heading(101).contains(" of more than 100 messages "), "{}", heading(101));
+    assert!(heading(100).contains(": 2 of 100, "), "{}", heading(100));
+    assert!(heading(101).contains(": 2 of more than 100, "), "{}", heading(101));
 }
 
 /// All fields with text from outside, each with a function that sets it; `None` when the field does not accept the
@@ -220,10 +226,10 @@ const FIELDS: [(&str, Put); 21] = [
     }),
     ("last message", |facts, text| put(&mut message(facts, 1).body, text)),
     ("briefing", |facts, text| {
-        put_visible(&mut facts.overview.as_mut()?.0, text)
+        put_visible(&mut facts.briefing.as_mut()?.0, text)
     }),
     ("overview.title", |facts, text| {
-        put(&mut facts.overview.as_mut()?.1[0].title, text)
+        put(&mut facts.overview.as_mut()?[0].title, text)
     }),
 ];
 
@@ -233,7 +239,7 @@ fn put(field: &mut String, text: &str) -> Option<()> {
 }
 
 fn message(facts: &mut InputFacts, n: usize) -> &mut ThreadMessage {
-    Arc::make_mut(&mut Arc::make_mut(&mut facts.thread)[n])
+    &mut facts.extract.messages[n]
 }
 
 /// A blank text is left out.
@@ -257,7 +263,8 @@ fn full() -> InputFacts {
             ..facts.sender
         },
         about_message: Some(MessageId(Uuid::from_u128(3))),
-        overview: Some(("We ship on Friday.".to_owned(), vec![entry("PROJ-7"), entry("PROJ-8")])),
+        briefing: Some(("We ship on Friday.".to_owned(), Because::FirstTurn)),
+        overview: Some(vec![entry("PROJ-7"), entry("PROJ-8")]),
         is_interrupted: true,
         stopped: Some(stopped()),
         ..facts
@@ -404,7 +411,7 @@ fn a_run_is_accounted_for_item_by_item() {
     input(&full_run(), marks, &mut manifest);
     let items = manifest.parts.iter().filter(|part| part.part == PartKind::Notification);
     let items: Vec<&Source> = items.map(|part| &part.source).collect();
-    let named = |id: &str| Source::Named(format!("notification/{id}"));
+    let named = |id: &str| Source::named(format!("notification/{id}"));
     assert_eq!(items, [&named("ci-4711"), &named("ci-1"), &named("ci-2")]);
 }
 
@@ -417,29 +424,26 @@ fn injected(n: u8, title: Option<&str>) -> Injected {
     }
 }
 
-fn noted(items: &[Injected], manifest: &mut Manifest) -> String {
+fn noted(items: &[Injected]) -> String {
     let account = AccountId::parse("acme").unwrap();
     let marks = MarkSecret::new([7; 32]).marks_of_note(&account, TurnId(Uuid::from_u128(7)), 0);
-    note(items, marks, manifest)
+    note(items, marks)
 }
 
-/// A note keeps its form whatever a stranger writes, and each of its items is a part of the turn's manifest.
+/// A note keeps its form whatever a stranger writes, and its parts follow from its text.
 #[test]
 fn a_note_is_quoted_and_accounted_for() {
     let two = || [injected(1, Some("Wait")), injected(2, None)];
-    let mut manifest = Manifest::new(InstructionLayout::Layered);
-    let text = noted(&two(), &mut manifest);
+    let text = noted(&two());
     insta::assert_snapshot!("note", text);
-    let parts: Vec<String> = manifest
-        .parts
-        .iter()
-        .map(|part| format!("{:?} {:?}", part.part, part.source))
-        .collect();
+    let ids = ["inject-1", "inject-2"].map(str::to_owned);
+    let parts = note_parts(&text, &ids);
+    let sizes: usize = parts.iter().map(|part| part.bytes).sum();
+    assert_eq!(sizes, text.len());
+    let parts: Vec<String> = parts.iter().map(|part| format!("{:?} {:?}", part.part, part.source)).collect();
     let named = |source: &str| format!("Injected Named({source:?})");
     let sources = ["queue", "notification/inject-1", "notification/inject-2"];
     assert_eq!(parts, sources.map(named));
-    let sizes: usize = manifest.parts.iter().map(|part| part.bytes).sum();
-    assert_eq!(sizes, text.len());
 
     let form = structure(&text);
     for text in hostile::TEXTS {
@@ -450,7 +454,9 @@ fn a_note_is_quoted_and_accounted_for() {
         ] {
             let mut items = two();
             put(&mut items[0], text);
-            let built = noted(&items, &mut Manifest::new(InstructionLayout::Layered));
+            let built = noted(&items);
+            let sizes: usize = note_parts(&built, &ids).iter().map(|part| part.bytes).sum();
+            assert_eq!(sizes, built.len(), "{text:?}");
             assert_eq!(structure(&built), form, "{text:?}");
             assert_eq!(quote::inert(&built), built, "{text:?}");
         }
@@ -462,8 +468,7 @@ fn inputs_are_pinned() {
     insta::assert_snapshot!("input_task", built(&facts()));
     let taskless = InputFacts {
         task: None,
-        thread: ThreadExtract::default(),
-        thread_total: 0,
+        extract: Extract::default(),
         title: None,
         body: "Anything to do?".to_owned(),
         ..facts()
@@ -475,15 +480,16 @@ fn inputs_are_pinned() {
         status: TaskStatus::Done,
     }];
     let coordinator = InputFacts {
-        overview: Some(("We ship on Friday.".to_owned(), overview)),
+        briefing: Some(("We ship on Friday.".to_owned(), Because::Overview)),
+        overview: Some(overview),
         is_interrupted: true,
-        thread: ThreadExtract::default(),
+        extract: Extract::default(),
         ..facts()
     };
     insta::assert_snapshot!("input_coordinator_interrupted", built(&coordinator));
     let run = InputFacts {
         further: vec![further(1, Some("More")), further(2, None)],
-        thread: ThreadExtract::default(),
+        extract: Extract::default(),
         ..facts()
     };
     insta::assert_snapshot!("input_run", built(&run));
@@ -493,7 +499,7 @@ fn inputs_are_pinned() {
             about,
             ..stopped()
         }),
-        thread: ThreadExtract::default(),
+        extract: Extract::default(),
         ..facts()
     };
     insta::assert_snapshot!(
@@ -501,4 +507,11 @@ fn inputs_are_pinned() {
         built(&after_a_stop(StopKind::Stopped, stopped().about))
     );
     insta::assert_snapshot!("input_steered", built(&after_a_stop(StopKind::Steered, None)));
+    // In a thread that has the description, and nothing is new.
+    let goes_on = InputFacts {
+        extract: Extract::default(),
+        description: None,
+        ..facts()
+    };
+    insta::assert_snapshot!("input_continue", built(&goes_on));
 }

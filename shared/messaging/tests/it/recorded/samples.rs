@@ -5,9 +5,9 @@ use contracts::{
     dead::DeadLetter,
     event::{
         AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
-        ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
-        SessionLeaseReleased, SessionOpened, TaskChanged, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
-        TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded,
+        SessionGated, SessionLeaseReleased, SessionOpened, SessionReset, TaskChanged, TaskCreated, TaskPart, TaskRecovery,
+        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -193,6 +193,20 @@ fn closed(reason: CloseReason) -> Sample {
         reason,
     };
     addressed(format!("session.closed {reason}"), &message.message_id(), &message)
+}
+
+fn thread() -> ProviderThread {
+    ProviderThread {
+        turn_id: turn(),
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        fence: Fence(7),
+        agent_id: agent(),
+        provider: "default".to_owned(),
+        thread: 2,
+        detail: "HTTP 400 previous_response_not_found".to_owned(),
+    }
 }
 
 fn stop_requested(kind: StopKind) -> Sample {
@@ -539,6 +553,8 @@ fn events() -> Vec<Sample> {
             generation: generation(),
             agent_id: None,
             reason,
+            detail: (reason == CloseReason::Rotated).then(|| "tokens_max: 7 tokens used, the limit is 5".to_owned()),
+            provider_thread: (reason == CloseReason::Rotated).then(|| "resp_1".to_owned()),
         };
         of_task(reason.as_str(), Event::SessionEnded(closed))
     }));
@@ -644,6 +660,20 @@ fn events() -> Vec<Sample> {
                 generation: generation(),
                 fence: Fence(7),
                 detail: "the gateway ran another session".to_owned(),
+            }),
+        ),
+        of_task("", Event::ProviderThreadLost(thread())),
+        of_task("", Event::ProviderThreadUnconfirmed(thread())),
+        of_task(
+            "",
+            Event::SessionReset(SessionReset {
+                session_id: session(),
+                session_key: SESSION_KEY.to_owned(),
+                generation: generation(),
+                agent_id: Some(agent()),
+                next_session_id: SessionId(Uuid::from_u128(9)),
+                by: actor(ActorKind::User),
+                reason: "It went astray.".to_owned(),
             }),
         ),
         of_task(
