@@ -245,11 +245,7 @@ impl Once {
             kept,
             messages,
         } = act(&work).await?;
-        let status = if is_over {
-            status::<OVER>()
-        } else {
-            status::<STATUS>()
-        };
+        let status = if is_over { status::<OVER>() } else { status::<STATUS>() };
         if let Some(key) = &self.key {
             let kept = serde_json::to_value(kept.as_ref().unwrap_or(&body));
             let kept = kept.expect("answers have string keys and no failing serializer");

@@ -141,7 +141,10 @@ mod tests {
         check(r#"{"session_scope": "team"}"#, false);
         check(r#"{"name": " "}"#, false);
         check(r#"{"coordinator_task": "no task"}"#, false);
-        check(r#"{"rotation": {"failures_max": null, "tokens_max": 1, "profile_changed": true}}"#, true);
+        check(
+            r#"{"rotation": {"failures_max": null, "tokens_max": 1, "profile_changed": true}}"#,
+            true,
+        );
         for bad in ["0", "-1", "2.5", "\"3\"", "1e300"] {
             check(&format!(r#"{{"rotation": {{"failures_max": {bad}}}}}"#), false);
         }

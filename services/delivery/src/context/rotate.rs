@@ -119,11 +119,23 @@ mod tests {
         };
         check(FACTS, &ALL, None);
         check(failed(2), &ALL, None);
-        check(failed(3), &ALL, Some("failures_max: 3 turns in a row failed, the limit is 3"));
+        check(
+            failed(3),
+            &ALL,
+            Some("failures_max: 3 turns in a row failed, the limit is 3"),
+        );
         check(used(999), &ALL, None);
-        check(used(1_000), &ALL, Some("tokens_max: 1000 tokens used, the limit is 1000"));
+        check(
+            used(1_000),
+            &ALL,
+            Some("tokens_max: 1000 tokens used, the limit is 1000"),
+        );
         check(opened(Duration::hours(24) - Duration::SECOND), &ALL, None);
-        check(opened(Duration::hours(25)), &ALL, Some("age_hours_max: open for 25 hours, the limit is 24"));
+        check(
+            opened(Duration::hours(25)),
+            &ALL,
+            Some("age_hours_max: open for 25 hours, the limit is 24"),
+        );
         // The clock was set back.
         check(opened(Duration::hours(-30)), &ALL, None);
         check(changed, &ALL, Some("profile_changed: the instructions have changed"));
@@ -163,7 +175,11 @@ mod tests {
             tokens: 1_000_000,
             ..over
         };
-        check(many, &Rotation::default(), Some("tokens_max: 1000000 tokens used, the limit is 1000000"));
+        check(
+            many,
+            &Rotation::default(),
+            Some("tokens_max: 1000000 tokens used, the limit is 1000000"),
+        );
     }
 
     #[test]
@@ -176,7 +192,11 @@ mod tests {
         check(Facts { turns: 0, ..worn }, &ALL, None);
         for &kind in SessionKind::ALL {
             let is_one_piece = matches!(kind, SessionKind::Branch | SessionKind::Replay);
-            assert_eq!(rotation(&Facts { kind, ..worn }, &ALL, NOW).is_none(), is_one_piece, "{kind}");
+            assert_eq!(
+                rotation(&Facts { kind, ..worn }, &ALL, NOW).is_none(),
+                is_one_piece,
+                "{kind}"
+            );
         }
     }
 }

@@ -7,8 +7,8 @@ use prompt::Manifest;
 use storage::{
     StorageError, Tx,
     session::{
-        sessions_lock::LockedSession,
         session_succeed::{Succession, session_succeed},
+        sessions_lock::LockedSession,
     },
     tool_policy::Policies,
 };
@@ -61,8 +61,11 @@ impl Starter {
         let asks = |(session, item, _): &&(LockedSession, QueuedItem, Slot)| {
             item.rotation.profile_changed && session.turn_count > 0
         };
-        let asked: Vec<(&LockedSession, &QueuedItem)> =
-            ready.iter().filter(asks).map(|(session, item, _)| (session, item)).collect();
+        let asked: Vec<(&LockedSession, &QueuedItem)> = ready
+            .iter()
+            .filter(asks)
+            .map(|(session, item, _)| (session, item))
+            .collect();
         let last = profiles_last(tx, &asked).await?;
         let now = OffsetDateTime::now_utc();
         let mut kept = Vec::with_capacity(ready.len());
@@ -70,7 +73,10 @@ impl Starter {
             let facts = Facts::of(&session, self.has_changed(&session, &item, policies, &last));
             match rotation(&facts, &item.rotation, now) {
                 None => kept.push((session, item, slot)),
-                Some(rotated) => self.succeed(tx, &session, Succession::Rotated(&rotated), starting).await?,
+                Some(rotated) => {
+                    self.succeed(tx, &session, Succession::Rotated(&rotated), starting)
+                        .await?
+                }
             }
         }
         Ok(kept)

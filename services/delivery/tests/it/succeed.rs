@@ -64,7 +64,9 @@ impl Scene {
             origin: Origin::default(),
             now: OffsetDateTime::now_utc(),
         };
-        let (asked, _) = session_reset(&tx, (&locked, Some(&self.task)), request, &setting).await.unwrap();
+        let (asked, _) = session_reset(&tx, (&locked, Some(&self.task)), request, &setting)
+            .await
+            .unwrap();
         tx.commit().await.unwrap();
         asked
     }
@@ -92,7 +94,9 @@ impl Scene {
     /// An item of the open generation, whichever it is.
     async fn enqueue_open(&self, id: &str) {
         let open = self.texts("select id::text from session where closed_at is null").await;
-        let row = enqueued(&self.account, &open[0]).with("id", id).with("body", format!("body of {id}"));
+        let row = enqueued(&self.account, &open[0])
+            .with("id", id)
+            .with("body", format!("body of {id}"));
         row.insert(&self.world.database.owner).await;
     }
 }
@@ -106,7 +110,10 @@ async fn a_reset_stops_the_call_and_the_next_generation_begins_anew() {
     scene.called(1).await;
     assert!(matches!(scene.keep().await, Asked::Stopping(_)));
     scene.until("n-2", "delivered").await;
-    assert_eq!(scene.state("n-1").await, ("cancelled".to_owned(), Some("session reset".to_owned())));
+    assert_eq!(
+        scene.state("n-1").await,
+        ("cancelled".to_owned(), Some("session reset".to_owned()))
+    );
     scene.sessions_are(&["1 reset idle 0 f", "2 idle 0 f"]).await;
     assert_eq!(scene.turns(TURNS).await, ["1 aborted reset n-1", "2 finished n-2"]);
     let next = &scene.called(2).await[1];
@@ -132,11 +139,23 @@ async fn what_is_put_back_is_first_and_its_agent_is_told() {
     // What waits is cancelled; the stopped turn's own is not.
     scene.reset(&request(ResetQueue::Cancel, ResetInFlight::Requeue)).await;
     scene.until("n-1", "delivered").await;
-    assert_eq!(scene.state("n-2").await, ("cancelled".to_owned(), Some("session reset".to_owned())));
+    assert_eq!(
+        scene.state("n-2").await,
+        ("cancelled".to_owned(), Some("session reset".to_owned()))
+    );
     assert_eq!(scene.turns(TURNS).await, ["1 aborted reset n-1", "2 finished n-1"]);
     let told = scene.called(2).await[1].input();
-    assert!(told.contains("was ended by a reset by \"Ann\" at ") && told.contains("Check before you repeat it."), "{told}");
-    assert_eq!(scene.texts("select attempts::text from notification where id = 'n-1'").await, ["1"], "a stop is no attempt");
+    assert!(
+        told.contains("was ended by a reset by \"Ann\" at ") && told.contains("Check before you repeat it."),
+        "{told}"
+    );
+    assert_eq!(
+        scene
+            .texts("select attempts::text from notification where id = 'n-1'")
+            .await,
+        ["1"],
+        "a stop is no attempt"
+    );
     running.stop().await;
 }
 
@@ -149,9 +168,13 @@ async fn an_answer_that_came_first_is_posted() {
     let running = scene.run().await;
     scene.called(1).await;
     let mut reset = scene.world.database.owner.begin().await.unwrap();
-    sqlx::query("select from session for update").execute(&mut *reset).await.unwrap();
+    sqlx::query("select from session for update")
+        .execute(&mut *reset)
+        .await
+        .unwrap();
     gate.add_permits(1);
-    let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    let blocked =
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     eventually("the record waits for the session", || async {
         (scene.world.database.count(blocked).await > 0).then_some(())
     })
@@ -164,7 +187,10 @@ async fn an_answer_that_came_first_is_posted() {
     scene.until("n-2", "delivered").await;
     assert_eq!(scene.state("n-1").await.0, "delivered");
     assert_eq!(scene.turns(TURNS).await, ["1 finished n-1", "2 finished n-2"]);
-    assert_eq!(scene.texts("select body from message order by created_at").await[0], "said in time");
+    assert_eq!(
+        scene.texts("select body from message order by created_at").await[0],
+        "said in time"
+    );
     let told = scene.called(2).await[1].input();
     assert!(!told.contains("previous turn"), "nothing was put back: {told}");
     running.stop().await;
@@ -182,9 +208,15 @@ async fn a_reset_that_is_not_confirmed_is_told_as_an_interruption() {
     scene.called(1).await;
     scene.keep().await;
     scene.until("n-2", "delivered").await;
-    assert_eq!(scene.turns(TURNS).await, ["1 aborted stop_unconfirmed n-1", "2 finished n-2"]);
+    assert_eq!(
+        scene.turns(TURNS).await,
+        ["1 aborted stop_unconfirmed n-1", "2 finished n-2"]
+    );
     let told = scene.called(2).await[1].input();
-    assert!(told.contains("was interrupted") && !told.contains("previous turn"), "{told}");
+    assert!(
+        told.contains("was interrupted") && !told.contains("previous turn"),
+        "{told}"
+    );
     running.stop().await;
 }
 
@@ -200,7 +232,11 @@ async fn a_reset_survives_the_death_of_the_holder() {
     let second = scene.run().await;
     scene.until("n-2", "delivered").await;
     assert_eq!(scene.turns(TURNS).await, ["1 aborted reset n-1", "2 finished n-2"]);
-    assert_eq!(scene.called(2).await.len(), 2, "the next holder makes no call for the stopped turn");
+    assert_eq!(
+        scene.called(2).await.len(),
+        2,
+        "the next holder makes no call for the stopped turn"
+    );
     second.stop().await;
 }
 
@@ -216,12 +252,18 @@ async fn a_crash_in_the_record_of_a_reset_opens_one_generation() {
         scene.called(1).await;
         first.crash_at(point, 1);
         scene.keep().await;
-        tokio::time::timeout(Duration::from_secs(20), first.crashed()).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(20), first.crashed())
+            .await
+            .unwrap();
         first.cut_off();
         let second = scene.run().await;
         scene.until("n-2", "delivered").await;
         scene.sessions_are(&["1 reset idle 0 f", "2 idle 0 f"]).await;
-        assert_eq!(scene.turns(TURNS).await, ["1 aborted reset n-1", "2 finished n-2"], "{point}");
+        assert_eq!(
+            scene.turns(TURNS).await,
+            ["1 aborted reset n-1", "2 finished n-2"],
+            "{point}"
+        );
         second.stop().await;
     }
 }
@@ -272,12 +314,18 @@ async fn a_stop_after_a_reset_holds_the_next_generation() {
     let resolved = serde_json::json!({"account": "acme", "task": "PROJ-7", "session_id": scene.session, "session_key": scene.key,
         "generation": 1, "agent_id": scene.agent, "position": 1});
     let subject = "signalbox.session.resolved.acme.PROJ-7".to_owned();
-    scene.world.publish_as_service(subject, resolved.to_string().into_bytes()).await;
+    scene
+        .world
+        .publish_as_service(subject, resolved.to_string().into_bytes())
+        .await;
     scene.called(1).await;
     scene.keep().await;
     let asked: SessionStopRequested = scene.ask(StopThen::Hold, None).await.unwrap();
     let subject = "signalbox.session.stop_requested.acme.PROJ-7".to_owned();
-    scene.world.publish_as_resolver(subject, serde_json::to_vec(&asked).unwrap()).await;
+    scene
+        .world
+        .publish_as_resolver(subject, serde_json::to_vec(&asked).unwrap())
+        .await;
     scene.until("n-1", "cancelled").await;
     scene.sessions_are(&["1 reset idle 0 f", "2 backoff stopped 1 f"]).await;
     assert_eq!(scene.turns(TURNS).await, ["1 aborted stopped n-1"]);
@@ -324,7 +372,11 @@ async fn a_reset_whose_turn_has_ended_without_it_is_carried_out_before_the_next_
 #[tokio::test]
 async fn a_generation_over_its_tokens_is_rotated_before_its_next_turn() {
     let scene = Scene::with(|seen| Reply::text(&format!("answer {}", seen.order))).await;
-    scene.execute(r#"update account set rotation = '{"tokens_max": 1}'; update agent set rotation = '{"tokens_max": 100}'"#).await;
+    scene
+        .execute(
+            r#"update account set rotation = '{"tokens_max": 1}'; update agent set rotation = '{"tokens_max": 100}'"#,
+        )
+        .await;
     for n in 1..=5 {
         scene.enqueue(&format!("n-{n}"), &format!("body {n}")).await;
     }
@@ -332,7 +384,13 @@ async fn a_generation_over_its_tokens_is_rotated_before_its_next_turn() {
     scene.until("n-5", "delivered").await;
     assert_eq!(
         scene.turns(TURNS).await,
-        ["1 finished n-1", "1 finished n-2", "2 finished n-3", "2 finished n-4", "3 finished n-5"],
+        [
+            "1 finished n-1",
+            "1 finished n-2",
+            "2 finished n-3",
+            "2 finished n-4",
+            "3 finished n-5"
+        ],
         "in their order, and two turns a generation"
     );
     let because = "tokens_max: 106 tokens used, the limit is 100";
@@ -344,7 +402,10 @@ async fn a_generation_over_its_tokens_is_rotated_before_its_next_turn() {
     let chain = "select concat_ws(' ', o.generation, o.close_reason, o.close_detail, o.provider_thread, n.generation, n.tokens_used)
                  from session n left join session o on o.id = n.continues_id order by n.generation";
     let closed = |before: i32, tokens: i32| format!("{before} rotated {because} {} {tokens}", before + 1);
-    assert_eq!(scene.texts(chain).await, ["1 106".to_owned(), closed(1, 106), closed(2, 53)]);
+    assert_eq!(
+        scene.texts(chain).await,
+        ["1 106".to_owned(), closed(1, 106), closed(2, 53)]
+    );
     // The next generation knows the turns of the one before it, and not those of the one before that.
     let last = scene.called(5).await[4].input();
     for (text, is_there) in [("body 3", true), ("answer 3", true), ("answer 1", false)] {
@@ -360,14 +421,19 @@ async fn a_generation_whose_turns_fail_is_rotated() {
         _ => Reply::text("ok"),
     })
     .await;
-    scene.execute(r#"update account set rotation = '{"failures_max": 2}'"#).await;
+    scene
+        .execute(r#"update account set rotation = '{"failures_max": 2}'"#)
+        .await;
     for n in 1..=3 {
         scene.enqueue(&format!("n-{n}"), "x").await;
     }
     let running = scene.run().await;
     scene.until("n-3", "delivered").await;
     assert_eq!(scene.turns("generation").await, ["1", "1", "2"]);
-    assert_eq!(scene.turns("rotated_because").await[2], "failures_max: 2 turns in a row failed, the limit is 2");
+    assert_eq!(
+        scene.turns("rotated_because").await[2],
+        "failures_max: 2 turns in a row failed, the limit is 2"
+    );
     running.stop().await;
 }
 
@@ -380,7 +446,9 @@ async fn a_failing_provider_rotates_nothing() {
     })
     .await;
     scene.world.set("delivery.attempts_max", 1);
-    scene.execute(r#"update account set rotation = '{"failures_max": 1}'"#).await;
+    scene
+        .execute(r#"update account set rotation = '{"failures_max": 1}'"#)
+        .await;
     for n in 1..=3 {
         scene.enqueue(&format!("n-{n}"), "x").await;
     }
@@ -394,7 +462,9 @@ async fn a_failing_provider_rotates_nothing() {
 #[tokio::test]
 async fn other_instructions_and_age_rotate_where_they_are_to() {
     let scene = Scene::with(|_| Reply::text("ok")).await;
-    scene.execute(r#"update account set rotation = '{"profile_changed": true, "age_hours_max": 2}'"#).await;
+    scene
+        .execute(r#"update account set rotation = '{"profile_changed": true, "age_hours_max": 2}'"#)
+        .await;
     let running = scene.run().await;
     scene.enqueue_open("n-1").await;
     scene.until("n-1", "delivered").await;
@@ -403,13 +473,20 @@ async fn other_instructions_and_age_rotate_where_they_are_to() {
     scene.execute("update agent set role = 'You write tests.'").await;
     scene.enqueue_open("n-3").await;
     scene.until("n-3", "delivered").await;
-    scene.execute("update session set opened_at = now() - interval '3 hours' where closed_at is null").await;
+    scene
+        .execute("update session set opened_at = now() - interval '3 hours' where closed_at is null")
+        .await;
     scene.enqueue_open("n-4").await;
     scene.until("n-4", "delivered").await;
     assert_eq!(scene.turns("generation").await, ["1", "1", "2", "3"]);
     assert_eq!(
         scene.turns("rotated_because").await,
-        ["", "", "profile_changed: the instructions have changed", "age_hours_max: open for 3 hours, the limit is 2"]
+        [
+            "",
+            "",
+            "profile_changed: the instructions have changed",
+            "age_hours_max: open for 3 hours, the limit is 2"
+        ]
     );
     running.stop().await;
 }
@@ -434,7 +511,9 @@ async fn a_rotated_generation_knows_the_past_until_its_provider_has_answered() {
         _ => Reply::text("ok"),
     })
     .await;
-    scene.execute(r#"update account set rotation = '{"tokens_max": 50}'"#).await;
+    scene
+        .execute(r#"update account set rotation = '{"tokens_max": 50}'"#)
+        .await;
     scene.enqueue("n-1", "the first of all").await;
     let running = scene.run().await;
     scene.until("n-1", "delivered").await;
@@ -443,7 +522,10 @@ async fn a_rotated_generation_knows_the_past_until_its_provider_has_answered() {
     scene.enqueue_open("n-3").await;
     scene.until("n-3", "delivered").await;
     assert_eq!(scene.turns("generation").await, ["1", "2", "2"]);
-    assert_eq!(scene.turns("context ->> 'reason'").await, ["first", "rotated:tokens_max", "rotated:tokens_max"]);
+    assert_eq!(
+        scene.turns("context ->> 'reason'").await,
+        ["first", "rotated:tokens_max", "rotated:tokens_max"]
+    );
     for call in &scene.called(3).await[1..] {
         assert!(call.input().contains("the first of all"), "{}", call.input());
     }
@@ -455,7 +537,9 @@ async fn a_rotated_generation_knows_the_past_until_its_provider_has_answered() {
 async fn two_replicas_rotate_once() {
     let mut scene = Scene::with(|_| Reply::text("ok")).await;
     scene.world.set("delivery.sweep_interval_ms", 10);
-    scene.execute(r#"update account set rotation = '{"tokens_max": 50}'"#).await;
+    scene
+        .execute(r#"update account set rotation = '{"tokens_max": 50}'"#)
+        .await;
     for n in 1..=6 {
         scene.enqueue(&format!("n-{n}"), "x").await;
     }

@@ -7,8 +7,8 @@ use contracts::{
     session::{SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentRef, Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind, StopThen, TaskId,
-    TurnId,
+    AccountId, AgentRef, Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind, StopThen,
+    TaskId, TurnId,
 };
 use runtime::http::Problem;
 use schemars::JsonSchema;
@@ -229,7 +229,9 @@ fn not_reset(session: &LockedSession) -> Option<Problem> {
         SessionKind::Task | SessionKind::System | SessionKind::Orchestrator => None,
         kind @ (SessionKind::Branch | SessionKind::Replay) => Some(Problem::conflict(
             "not_resettable",
-            format!("a {kind} is one piece of work and has no next generation; `session` names its agent's, if that is open"),
+            format!(
+                "a {kind} is one piece of work and has no next generation; `session` names its agent's, if that is open"
+            ),
         )),
     }
 }

@@ -89,7 +89,9 @@ pub async fn session_open_of(
     account: &AccountId,
     session: SessionId,
 ) -> Result<Option<SessionId>, StorageError> {
-    let row: Option<OpenRow> = tx.one("find open generation", OPEN_OF, [account.into(), session.into()]).await?;
+    let row: Option<OpenRow> = tx
+        .one("find open generation", OPEN_OF, [account.into(), session.into()])
+        .await?;
     Ok(row.map(|row| row.id))
 }
 

@@ -19,7 +19,7 @@ use storage::{
     session::{
         queue_edit, session_handover,
         session_release::SESSION_RELEASE,
-        session_reset, sessions_close,
+        session_reset, session_succeed, sessions_close,
         sessions_lock::SESSIONS_LOCK,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 73] = [
+const STATEMENTS: [Planned; 74] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -241,6 +241,11 @@ const STATEMENTS: [Planned; 73] = [
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
     (sessions_close::MOVE, 5, &["notification_pkey"]),
     (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        session_succeed::SESSION_SCOPES,
+        3,
+        &["hold_active of the account", "tool_policy_scope of the account"],
+    ),
     (session_reset::RESET_ASK, 3, &["session_pkey"]),
     (
         sessions::store::OPEN_OF,

@@ -32,7 +32,10 @@ async fn reset(world: &World, tenant: &Tenant, session: Uuid, more: Value) -> An
 }
 
 async fn shown(world: &World, tenant: &Tenant, session: &str) -> Value {
-    world.get(&tenant.member, &tenant.path(&format!("/sessions/{session}"))).await.body
+    world
+        .get(&tenant.member, &tenant.path(&format!("/sessions/{session}")))
+        .await
+        .body
 }
 
 #[tokio::test]
@@ -45,12 +48,16 @@ async fn a_session_at_rest_is_reset_at_once() {
     let before = world.sent().await.len();
     let answer = reset(&world, &tenant, session, json!({})).await;
     let next = answer.body["session"].as_str().unwrap_or_default().to_owned();
-    assert_eq!((answer.status.as_u16(), &answer.body), (200, &json!({"state": "reset", "session": next})));
+    assert_eq!(
+        (answer.status.as_u16(), &answer.body),
+        (200, &json!({"state": "reset", "session": next}))
+    );
     assert_eq!(world.test.texts(SESSIONS).await, ["1 reset 0", "2 2"]);
     assert_eq!(world.test.texts(QUEUE).await, ["2 n-1", "2 n-2"]);
 
     let closed = shown(&world, &tenant, &session.to_string()).await;
-    let expected = json!({"state": "closed", "close_reason": "reset", "close_detail": "by a member: it is confused", "queued": 0});
+    let expected =
+        json!({"state": "closed", "close_reason": "reset", "close_detail": "by a member: it is confused", "queued": 0});
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&closed[name], value, "{name}");
     }
@@ -73,17 +80,42 @@ async fn a_session_at_rest_is_reset_at_once() {
             "signalbox.session.resolved.acme.PROJ-7"
         ]
     );
-    let event = sent.iter().find(|sent| sent.subject.ends_with("session.reset")).unwrap();
+    let event = sent
+        .iter()
+        .find(|sent| sent.subject.ends_with("session.reset"))
+        .unwrap();
     let data = &event.payload["data"];
     assert_eq!(
-        (&data["session_id"], &data["next_session_id"], &data["reason"], &data["by"]["name"]),
-        (&json!(session), &json!(next), &json!("it is confused"), &json!("a member"))
+        (
+            &data["session_id"],
+            &data["next_session_id"],
+            &data["reason"],
+            &data["by"]["name"]
+        ),
+        (
+            &json!(session),
+            &json!(next),
+            &json!("it is confused"),
+            &json!("a member")
+        )
     );
-    let activity = world.get(&tenant.member, &tenant.path("/tasks/PROJ-7/activities")).await;
+    let activity = world
+        .get(&tenant.member, &tenant.path("/tasks/PROJ-7/activities"))
+        .await;
     let of_reset = |one: &&Value| one["kind"] == "session.reset";
-    let activity = activity.body["items"].as_array().unwrap().iter().find(of_reset).cloned().unwrap();
+    let activity = activity.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(of_reset)
+        .cloned()
+        .unwrap();
     assert_eq!(
-        (&activity["actor"]["name"], &activity["detail"]["next_session_id"], &activity["detail"]["reason"]),
+        (
+            &activity["actor"]["name"],
+            &activity["detail"]["next_session_id"],
+            &activity["detail"]["reason"]
+        ),
         (&json!("a member"), &json!(next), &json!("it is confused"))
     );
 }
@@ -93,12 +125,27 @@ async fn what_waits_may_be_cancelled() {
     let (world, tenant, coder) = working("acme").await;
     let session = seed::session(&world, &tenant, "PROJ-7", &coder, 1, true).await;
     seed::queued(&world, &tenant, session, "n-1").await;
-    let answer = reset(&world, &tenant, session, json!({"queue": "cancel", "in_flight": "requeue"})).await;
+    let answer = reset(
+        &world,
+        &tenant,
+        session,
+        json!({"queue": "cancel", "in_flight": "requeue"}),
+    )
+    .await;
     assert_eq!(answer.status.as_u16(), 200, "{answer:?}");
     assert_eq!(world.test.texts(SESSIONS).await, ["1 reset 0", "2 0"]);
     let item = world.get(&tenant.member, &tenant.path("/notifications/n-1")).await;
-    assert_eq!((&item.body["state"], &item.body["reason"]), (&json!("cancelled"), &json!("session reset")));
-    assert_eq!(world.sent_on("signalbox.event.acme.PROJ-7.notification.cancelled").await.len(), 1);
+    assert_eq!(
+        (&item.body["state"], &item.body["reason"]),
+        (&json!("cancelled"), &json!("session reset"))
+    );
+    assert_eq!(
+        world
+            .sent_on("signalbox.event.acme.PROJ-7.notification.cancelled")
+            .await
+            .len(),
+        1
+    );
     assert_eq!(world.sent_on("signalbox.session.resolved").await.len(), 0);
 }
 
@@ -131,8 +178,18 @@ async fn a_turn_in_progress_ends_first() {
     assert_eq!(session_shown["stopping"], json!(true));
     let request = &session_shown["reset_request"];
     assert_eq!(
-        (&request["reason"], &request["queue"], &request["in_flight"], &request["by"]["name"]),
-        (&json!("it is confused"), &json!("cancel"), &json!("cancel"), &json!("a member"))
+        (
+            &request["reason"],
+            &request["queue"],
+            &request["in_flight"],
+            &request["by"]["name"]
+        ),
+        (
+            &json!("it is confused"),
+            &json!("cancel"),
+            &json!("cancel"),
+            &json!("a member")
+        )
     );
     let listed = world.get(&tenant.member, &tenant.path("/sessions")).await;
     assert_eq!(listed.body["items"][0], session_shown, "the same shape");
@@ -174,8 +231,14 @@ async fn a_closed_generation_and_one_piece_of_work_are_not_reset() {
 
     for kind in ["branch", "replay"] {
         let id = Uuid::now_v7();
-        let row = testkit::rows("session").with("id", id).with("kind", kind).with("task_id", "proj-7");
-        let row = row.with("agent_id", &coder).with("origin_id", id).with("key", format!("{kind}:{id}"));
+        let row = testkit::rows("session")
+            .with("id", id)
+            .with("kind", kind)
+            .with("task_id", "proj-7");
+        let row = row
+            .with("agent_id", &coder)
+            .with("origin_id", id)
+            .with("key", format!("{kind}:{id}"));
         row.insert(&world.test.owner).await;
         let refused = reset(&world, &tenant, id, json!({})).await;
         refused.is_problem(409, "not_resettable", kind);
@@ -240,29 +303,49 @@ async fn limits_of_generations_are_of_the_account_or_of_the_agent() {
     let account = tenant.path("");
     let agent = tenant.path("/agents/coder");
     assert_eq!(world.get(&tenant.admin, &account).await.body["rotation"], defaults);
-    assert_eq!(world.get(&tenant.admin, &agent).await.body["rotation"], json!(null), "the account's");
+    assert_eq!(
+        world.get(&tenant.admin, &agent).await.body["rotation"],
+        json!(null),
+        "the account's"
+    );
     let change = async |path: &str, rotation: Value| {
         let body = json!({ "rotation": rotation });
         world.patch(&tenant.admin, path, body).await
     };
     let changed = change(&account, json!({"failures_max": null, "age_hours_max": 24})).await;
-    let expected = json!({"failures_max": null, "tokens_max": 1_000_000, "age_hours_max": 24, "profile_changed": false});
+    let expected =
+        json!({"failures_max": null, "tokens_max": 1_000_000, "age_hours_max": 24, "profile_changed": false});
     assert_eq!((changed.status.as_u16(), &changed.body["rotation"]), (200, &expected));
     // Another change leaves them.
     let named = world.patch(&tenant.admin, &account, json!({"name": "Acme"})).await;
     assert_eq!(named.body["rotation"], expected);
-    assert_eq!(change(&account, json!({})).await.body["rotation"], defaults, "they replace those before");
+    assert_eq!(
+        change(&account, json!({})).await.body["rotation"],
+        defaults,
+        "they replace those before"
+    );
 
     let changed = change(&agent, json!({"tokens_max": 5, "profile_changed": true})).await;
     let expected = json!({"failures_max": 3, "tokens_max": 5, "age_hours_max": null, "profile_changed": true});
     assert_eq!((changed.status.as_u16(), &changed.body["rotation"]), (200, &expected));
-    assert_eq!(world.get(&tenant.admin, &tenant.path("/agents")).await.body["items"][0]["rotation"], expected);
+    assert_eq!(
+        world.get(&tenant.admin, &tenant.path("/agents")).await.body["items"][0]["rotation"],
+        expected
+    );
     assert_eq!(change(&agent, json!(null)).await.body["rotation"], json!(null));
     let new = json!({"slug": "tester", "name": "Tester", "rotation": {"failures_max": 1}});
     let made = world.post(&tenant.admin, &tenant.path("/agents"), new).await;
-    assert_eq!((made.status.as_u16(), &made.body["rotation"]["failures_max"]), (201, &json!(1)));
+    assert_eq!(
+        (made.status.as_u16(), &made.body["rotation"]["failures_max"]),
+        (201, &json!(1))
+    );
 
-    for bad in [json!({"failures_max": 0}), json!({"tokens_max": 1.5}), json!({"tokens": 5}), json!(7)] {
+    for bad in [
+        json!({"failures_max": 0}),
+        json!({"tokens_max": 1.5}),
+        json!({"tokens": 5}),
+        json!(7),
+    ] {
         for path in [&account, &agent] {
             change(path, bad.clone()).await.is_problem(400, "invalid_field", "");
         }

@@ -14,13 +14,17 @@ pub(crate) async fn run(args: &ResetArgs, json: bool) -> anyhow::Result<ExitCode
     let client = args.of.access.client()?;
     let path = ["api", "orgs", &args.of.account, "sessions", &args.session];
     let reset = Reset {
-        reason: ResetReason::parse(&args.reason).map_err(anyhow::Error::msg).context("--reason")?,
+        reason: ResetReason::parse(&args.reason)
+            .map_err(anyhow::Error::msg)
+            .context("--reason")?,
         queue: Some(args.queue),
         in_flight: Some(args.in_flight),
     };
     let session: Session = client.get(&path, &[]).await?;
     let answer: Value = client.post(&[&path[..], &["reset"]].concat(), &reset).await?;
-    show(json, &answer, |answer| Ok(what_follows(args, read_as(answer)?, session.queued)))
+    show(json, &answer, |answer| {
+        Ok(what_follows(args, read_as(answer)?, session.queued))
+    })
 }
 
 fn what_follows(args: &ResetArgs, answer: Resetting, queued: i32) -> String {
@@ -39,7 +43,9 @@ fn what_follows(args: &ResetArgs, answer: Resetting, queued: i32) -> String {
     };
     match answer.state {
         ResetState::Reset => format!("session {id} is reset: the next generation is {next}; {queue}"),
-        ResetState::Stopping => format!("turn {turn} is stopping, {in_flight}; session {id} is reset when it has ended"),
+        ResetState::Stopping => {
+            format!("turn {turn} is stopping, {in_flight}; session {id} is reset when it has ended")
+        }
     }
 }
 
@@ -60,11 +66,25 @@ mod tests {
                 panic!("{line}");
             };
             let answer = read_as(&answer).unwrap();
-            assert_eq!(what_follows(&args, answer, queued), expected.replace("ID", ID), "{line}");
+            assert_eq!(
+                what_follows(&args, answer, queued),
+                expected.replace("ID", ID),
+                "{line}"
+            );
         };
         let reset = || json!({"state": "reset", "session": ID});
-        check("", reset(), 0, "session S is reset: the next generation is ID; nothing waits");
-        check("", reset(), 2, "session S is reset: the next generation is ID; 2 notifications moved with it");
+        check(
+            "",
+            reset(),
+            0,
+            "session S is reset: the next generation is ID; nothing waits",
+        );
+        check(
+            "",
+            reset(),
+            2,
+            "session S is reset: the next generation is ID; 2 notifications moved with it",
+        );
         check(
             "--queue cancel",
             reset(),

@@ -71,10 +71,19 @@ fn more(session: &Session) -> String {
         "thread {}{live}; {} tokens used in {} turns",
         session.thread.number, session.tokens_used, session.turns
     )];
-    lines.extend(session.continues_id.map(|before| format!("continues {before}, which was rotated")));
+    lines.extend(
+        session
+            .continues_id
+            .map(|before| format!("continues {before}, which was rotated")),
+    );
     let reset = session.reset_request.as_ref();
     lines.extend(reset.map(|reset| format!("is reset when its turn has ended, {}", one_line(&reset.detail(), 200))));
-    lines.extend(session.close_detail.as_ref().map(|detail| format!("closed: {}", one_line(detail, 200))));
+    lines.extend(
+        session
+            .close_detail
+            .as_ref()
+            .map(|detail| format!("closed: {}", one_line(detail, 200))),
+    );
     lines.join("\n") + "\n"
 }
 

@@ -6,8 +6,8 @@ use domain::{ResetRequest, SessionId, StopKind, StopThen, TaskId, TurnId};
 use serde_json::json;
 
 use super::{
-    sessions_lock::LockedSession,
     session_succeed::{Succession, session_succeed},
+    sessions_lock::LockedSession,
     turn_stop::{StopRequest, turn_stop},
 };
 use crate::{Setting, StorageError, Tx, activity::activity_insert, outbox::Owned};
@@ -33,7 +33,10 @@ pub async fn session_reset(
     setting: &Setting<'_>,
 ) -> Result<(Asked, Vec<Owned>), StorageError> {
     let (asked, messages) = match session.active_turn {
-        Some(turn) => (Asked::Stopping(turn), stop(tx, (session, turn), task, request, setting).await?),
+        Some(turn) => (
+            Asked::Stopping(turn),
+            stop(tx, (session, turn), task, request, setting).await?,
+        ),
         None => {
             let reset = Succession::Reset {
                 request,

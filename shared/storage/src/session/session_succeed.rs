@@ -8,7 +8,8 @@
 //! | reset | knows nothing of it, but that a turn was interrupted: its agent may still be at work, or have done a part |
 //! | reset that puts the stopped turn's items back | and that this turn was stopped: its effects must not be repeated |
 //!
-//! Open questions and timers stay: they belong to the conversation.
+//! Open questions and timers stay: they belong to the conversation. What people have set for the session, a pause or a rule for its
+//! tools, holds for the next generation: no rule of rotation lifts it.
 
 use contracts::event::{Event, SessionGated, SessionReset};
 use domain::{CloseReason, Gate, ResetQueue, ResetRequest, SESSION_RESET, SessionId, context::Rotated};
@@ -86,6 +87,13 @@ impl Succession<'_> {
     }
 }
 
+/// Relies on hold_active and tool_policy_scope.
+pub const SESSION_SCOPES: &str = "
+    with held as (
+        update hold h set scope_id = $3
+        where h.account_id = $1 and h.scope_kind = 'session' and h.scope_id = $2 and h.released_at is null)
+    update tool_policy p set scope_id = $3 where p.account_id = $1 and p.scope_kind = 'session' and p.scope_id = $2";
+
 pub async fn session_succeed(
     tx: &Tx,
     (account, session): &SessionName,
@@ -121,6 +129,9 @@ pub async fn session_succeed(
     let ids: Vec<String> = moving.iter().map(|item| item.id.clone()).collect();
     let (next, key, opened) = open_next(tx, account, &row, (ids, succession.carried()), setting).await?;
     messages.extend(opened);
+    let values = [account.into(), session.to_string().into(), next.to_string().into()];
+    tx.execute("hand pauses and tool policies on", SESSION_SCOPES, values)
+        .await?;
     if let Succession::Reset { request, gate, .. } = succession {
         let reset = Event::SessionReset(reset(&row, next, request));
         messages.push(setting.event(account, row.task().as_ref(), &session.to_string(), reset));

@@ -13,8 +13,8 @@ use contracts::{
     session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentId, CloseReason, Gate, Generation, NotificationId, SessionId, SessionKey, SessionKind, SessionPhase,
-    StopKind, StopThen, TASK_CLOSED, TaskId, TurnId,
+    AccountId, AgentId, CloseReason, Gate, Generation, NotificationId, SessionId, SessionKey, SessionKind,
+    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TurnId,
     context::{Rotated, Told},
 };
 use sea_orm::{FromQueryResult, Value};
@@ -325,7 +325,13 @@ pub(crate) async fn close(
 ) -> Result<Closed, StorageError> {
     let (mut sessions, open) = lock(tx, account, scope, cut.is_some()).await?;
     let ids = column(&sessions, |row| row.session.session_id);
-    let values = [account.into(), ids.clone(), setting.now.into(), reason.into(), None::<String>.into()];
+    let values = [
+        account.into(),
+        ids.clone(),
+        setting.now.into(),
+        reason.into(),
+        None::<String>.into(),
+    ];
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_cut(tx, account, scope, cut, sessions.iter().chain(&open)).await?;
 
@@ -483,7 +489,13 @@ pub(super) async fn items_move(
     agent: Option<AgentId>,
 ) -> Result<(), StorageError> {
     for (first, items) in (tail..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
-        let values = [account.into(), session.into(), items.to_vec().into(), first.into(), agent.into()];
+        let values = [
+            account.into(),
+            session.into(),
+            items.to_vec().into(),
+            first.into(),
+            agent.into(),
+        ];
         tx.execute("move waiting items", MOVE, values).await?;
     }
     Ok(())

@@ -1,14 +1,11 @@
 //! A generation is closed and the next one opened with its queue: rotated by a rule, or reset by a person. The other writers of the
 //! same rows come before, between and after.
 
-use contracts::{
-    Root,
-    notification::NotificationMessage,
-    outgoing::Origin,
-};
+use contracts::{Root, notification::NotificationMessage, outgoing::Origin};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Conversation, NotificationId, QueueLimits, ResetInFlight, ResetQueue, ResetRequest,
-    RotationRule, SessionId, SessionScope, StopKind, StopThen, TaskId, TaskStatus, TurnId, context::Rotated,
+    AccountId, Actor, ActorKind, AgentId, Conversation, NotificationId, QueueLimits, ResetInFlight, ResetQueue,
+    ResetRequest, RotationRule, SessionId, SessionScope, StopKind, StopThen, TaskId, TaskStatus, TurnId,
+    context::Rotated,
 };
 use storage::{
     Accounts, Database, Role, Setting, Tx,
@@ -45,8 +42,14 @@ async fn scene() -> Scene {
     let session = SessionId(Uuid::now_v7());
     let row = rows("session").with("id", session).with("task_id", task.key());
     let row = row.with("agent_id", agent).with("generation", 3).with("turn_count", 2);
-    let row = row.with("provider_thread", "resp_1").with("thread_number", 1).with("thread_live", true);
-    let row = row.with("tokens_used", 900).with("failures_in_row", 2).with("told", r#"{"at": 5}"#);
+    let row = row
+        .with("provider_thread", "resp_1")
+        .with("thread_number", 1)
+        .with("thread_live", true);
+    let row = row
+        .with("tokens_used", 900)
+        .with("failures_in_row", 2)
+        .with("told", r#"{"at": 5}"#);
     row.insert(&test.owner).await;
     for (id, mode) in [("a", "followup"), ("b", "collect"), ("s", "steer")] {
         let row = enqueued(&account, session).with("id", id).with("queue_mode", mode);
@@ -54,7 +57,9 @@ async fn scene() -> Scene {
             "steer" => row.set("position", "s.queue_tail - (1::bigint << 40)"),
             _ => row,
         };
-        row.set("created_at", "now() - interval '1 minute'").insert(&test.owner).await;
+        row.set("created_at", "now() - interval '1 minute'")
+            .insert(&test.owner)
+            .await;
     }
     let database = test.connect(Role::Orchestrator).await;
     Scene {
@@ -131,7 +136,9 @@ impl Scene {
         let tx = self.begin().await;
         let locked = self.lock(&tx).await;
         let root = Root::default();
-        let succeeded = session_succeed(&tx, &locked.name(), succession, &self.setting(&root)).await.unwrap();
+        let succeeded = session_succeed(&tx, &locked.name(), succession, &self.setting(&root))
+            .await
+            .unwrap();
         outbox_insert(&tx, succeeded.messages).await.unwrap();
         tx.commit().await.unwrap();
     }
@@ -159,7 +166,10 @@ impl Scene {
     /// A turn is in progress on an item.
     async fn busy(&self) -> TurnId {
         let turn = TurnId(Uuid::now_v7());
-        let row = rows("turn").with("id", turn).with("state", "awaiting_tools").with("number", 3);
+        let row = rows("turn")
+            .with("id", turn)
+            .with("state", "awaiting_tools")
+            .with("number", 3);
         row.from("session s").insert(&self.test.owner).await;
         sqlx::query("update session set phase = 'waiting', active_turn_id = $1")
             .bind(turn.uuid())
@@ -180,7 +190,10 @@ impl Scene {
             turn: None,
             passes_stages: false,
         };
-        let moved = task_status_set(tx, &asked, &self.setting(&root)).await.unwrap().unwrap();
+        let moved = task_status_set(tx, &asked, &self.setting(&root))
+            .await
+            .unwrap()
+            .unwrap();
         outbox_insert(tx, moved.messages).await.unwrap();
     }
 
@@ -192,8 +205,9 @@ impl Scene {
             task: Some(&self.task),
             message: NotificationMessage::new("message", ann(), String::new(), "And this?".to_owned()),
         };
-        let (entered, messages) =
-            item_enter(tx, &conversation, entry, &QueueLimits::OWN, &self.setting(&root)).await.unwrap();
+        let (entered, messages) = item_enter(tx, &conversation, entry, &QueueLimits::OWN, &self.setting(&root))
+            .await
+            .unwrap();
         outbox_insert(tx, messages).await.unwrap();
         entered
     }
@@ -203,7 +217,8 @@ impl Scene {
     }
 
     async fn until_blocked(&self) {
-        let blocked = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        let blocked =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
         testkit::eventually("a transaction waits for a lock", || async {
             (self.test.count(blocked).await == 1).then_some(())
         })
@@ -230,7 +245,10 @@ async fn a_rotated_generation_keeps_its_queue() {
             "4 idle queued 3 3 thread 0 f counts 0 0"
         ]
     );
-    assert_eq!(scene.texts(QUEUE).await, ["4 s steer t", "4 a followup t", "4 b collect t"]);
+    assert_eq!(
+        scene.texts(QUEUE).await,
+        ["4 s steer t", "4 a followup t", "4 b collect t"]
+    );
     let follows = "select concat_ws(' ', n.continues_id = o.id, n.key = replace(o.key, ':v3', ':v4'), n.interrupted,
                        n.stopped_turn_id = o.stopped_turn_id, n.stop_kind, n.stop_by, n.streak, n.streak_key, n.told -> 'rotated' ->> 'rule',
                        n.told -> 'rotated' ->> 'because' = o.close_detail)
@@ -245,11 +263,50 @@ async fn a_rotated_generation_keeps_its_queue() {
             "signalbox.session.resolved.acme.PROJ-7"
         ]
     );
-    let closed = scene.test.outbox().await.into_iter().find(|sent| sent.subject.ends_with("event.acme.PROJ-7.session.closed"));
+    let closed = scene
+        .test
+        .outbox()
+        .await
+        .into_iter()
+        .find(|sent| sent.subject.ends_with("event.acme.PROJ-7.session.closed"));
     let closed: serde_json::Value = serde_json::from_slice(&closed.unwrap().payload).unwrap();
     assert_eq!(
-        (&closed["data"]["reason"], &closed["data"]["detail"], &closed["data"]["provider_thread"]),
+        (
+            &closed["data"]["reason"],
+            &closed["data"]["detail"],
+            &closed["data"]["provider_thread"]
+        ),
         (&"rotated".into(), &rotated().because.into(), &"resp_1".into())
+    );
+}
+
+/// A pause of the session and a rule for its tools were set by people: no succession lifts them.
+#[tokio::test]
+async fn what_is_set_for_a_session_holds_for_the_next_generation() {
+    let scene = scene().await;
+    let other = Uuid::now_v7();
+    for id in [scene.session.uuid(), other] {
+        rows("hold")
+            .with("scope_kind", "session")
+            .with("scope_id", id)
+            .insert(&scene.test.owner)
+            .await;
+        let row = rows("tool_policy").with("scope_kind", "session").with("scope_id", id);
+        row.with("verdict", "deny").insert(&scene.test.owner).await;
+    }
+    // As delivery does, with its rights.
+    let scene = Scene {
+        database: scene.test.connect(Role::Delivery).await,
+        ..scene
+    };
+    scene.succeed(Succession::Rotated(&rotated())).await;
+    let scopes =
+        "select concat_ws(' ', h.scope_id = s.id::text, p.scope_id = s.id::text) from session s, hold h, tool_policy p
+                  where s.generation = 4 order by 1";
+    assert_eq!(
+        scene.texts(scopes).await,
+        ["f f", "f t", "t f", "t t"],
+        "and the other session's are its own"
     );
 }
 
@@ -265,11 +322,19 @@ async fn a_carried_steer_stays_a_steer() {
 #[tokio::test]
 async fn a_reset_session_knows_nothing_of_the_one_before() {
     for (queue, waits, ended) in [
-        (ResetQueue::Keep, &["4 s steer t", "4 a followup t", "4 b collect t"][..], &[][..]),
+        (
+            ResetQueue::Keep,
+            &["4 s steer t", "4 a followup t", "4 b collect t"][..],
+            &[][..],
+        ),
         (
             ResetQueue::Cancel,
             &[],
-            &["a cancelled session reset", "b cancelled session reset", "s cancelled session reset"],
+            &[
+                "a cancelled session reset",
+                "b cancelled session reset",
+                "s cancelled session reset",
+            ],
         ),
     ] {
         let scene = scene().await;
@@ -290,18 +355,27 @@ async fn a_reset_session_knows_nothing_of_the_one_before() {
         assert_eq!(scene.texts(QUEUE).await, waits, "{queue}");
         assert_eq!(scene.texts(ENDED).await, ended, "{queue}");
         let next = "select concat_ws(' ', id, continues_id, interrupted, stopped_turn_id, stop_kind, streak, told) from session where generation = 4";
-        let Some(Asked::Done(id)) = asked else { panic!("{asked:?}") };
+        let Some(Asked::Done(id)) = asked else {
+            panic!("{asked:?}")
+        };
         assert_eq!(scene.texts(next).await, [format!("{id} f 0 {{}}")]);
         let closed = "select close_detail from session where generation = 3";
         assert_eq!(scene.texts(closed).await, ["by Ann: it is confused"]);
-        let activity = "select concat_ws(' ', actor_name, detail ->> 'reason', detail ->> 'queue', detail ->> 'next_session_id')
+        let activity =
+            "select concat_ws(' ', actor_name, detail ->> 'reason', detail ->> 'queue', detail ->> 'next_session_id')
                         from activity where kind = 'session.reset'";
-        assert_eq!(scene.texts(activity).await, [format!("Ann it is confused {queue} {id}")]);
+        assert_eq!(
+            scene.texts(activity).await,
+            [format!("Ann it is confused {queue} {id}")]
+        );
         let sent = scene.texts(SENT).await;
         let count = |subject: &str| sent.iter().filter(|sent| *sent == subject).count();
         assert_eq!(count("signalbox.event.acme.PROJ-7.session.reset"), 1);
         assert_eq!(count("signalbox.event.acme.PROJ-7.notification.cancelled"), ended.len());
-        assert_eq!(count("signalbox.session.resolved.acme.PROJ-7"), usize::from(!waits.is_empty()));
+        assert_eq!(
+            count("signalbox.session.resolved.acme.PROJ-7"),
+            usize::from(!waits.is_empty())
+        );
     }
 }
 
@@ -309,9 +383,17 @@ async fn a_reset_session_knows_nothing_of_the_one_before() {
 #[tokio::test]
 async fn a_reset_keeps_that_a_turn_was_interrupted() {
     let scene = scene().await;
-    sqlx::raw_sql("update session set interrupted = true").execute(&scene.test.owner).await.unwrap();
+    sqlx::raw_sql("update session set interrupted = true")
+        .execute(&scene.test.owner)
+        .await
+        .unwrap();
     scene.reset(&keep()).await;
-    assert_eq!(scene.texts("select interrupted::text from session where generation = 4").await, ["true"]);
+    assert_eq!(
+        scene
+            .texts("select interrupted::text from session where generation = 4")
+            .await,
+        ["true"]
+    );
 }
 
 #[tokio::test]
@@ -323,10 +405,17 @@ async fn a_session_with_nothing_to_do_is_reset_too() {
         .unwrap();
     scene.reset(&keep()).await;
     assert_eq!(
-        scene.texts("select concat_ws(' ', generation, queued, closed_at is null) from session order by 1").await,
+        scene
+            .texts("select concat_ws(' ', generation, queued, closed_at is null) from session order by 1")
+            .await,
         ["3 0 f", "4 0 t"]
     );
-    assert!(!scene.texts(SENT).await.contains(&"signalbox.session.resolved.acme.PROJ-7".to_owned()));
+    assert!(
+        !scene
+            .texts(SENT)
+            .await
+            .contains(&"signalbox.session.resolved.acme.PROJ-7".to_owned())
+    );
 }
 
 /// With a turn in progress, the request waits in the row; the later of two decides, and the answer is the same.
@@ -340,9 +429,17 @@ async fn a_reset_of_a_busy_session_waits_for_its_turn() {
     let row = "select concat_ws(' ', closed_at is null, stop_turn_id = active_turn_id, stop_kind, stop_then, stop_by,
                    reset_request ->> 'queue', reset_request ->> 'in_flight', wake_at <= now()) from session";
     assert_eq!(scene.texts(row).await, ["t t reset continue Ann cancel requeue t"]);
-    assert_eq!(scene.texts("select count(*)::text from activity where kind = 'session.reset'").await, ["2"]);
+    assert_eq!(
+        scene
+            .texts("select count(*)::text from activity where kind = 'session.reset'")
+            .await,
+        ["2"]
+    );
     let stops = scene.texts(SENT).await;
-    assert_eq!(stops, ["signalbox.session.stop_requested.acme.PROJ-7"; 2], "under one id: the broker keeps one");
+    assert_eq!(
+        stops, ["signalbox.session.stop_requested.acme.PROJ-7"; 2],
+        "under one id: the broker keeps one"
+    );
 }
 
 /// What was sent after the request is no part of the queue that it cancels; what the stopped turn had may be put back.
@@ -392,12 +489,20 @@ async fn what_a_later_stop_holds_is_held_in_the_next_generation() {
     };
     scene.succeed(held).await;
     assert_eq!(
-        scene.texts("select concat_ws(' ', generation, phase, gate, gated_since is not null) from session order by 1").await,
+        scene
+            .texts("select concat_ws(' ', generation, phase, gate, gated_since is not null) from session order by 1")
+            .await,
         ["3 idle f", "4 backoff stopped t"]
     );
     let sent = scene.texts(SENT).await;
-    assert!(sent.contains(&"signalbox.event.acme.PROJ-7.session.parked".to_owned()), "{sent:?}");
-    assert!(!sent.contains(&"signalbox.session.resolved.acme.PROJ-7".to_owned()), "nobody is woken");
+    assert!(
+        sent.contains(&"signalbox.event.acme.PROJ-7.session.parked".to_owned()),
+        "{sent:?}"
+    );
+    assert!(
+        !sent.contains(&"signalbox.session.resolved.acme.PROJ-7".to_owned()),
+        "nobody is woken"
+    );
 }
 
 /// The first transaction commits once the second one waits for its locks.
@@ -415,7 +520,12 @@ async fn of_a_reset_and_the_end_of_its_task_the_second_finds_the_first() {
     let first = scene.begin().await;
     scene.move_to(&first, TaskStatus::Cancelled).await;
     assert_eq!(then(&scene, first, scene.reset(&keep())).await, None, "it is closed");
-    assert_eq!(scene.texts("select concat_ws(' ', generation, close_reason) from session").await, ["3 task_cancelled"]);
+    assert_eq!(
+        scene
+            .texts("select concat_ws(' ', generation, close_reason) from session")
+            .await,
+        ["3 task_cancelled"]
+    );
 
     // The closer looks again, and finds the generation that the reset has opened.
     let scene = self::scene().await;
@@ -428,12 +538,18 @@ async fn of_a_reset_and_the_end_of_its_task_the_second_finds_the_first() {
     })
     .await;
     assert_eq!(
-        scene.texts("select concat_ws(' ', generation, close_reason, queued) from session order by 1").await,
+        scene
+            .texts("select concat_ws(' ', generation, close_reason, queued) from session order by 1")
+            .await,
         ["3 reset 0", "4 task_cancelled 0"]
     );
     assert_eq!(
         scene.texts(ENDED).await,
-        ["a cancelled task closed", "b cancelled task closed", "s cancelled task closed"]
+        [
+            "a cancelled task closed",
+            "b cancelled task closed",
+            "s cancelled task closed"
+        ]
     );
 }
 
@@ -444,12 +560,17 @@ async fn an_agent_that_is_removed_leaves_no_generation_that_a_reset_has_opened()
     scene.reset_in(&first, &keep()).await.unwrap();
     then(&scene, first, async {
         let (tx, root) = (scene.begin().await, Root::default());
-        agent_remove(&tx, &scene.account, scene.agent, &scene.setting(&root)).await.unwrap().unwrap();
+        agent_remove(&tx, &scene.account, scene.agent, &scene.setting(&root))
+            .await
+            .unwrap()
+            .unwrap();
         tx.commit().await.unwrap();
     })
     .await;
     assert_eq!(
-        scene.texts("select concat_ws(' ', generation, close_reason, queued) from session order by 1").await,
+        scene
+            .texts("select concat_ws(' ', generation, close_reason, queued) from session order by 1")
+            .await,
         ["3 reset 0", "4 agent_removed 0"]
     );
 }
@@ -478,7 +599,10 @@ async fn an_item_that_comes_with_a_reset_is_in_one_generation() {
     })
     .await;
     assert_eq!(entered, Entered::Sent);
-    assert_eq!(scene.texts(QUEUE).await, ["4 s steer t", "4 a followup t", "4 b collect t"]);
+    assert_eq!(
+        scene.texts(QUEUE).await,
+        ["4 s steer t", "4 a followup t", "4 b collect t"]
+    );
 }
 
 #[tokio::test]
@@ -488,7 +612,9 @@ async fn two_resets_and_two_rotations_open_one_generation_each() {
     scene.reset_in(&first, &keep()).await.unwrap();
     assert_eq!(then(&scene, first, scene.reset(&keep())).await, None);
     assert_eq!(
-        scene.texts("select concat_ws(' ', generation, close_reason) from session order by 1").await,
+        scene
+            .texts("select concat_ws(' ', generation, close_reason) from session order by 1")
+            .await,
         ["3 reset", "4"]
     );
 
@@ -496,11 +622,24 @@ async fn two_resets_and_two_rotations_open_one_generation_each() {
     let scene = self::scene().await;
     let (first, root) = (scene.begin().await, Root::default());
     let locked = scene.lock(&first).await;
-    session_succeed(&first, &locked.name(), Succession::Rotated(&rotated()), &scene.setting(&root)).await.unwrap();
+    session_succeed(
+        &first,
+        &locked.name(),
+        Succession::Rotated(&rotated()),
+        &scene.setting(&root),
+    )
+    .await
+    .unwrap();
     let closed = then(&scene, first, async {
         let tx = scene.begin().await;
         let closed = scene.lock(&tx).await.facts.closed;
-        let again = session_succeed(&tx, &locked.name(), Succession::Rotated(&rotated()), &scene.setting(&root)).await;
+        let again = session_succeed(
+            &tx,
+            &locked.name(),
+            Succession::Rotated(&rotated()),
+            &scene.setting(&root),
+        )
+        .await;
         tx.rollback().await.unwrap();
         (closed, again.is_err())
     })
@@ -549,7 +688,10 @@ async fn a_later_stop_leaves_the_reset() {
 async fn a_long_queue_moves_whole() {
     let scene = scene().await;
     let queued = rows("notification").set("id", "'n-' || n").set("position", "n + 3");
-    queued.from("session s, generate_series(1, 12000) n").insert(&scene.test.owner).await;
+    queued
+        .from("session s, generate_series(1, 12000) n")
+        .insert(&scene.test.owner)
+        .await;
     sqlx::raw_sql(
         "update session set queued = 12003, queue_tail = 12003;
          create function bounded() returns trigger language plpgsql as $$ begin
