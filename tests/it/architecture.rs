@@ -34,7 +34,15 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "orchestrator",
-        &["api", "contracts", "domain", "messaging", "prompt", "runtime", "storage"],
+        &[
+            "api",
+            "contracts",
+            "domain",
+            "messaging",
+            "prompt",
+            "runtime",
+            "storage",
+        ],
     ),
     (
         "signalbox",
@@ -172,6 +180,7 @@ const PLANTED: &[&str] = &[
     "services/delivery/tests/it/no_progress.rs",
     "services/delivery/tests/it/overdue.rs",
     "services/delivery/tests/it/policies.rs",
+    "services/delivery/tests/it/threads.rs",
     "services/delivery/tests/it/twins.rs",
     "services/orchestrator/tests/it/handover.rs",
     "services/orchestrator/tests/it/notifications.rs",

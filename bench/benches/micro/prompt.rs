@@ -6,10 +6,8 @@ use domain::{
     TurnState,
 };
 use prompt::{
-    CalledTool, Extract, InputFacts, InstructionFacts, Manifest, MarkSecret, PastLimits, PastTurn, TaskFacts, ThreadMessage,
-    ToolNames, input, instructions,
-    manifest::Because,
-    past,
+    CalledTool, Extract, InputFacts, InstructionFacts, Manifest, MarkSecret, PastLimits, PastTurn, TaskFacts,
+    ThreadMessage, ToolNames, input, instructions, manifest::Because, past,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;

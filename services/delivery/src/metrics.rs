@@ -106,7 +106,10 @@ impl Default for Metrics {
                 "signalbox.delivery.taken_over",
                 "Turns taken over from a holder whose lease had expired",
             ),
-            contexts: counter("signalbox.context.turns", "Ended turns by the source of their context, and why"),
+            contexts: counter(
+                "signalbox.context.turns",
+                "Ended turns by the source of their context, and why",
+            ),
             threads_lost: counter("signalbox.threads.lost", "Threads that providers have lost"),
             stopped: counter(
                 "signalbox.delivery.stopped",
@@ -157,7 +160,9 @@ impl Metrics {
     }
 
     pub fn context(&self, context: &TurnContext) {
-        let reason = context.reason.map_or_else(|| "none".to_owned(), |reason| reason.to_string());
+        let reason = context
+            .reason
+            .map_or_else(|| "none".to_owned(), |reason| reason.to_string());
         let labels = [
             KeyValue::new("used", context.used.as_str()),
             KeyValue::new("reason", reason),
@@ -166,7 +171,8 @@ impl Metrics {
     }
 
     pub fn thread_lost(&self, provider: &str) {
-        self.threads_lost.add(1, &[KeyValue::new("provider", provider.to_owned())]);
+        self.threads_lost
+            .add(1, &[KeyValue::new("provider", provider.to_owned())]);
     }
 
     pub fn parked(&self, gate: Gate) {

@@ -23,7 +23,10 @@ use crate::{
         claim::ToolResult,
         journal::{Call, Journal, NO_PLACE, Round},
     },
-    turn::{resume::{Contents, call_input}, settle::round},
+    turn::{
+        resume::{Contents, call_input},
+        settle::round,
+    },
 };
 
 /// Maximum number of calls that reach the model: two rounds with the configured settings, one more first round, and

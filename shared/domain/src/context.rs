@@ -271,7 +271,11 @@ pub struct ToldText {
 
 impl ToldText {
     fn new(of: &str, text: &str) -> ToldText {
-        let short = |text: &str| Sha256::digest(text.as_bytes())[..4].try_into().expect("four bytes of 32");
+        let short = |text: &str| {
+            Sha256::digest(text.as_bytes())[..4]
+                .try_into()
+                .expect("four bytes of 32")
+        };
         ToldText {
             of: short(of),
             text: short(text),

@@ -167,16 +167,34 @@ mod tests {
     #[test]
     fn a_thread_is_named_after_its_session() {
         let key = format!("task:t:agent:{AGENT}:acme:v1");
-        for (text, thread) in [(key.clone(), 1), (format!("{key}:t2"), 2), (format!("{key}:T12").to_uppercase(), 12)] {
+        for (text, thread) in [
+            (key.clone(), 1),
+            (format!("{key}:t2"), 2),
+            (format!("{key}:T12").to_uppercase(), 12),
+        ] {
             let name = ThreadName::parse(&text).unwrap();
             assert_eq!((name.key.to_string(), name.thread), (key.clone(), thread));
             assert_eq!(name.to_string(), text.to_ascii_lowercase());
             assert_eq!(ThreadName::text(&key, thread), text.to_ascii_lowercase());
         }
-        for end in [":t0", ":t1", ":t01", ":t", ":t-2", ":t+2", ":t2:t3", ":t99999999999", ":tx", ":2"] {
+        for end in [
+            ":t0",
+            ":t1",
+            ":t01",
+            ":t",
+            ":t-2",
+            ":t+2",
+            ":t2:t3",
+            ":t99999999999",
+            ":tx",
+            ":2",
+        ] {
             assert_eq!(ThreadName::parse(&format!("{key}{end}")), Err(SessionKeyError), "{end}");
         }
-        assert!(SessionKey::parse(&format!("{key}:t2")).is_err(), "a thread is no session");
+        assert!(
+            SessionKey::parse(&format!("{key}:t2")).is_err(),
+            "a thread is no session"
+        );
     }
 
     proptest! {

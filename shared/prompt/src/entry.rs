@@ -112,7 +112,8 @@ pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Beca
         });
         let line = entries_left_out(left);
         let source = Source::named("session");
-        past.parts.push(line.part(Layer::Context, PartKind::EntriesLeftOut, source, Some(because)));
+        past.parts
+            .push(line.part(Layer::Context, PartKind::EntriesLeftOut, source, Some(because)));
         past.items.push(Item::User(line.into_string()));
     }
     for (item, part) in entries.into_iter().rev().flatten() {
@@ -120,7 +121,10 @@ pub fn past(turns: &[PastTurn], total: usize, limits: &PastLimits, because: Beca
         past.parts.push(part);
     }
     for kind in carried {
-        if let Some(slice) = turns.iter().find_map(|turn| turn.slices()?.into_iter().find(|slice| slice.part.part == *kind)) {
+        if let Some(slice) = turns
+            .iter()
+            .find_map(|turn| turn.slices()?.into_iter().find(|slice| slice.part.part == *kind))
+        {
             past.items.push(Item::User(slice.text.to_owned()));
             past.parts.push(Part {
                 layer: Layer::Context,
@@ -150,9 +154,19 @@ pub fn entries_left_out(count: usize) -> ModelText {
 /// The two items of a turn, each with its part.
 fn entry(turn: &PastTurn, limits: &PastLimits, because: Because) -> [(Item, Part); 2] {
     let about = entry_input(turn, limits.body_bytes_max);
-    let part = about.part(Layer::Context, PartKind::Entry, Source::TurnInput(turn.id.uuid()), Some(because));
+    let part = about.part(
+        Layer::Context,
+        PartKind::Entry,
+        Source::TurnInput(turn.id.uuid()),
+        Some(because),
+    );
     let (is_reply, end) = entry_reply(turn, limits.reply_bytes_max);
-    let end_part = end.part(Layer::Context, PartKind::Entry, Source::TurnReply(turn.id.uuid()), Some(because));
+    let end_part = end.part(
+        Layer::Context,
+        PartKind::Entry,
+        Source::TurnReply(turn.id.uuid()),
+        Some(because),
+    );
     let end = match is_reply {
         true => Item::Assistant(end.into_string()),
         false => Item::User(end.into_string()),
@@ -200,7 +214,10 @@ const TOOL: Cap = (Limit::NameBytesMax, 64);
 /// The reply of a turn, or the line that says how it ended without one; and whether it is a reply.
 pub fn entry_reply(turn: &PastTurn, reply_bytes_max: usize) -> (bool, ModelText) {
     match turn.reply.as_deref().filter(|reply| !reply.trim().is_empty()) {
-        Some(reply) => (true, ModelText::default().own(reply, (Limit::ContextReplyBytesMax, reply_bytes_max))),
+        Some(reply) => (
+            true,
+            ModelText::default().own(reply, (Limit::ContextReplyBytesMax, reply_bytes_max)),
+        ),
         None => (
             false,
             ModelText::default()

@@ -141,9 +141,19 @@ pub fn input(facts: &InputFacts, mut marks: Marks, manifest: &mut Manifest) -> S
     match &facts.further[..] {
         [] => {
             let [heading, rest] = notification(facts, &mut marks);
-            input.add(PartKind::Notification, Source::notification(&facts.notification), None, &heading);
+            input.add(
+                PartKind::Notification,
+                Source::notification(&facts.notification),
+                None,
+                &heading,
+            );
             input.state(facts);
-            input.add(PartKind::Notification, Source::notification(&facts.notification), None, &rest);
+            input.add(
+                PartKind::Notification,
+                Source::notification(&facts.notification),
+                None,
+                &rest,
+            );
         }
         further => run(facts, further, &mut marks, &mut input),
     }
@@ -160,7 +170,9 @@ pub fn input(facts: &InputFacts, mut marks: Marks, manifest: &mut Manifest) -> S
         let piece = thread_message(message, &mut marks);
         input.add(PartKind::Message, Source::Message(message.id.uuid()), None, &piece);
     }
-    let left_out = usize::try_from(extract.new).unwrap_or_default().saturating_sub(extract.messages.len());
+    let left_out = usize::try_from(extract.new)
+        .unwrap_or_default()
+        .saturating_sub(extract.messages.len());
     if left_out > 0 {
         input.manifest.left_out.push(LeftOut {
             part: PartKind::Message,
@@ -172,10 +184,20 @@ pub fn input(facts: &InputFacts, mut marks: Marks, manifest: &mut Manifest) -> S
     if let Some((text, because)) = &facts.briefing
         && let Some(piece) = briefing(text, &mut marks)
     {
-        input.add(PartKind::Briefing, Source::named("account/briefing"), Some(*because), &piece);
+        input.add(
+            PartKind::Briefing,
+            Source::named("account/briefing"),
+            Some(*because),
+            &piece,
+        );
     }
     if let Some(tasks) = &facts.overview {
-        input.add(PartKind::Overview, Source::named("account/tasks"), None, &overview(tasks));
+        input.add(
+            PartKind::Overview,
+            Source::named("account/tasks"),
+            None,
+            &overview(tasks),
+        );
     }
     input.text
 }
@@ -188,7 +210,9 @@ struct Input<'a> {
 
 impl Input<'_> {
     fn add(&mut self, part: PartKind, source: Source, because: Option<Because>, piece: &ModelText) {
-        self.manifest.parts.push(piece.part(Layer::Input, part, source, because));
+        self.manifest
+            .parts
+            .push(piece.part(Layer::Input, part, source, because));
         self.text.push_str(piece.as_str());
     }
 

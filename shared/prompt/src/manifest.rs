@@ -725,7 +725,8 @@ mod tests {
 
     #[test]
     fn an_offer_is_told_by_names_and_schemas() {
-        let [one, two] = [&["task_history"][..], &["task_history", "no_reply"]].map(|names| Offer::of(names.iter().copied()));
+        let [one, two] =
+            [&["task_history"][..], &["task_history", "no_reply"]].map(|names| Offer::of(names.iter().copied()));
         assert_ne!(one, two);
         assert_eq!(Offer::of(["task_history"].into_iter()), one);
     }

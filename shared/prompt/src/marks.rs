@@ -66,7 +66,12 @@ pub enum Marks {
 impl Marks {
     /// The marks of a rendered text, in their order.
     pub fn recorded(text: &str) -> Marks {
-        Marks::Recorded(quotations(text).into_iter().map(|quotation| quotation.mark.to_owned()).collect())
+        Marks::Recorded(
+            quotations(text)
+                .into_iter()
+                .map(|quotation| quotation.mark.to_owned())
+                .collect(),
+        )
     }
 
     /// A mark that does not occur in the text. Of recorded ones the next, or none after the last.
@@ -213,7 +218,10 @@ mod tests {
         assert_eq!(texts, [(&*first, &*inside, 12), (&*second, "", 0)]);
         assert_eq!(found[1].to, rendered.len());
         let mut recorded = Marks::recorded(&rendered);
-        assert_eq!([recorded.next(""), recorded.next(""), recorded.next("")], [first, second, String::new()]);
+        assert_eq!(
+            [recorded.next(""), recorded.next(""), recorded.next("")],
+            [first, second, String::new()]
+        );
         for broken in ["[begin x", "[begin x]\n", "[begin x]\n[end y]\n", "", "\n[begin "] {
             assert_eq!(quotations(broken), [], "{broken}");
         }

@@ -42,7 +42,12 @@ fn injected(item: &Injected, marks: &mut Marks) -> ModelText {
 pub fn note_parts(text: &str, notifications: &[String]) -> Vec<Part> {
     let heading = text.len().min(CAME.len());
     let (heading, rest) = text.split_at_checked(heading).unwrap_or((text, ""));
-    let mut parts = vec![Part::of(Layer::Input, PartKind::Injected, Source::named("queue"), heading)];
+    let mut parts = vec![Part::of(
+        Layer::Input,
+        PartKind::Injected,
+        Source::named("queue"),
+        heading,
+    )];
     let mut from = 0;
     for (quotation, id) in quotations(rest).iter().zip(notifications) {
         let part = Part::of(

@@ -118,11 +118,7 @@ impl ModelText {
                 .line(via, NAME)
                 .ours(", on behalf of ")
                 .named(actor),
-            (Some(via), ActorKind::Service) => self
-                .named(actor)
-                .ours(", as service ")
-                .line(via, NAME)
-                .ours(" says"),
+            (Some(via), ActorKind::Service) => self.named(actor).ours(", as service ").line(via, NAME).ours(" says"),
         }
     }
 

@@ -200,7 +200,8 @@ impl Walk<'_> {
     async fn assembled(&self) {
         let policy = |policy: Value| json!({"context_policy": policy});
         self.api("PATCH", "/agents/coder", &policy(json!("assembled"))).await;
-        self.delivered("LIVE-1", "assembled", "please call LIVE-1 pending").await;
+        self.delivered("LIVE-1", "assembled", "please call LIVE-1 pending")
+            .await;
         self.delivered("LIVE-1", "assembled-again", "b").await;
         self.api("PATCH", "/agents/coder", &policy(Value::Null)).await;
     }

@@ -324,7 +324,14 @@ mod tests {
         for class in [C::Refused, C::ServerError, C::Timeout] {
             check(class, Some(60), Some(Fault::Trouble));
         }
-        for class in [C::Truncated, C::Malformed, C::TooLarge, C::BadRequest, C::Failed, C::ThreadLost] {
+        for class in [
+            C::Truncated,
+            C::Malformed,
+            C::TooLarge,
+            C::BadRequest,
+            C::Failed,
+            C::ThreadLost,
+        ] {
             check(class, Some(60), None);
         }
     }

@@ -5,31 +5,10 @@
 
 use domain::{MessageId, context::Told};
 use prompt::{Extract, InputFacts, THREAD_COUNTED_MAX, ThreadMessage, manifest::Because};
-use sea_orm::TryGetableFromJson;
-use serde::Deserialize;
 use time::OffsetDateTime;
 
 use super::plan::Plan;
-
-/// One of the newest messages of a task's thread. Without its text if it is left out anyway.
-#[derive(Clone, Debug, Deserialize)]
-pub struct Candidate {
-    #[serde(flatten)]
-    pub message: ThreadMessage,
-    /// It wakes this agent by a notification of its own in this session.
-    pub wakes: bool,
-    /// A turn of this past has written it.
-    pub is_past: bool,
-    /// When it was read, it looked as if the thread had it: it is without its text.
-    pub is_told: bool,
-}
-
-/// The newest messages of a thread, newest first.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(transparent)]
-pub struct Candidates(pub Vec<Candidate>);
-
-impl TryGetableFromJson for Candidates {}
+use crate::store::context::{Candidate, Candidates};
 
 /// Completes the facts of a turn's prompt: what goes along with this thread. Gives what the thread has been told when the turn
 /// has had an answer, but for the messages, and these: the shown ones and the one that the notification is about, newest first. `total`: of the thread's messages since the thread was told last, or of all; at most one more than

@@ -21,7 +21,9 @@ pub fn sends_whole(context: Option<&TurnContext>, journal: &Journal, found_by: C
     match found_by {
         Continuation::Whole => true,
         // The first call in the thread after a lost one.
-        Continuation::Key => lost_after.is_some_and(|rounds| usize::try_from(rounds).is_ok_and(|rounds| rounds == journal.rounds.len())),
+        Continuation::Key => {
+            lost_after.is_some_and(|rounds| usize::try_from(rounds).is_ok_and(|rounds| rounds == journal.rounds.len()))
+        }
         // A server that has lost a response may lose the next one, too: the rest of such a turn names none.
         Continuation::Response => last.response_id.is_none() || context.is_some_and(TurnContext::names_none),
     }
@@ -42,9 +44,8 @@ pub fn of_new(loaded: &Loaded, limits: &PastLimits) -> Past {
 
 /// The past of a turn in progress. The same turns and manifest give the same.
 pub fn of_open(loaded: &Loaded, limits: &PastLimits, manifest: Option<&Manifest>) -> Past {
-    let has = |kind: &PartKind| {
-        manifest.is_some_and(|manifest| manifest.layer(Layer::Input).any(|part| part.part == *kind))
-    };
+    let has =
+        |kind: &PartKind| manifest.is_some_and(|manifest| manifest.layer(Layer::Input).any(|part| part.part == *kind));
     let carried: Vec<PartKind> = OF_A_THREAD.into_iter().filter(|kind| !has(kind)).collect();
     prompt::past(&loaded.turns, loaded.total, limits, Because::Past, &carried)
 }

@@ -49,7 +49,9 @@ pub fn plan(facts: &PlanFacts<'_>) -> Plan {
         (ContextPolicy::Assembled, Thread::Durable | Thread::Process | Thread::None) => (Assembled, None, next),
         (ContextPolicy::Continue, Thread::Process) => (Assembled, Some(ProviderThreadProcess), next),
         (ContextPolicy::Continue, Thread::None) => (Assembled, Some(ProviderThreadNone), next),
-        (ContextPolicy::Continue, Thread::Durable) if thread.lost >= THREADS_LOST_MAX => (Assembled, Some(ThreadUnreliable), next),
+        (ContextPolicy::Continue, Thread::Durable) if thread.lost >= THREADS_LOST_MAX => {
+            (Assembled, Some(ThreadUnreliable), next)
+        }
         (ContextPolicy::Continue, Thread::Durable) if goes_on(facts) => {
             let from = thread.at.clone().filter(|_| facts.found_by == Continuation::Response);
             let context = TurnContext {
@@ -59,12 +61,16 @@ pub fn plan(facts: &PlanFacts<'_>) -> Plan {
             return Plan { context, is_new: false };
         }
         // It is there, and cannot be gone on in.
-        (ContextPolicy::Continue, Thread::Durable) if thread.live || thread.lost > 0 => (Continue, Some(ThreadLost), next),
+        (ContextPolicy::Continue, Thread::Durable) if thread.live || thread.lost > 0 => {
+            (Continue, Some(ThreadLost), next)
+        }
         (ContextPolicy::Continue, Thread::Durable) if thread.elsewhere => (Continue, Some(RanElsewhere), next),
         // A turn that had no answer may have begun it.
-        (ContextPolicy::Continue, Thread::Durable) => {
-            (Continue, Some(facts.rotated.map_or(First, Rotated)), thread.number.max(1))
-        }
+        (ContextPolicy::Continue, Thread::Durable) => (
+            Continue,
+            Some(facts.rotated.map_or(First, Rotated)),
+            thread.number.max(1),
+        ),
     };
     Plan {
         context: context(facts.asked, used, reason, number),
@@ -77,7 +83,11 @@ fn goes_on(facts: &PlanFacts<'_>) -> bool {
     let thread = facts.thread;
     let is_named = thread.at.is_some() || facts.found_by != Continuation::Response;
     // A version before this one said nothing of providers.
-    let is_its = thread.told.provider.as_deref().is_none_or(|provider| provider == facts.provider);
+    let is_its = thread
+        .told
+        .provider
+        .as_deref()
+        .is_none_or(|provider| provider == facts.provider);
     thread.live && is_named && is_its
 }
 
@@ -132,7 +142,9 @@ mod tests {
     /// Used, reason and thread, as the plan names them; `+`: the thread goes on, `past`: it is assembled.
     fn line(facts: &PlanFacts<'_>) -> String {
         let Plan { context, is_new } = plan(facts);
-        let reason = context.reason.map_or_else(|| "-".to_owned(), |reason| reason.to_string());
+        let reason = context
+            .reason
+            .map_or_else(|| "-".to_owned(), |reason| reason.to_string());
         let goes_on = if is_new { "new" } else { "+" };
         let past = if context.is_assembled() { "past" } else { "no" };
         let from = context.from.as_deref().unwrap_or("-");
@@ -158,7 +170,11 @@ mod tests {
         use ContextPolicy::{Assembled, Continue};
         use Thread::{Durable, None, Process};
         let check = |asked, keeps, thread: &SessionThread, expected: &str| {
-            assert_eq!(line(&facts(asked, keeps, thread)), expected, "{asked} {keeps:?} {thread:?}");
+            assert_eq!(
+                line(&facts(asked, keeps, thread)),
+                expected,
+                "{asked} {keeps:?} {thread:?}"
+            );
         };
         let none_yet = SessionThread::default();
         check(Continue, Durable, &live(1), "continue/- t1 + no -");
@@ -167,9 +183,19 @@ mod tests {
         // Its first turn had no answer.
         check(Continue, Durable, &dead(1, 0), "continue/first t1 new no -");
         check(Continue, Durable, &dead(2, 1), "continue/thread_lost t3 new past -");
-        check(Continue, Durable, &dead(3, 2), "assembled/thread_unreliable t4 new past -");
+        check(
+            Continue,
+            Durable,
+            &dead(3, 2),
+            "assembled/thread_unreliable t4 new past -",
+        );
         let unreliable = SessionThread { lost: 2, ..live(3) };
-        check(Continue, Durable, &unreliable, "assembled/thread_unreliable t4 new past -");
+        check(
+            Continue,
+            Durable,
+            &unreliable,
+            "assembled/thread_unreliable t4 new past -",
+        );
         let elsewhere = SessionThread {
             elsewhere: true,
             ..dead(1, 0)
@@ -213,10 +239,7 @@ mod tests {
             })
         };
         assert_eq!(by_response(&live(1)), "continue/- t1 + no resp_1");
-        let nameless = SessionThread {
-            at: None,
-            ..live(1)
-        };
+        let nameless = SessionThread { at: None, ..live(1) };
         assert_eq!(by_response(&nameless), "continue/thread_lost t2 new past -");
     }
 

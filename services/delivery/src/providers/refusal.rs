@@ -128,7 +128,13 @@ mod tests {
                 check(true, status, Some(code), None, true);
                 check(false, status, Some(code), None, false);
             }
-            check(true, status, Some("invalid_request_error"), Some("previous_response_id"), true);
+            check(
+                true,
+                status,
+                Some("invalid_request_error"),
+                Some("previous_response_id"),
+                true,
+            );
             check(true, status, None, Some("input"), false);
             check(true, status, Some("model_not_found"), None, false);
         }

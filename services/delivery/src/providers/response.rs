@@ -202,7 +202,9 @@ impl<F: FnMut(&str)> Reader<F> {
             previous: match response.get("previous_response_id") {
                 Some(Value::String(id)) => Previous::Id(short(id)),
                 Some(Value::Null) => Previous::None,
-                Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => Previous::NotSaid,
+                Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => {
+                    Previous::NotSaid
+                }
             },
         }))
     }

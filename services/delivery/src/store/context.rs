@@ -4,11 +4,12 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation, SessionId,
-    TaskId, TaskStatus, context::Told,
+    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation,
+    SessionId, TaskId, TaskStatus, context::Told,
 };
-use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX};
-use sea_orm::FromQueryResult;
+use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
+use sea_orm::{FromQueryResult, TryGetableFromJson};
+use serde::Deserialize;
 use storage::{
     StorageError, Tx,
     breaker::Seen,
@@ -18,7 +19,26 @@ use storage::{
 use uuid::Uuid;
 
 use super::{SessionName, runs::Behind};
-use crate::context::extract::Candidates;
+
+/// One of the newest messages of a task's thread. Without its text if it is left out anyway.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Candidate {
+    #[serde(flatten)]
+    pub message: ThreadMessage,
+    /// It wakes this agent by a notification of its own in this session.
+    pub wakes: bool,
+    /// A turn of this past has written it.
+    pub is_past: bool,
+    /// When it was read, it looked as if the thread had it: it is without its text.
+    pub is_told: bool,
+}
+
+/// The newest messages of a thread, newest first.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Candidates(pub Vec<Candidate>);
+
+impl TryGetableFromJson for Candidates {}
 
 /// The next item of a session's queue, with the facts for its prompt.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -181,7 +201,9 @@ pub async fn queue_next(
         column(places, |(session, _)| told(session).at.unwrap_or_default()),
         column(places, |(session, _)| told(session).provider.unwrap_or_default()),
         column(places, |(session, _)| session.opened_at),
-        column(places, |(session, _)| session.continues.map_or(Uuid::nil(), SessionId::uuid)),
+        column(places, |(session, _)| {
+            session.continues.map_or(Uuid::nil(), SessionId::uuid)
+        }),
         durable.into(),
     ];
     tx.rows("take from queues", QUEUE_NEXT, values).await

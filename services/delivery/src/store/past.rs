@@ -105,7 +105,9 @@ pub async fn pasts_load(
         column(of, |one| one.session.0.clone()),
         column(of, |one| one.session.1),
         column(of, |one| one.continues.map_or(Uuid::nil(), SessionId::uuid)),
-        column(of, |one| one.task.as_ref().map_or_else(String::new, |task| task.key().into())),
+        column(of, |one| {
+            one.task.as_ref().map_or_else(String::new, |task| task.key().into())
+        }),
         column(of, |one| one.before),
         LOOKED_AT_MAX.into(),
         entries_max.into(),

@@ -18,9 +18,7 @@ use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
 use prompt::{
-    InstructionFacts, Manifest, Marks, Past, Profile, ToolNames, input,
-    manifest::Offer,
-    tells_of_interruption,
+    InstructionFacts, Manifest, Marks, Past, Profile, ToolNames, input, manifest::Offer, tells_of_interruption,
 };
 
 use super::{
@@ -258,7 +256,7 @@ pub fn carry_on(
     // The input of an older version has them in front.
     let is_headed = turn.inline && turn.context.is_some();
     let (input, after) = call_input(&Contents {
-        head: is_headed.then_some(&turn.instructions),
+        head: is_headed.then_some(turn.instructions.as_str()),
         past: &items,
         input: &turn.input,
         context: turn.context.as_ref(),

@@ -288,7 +288,10 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
             let unconfirmed = called.as_ref().ok().and_then(|answer| denied(&call, answer));
             let outcome = match called {
                 // An agent with effects of its own has acted: it is not run again, and its answer stands.
-                Ok(_) if let Some(said) = &unconfirmed && work.effects == Effects::GatewayOnly => {
+                Ok(_)
+                    if let Some(said) = &unconfirmed
+                        && work.effects == Effects::GatewayOnly =>
+                {
                     CallOutcome::Failed(ProviderError::new(FailureClass::ThreadLost, Sent::Yes, said))
                 }
                 Ok(mut answer) => {
@@ -318,7 +321,7 @@ async fn thread_is_gone(work: &Work, driver: &Driver, call: &ProviderCall) -> bo
         return false;
     };
     let unused = OffsetDateTime::now_utc().unix_timestamp().saturating_sub(used_at);
-    let is_long = u64::try_from(unused).is_ok_and(|unused| Duration::from_secs(unused) >= after);
+    let is_long = u64::try_from(unused).is_ok_and(|unused| unused >= after.as_secs());
     is_long && driver.thread_check(call).await == ThreadCheck::Gone
 }
 
@@ -329,7 +332,9 @@ fn denied(call: &ProviderCall, answer: &ProviderAnswer) -> Option<String> {
         Previous::Id(id) => id.as_str(),
         Previous::None | Previous::NotSaid => "none",
     };
-    Some(clean(&format!("the call was to go on from response {after}, the answer names {said}")))
+    Some(clean(&format!(
+        "the call was to go on from response {after}, the answer names {said}"
+    )))
 }
 
 /// The plan is the turn's reply.
@@ -348,7 +353,9 @@ fn ended_by_tool(work: &Work) -> CallOutcome {
 /// go on in, so that a wrong session has one turn and not a hundred.
 async fn session_check(work: &Work, driver: &Driver, outcome: &CallOutcome) -> Option<String> {
     match outcome {
-        CallOutcome::Answered(_) if work.number == 1 || work.thread.opens() => mismatch(driver.session_check(&provider_call(work)).await),
+        CallOutcome::Answered(_) if work.number == 1 || work.thread.opens() => {
+            mismatch(driver.session_check(&provider_call(work)).await)
+        }
         _ => None,
     }
 }

@@ -259,7 +259,11 @@ fn thread_after(
     if turn.over {
         let used = turn.usage.clone().or_else(|| total(&work.journal, None));
         let used: Option<Usage> = used.and_then(|usage| serde_json::from_value(usage).ok());
-        let tokens = used.map_or(0, |usage| usage.total_tokens.max(usage.input_tokens.saturating_add(usage.output_tokens)));
+        let tokens = used.map_or(0, |usage| {
+            usage
+                .total_tokens
+                .max(usage.input_tokens.saturating_add(usage.output_tokens))
+        });
         thread.tokens = thread.tokens.saturating_add(i64::try_from(tokens).unwrap_or(i64::MAX));
         thread.failures = failures_after(thread.failures, settled);
     }
@@ -479,7 +483,9 @@ pub(super) fn ended_because(session: &LockedSession) -> &'static str {
         Some(CloseReason::HandedOver) => HANDED_OVER,
         Some(CloseReason::Reset) => SESSION_RESET,
         Some(CloseReason::Cancelled) => "branch cancelled",
-        Some(CloseReason::Rotated | CloseReason::Folded | CloseReason::Expired | CloseReason::Replayed) => "session closed",
+        Some(CloseReason::Rotated | CloseReason::Folded | CloseReason::Expired | CloseReason::Replayed) => {
+            "session closed"
+        }
         Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
     }
 }

@@ -166,8 +166,11 @@ fn thread_events(decided: &Decided<'_>, setting: &Setting<'_>) -> Vec<Owned> {
     let (work, turn) = (&report.work, &report.work.turn);
     let denied = report.unconfirmed.as_deref();
     let failed = decided.settled.error().map(|(error, _)| error);
-    let lost = (decided.change.session.thread.lost > decided.session.thread.lost)
-        .then(|| denied.or(failed).unwrap_or("the answer has no id from which the next turn could go on"));
+    let lost = (decided.change.session.thread.lost > decided.session.thread.lost).then(|| {
+        denied
+            .or(failed)
+            .unwrap_or("the answer has no id from which the next turn could go on")
+    });
     let thread = |detail: &str| ProviderThread {
         turn_id: turn.id,
         session_id: turn.session,

@@ -473,7 +473,11 @@ pub fn decide<'a>(
         stop: session.stop(),
         breaker,
         fragile: work.thread.keeps == Thread::Process && work.thread.rounds(&work.journal) > 0,
-        may_start_afresh: work.thread.context.as_ref().is_some_and(|context| context.lost_after.is_none()),
+        may_start_afresh: work
+            .thread
+            .context
+            .as_ref()
+            .is_some_and(|context| context.lost_after.is_none()),
     };
     let settled = settle(&report.outcome, &facts, config);
     let change = change(report, session, &settled, now, config)?;
@@ -517,7 +521,9 @@ fn count(metrics: &Metrics, decided: &Decided<'_>, changed: &Changed) {
     if let Some((_, class)) = settled.error() {
         metrics.failed(class);
     }
-    if change.turn.over && let Some(context) = change.turn.context.as_ref().or(work.thread.context.as_ref()) {
+    if change.turn.over
+        && let Some(context) = change.turn.context.as_ref().or(work.thread.context.as_ref())
+    {
         metrics.context(context);
     }
     if change.session.thread.lost > session.thread.lost {

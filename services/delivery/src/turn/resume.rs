@@ -79,7 +79,10 @@ pub struct Contents<'a> {
 /// with the note of that call; or the whole turn, where the thread does not have it ([`sends_whole`]).
 pub fn call_input(contents: &Contents<'_>) -> (CallInput, Option<String>) {
     let &Contents {
-        journal, results, notes, ..
+        journal,
+        results,
+        notes,
+        ..
     } = contents;
     let output_of = |call: &Call| ToolOutput {
         call_id: call.call_id.clone(),
@@ -97,7 +100,10 @@ pub fn call_input(contents: &Contents<'_>) -> (CallInput, Option<String>) {
         Some(last) if !sends_whole(contents.context, journal, contents.found_by) => {
             let results = last.calls.iter().map(output_of).collect();
             let note = notes.text(journal.rounds.len());
-            let after = last.response_id.clone().filter(|_| contents.found_by == Continuation::Response);
+            let after = last
+                .response_id
+                .clone()
+                .filter(|_| contents.found_by == Continuation::Response);
             (CallInput::ToolResults { results, note }, after)
         }
         None if contents.past.is_empty() => (CallInput::Message(headed(contents.head, contents.input)), from),
@@ -239,7 +245,12 @@ mod tests {
         }
     }
 
-    fn contents<'a>(journal: &'a Journal, results: &'a [ToolResult], notes: &'a Notes, found_by: Continuation) -> Contents<'a> {
+    fn contents<'a>(
+        journal: &'a Journal,
+        results: &'a [ToolResult],
+        notes: &'a Notes,
+        found_by: Continuation,
+    ) -> Contents<'a> {
         Contents {
             head: None,
             past: &[],
@@ -285,7 +296,12 @@ mod tests {
         let journal = Journal {
             rounds: vec![round(None, "", &[], calls)],
         };
-        let input = call_input(&contents(&journal, &[result(1, "one")], &Notes::default(), Continuation::Key));
+        let input = call_input(&contents(
+            &journal,
+            &[result(1, "one")],
+            &Notes::default(),
+            Continuation::Key,
+        ));
         let missing = format!("c = {RESULT_MISSING}");
         assert_eq!(lines(&input), ["after -", "b = one", "a = too large", &missing]);
     }
@@ -404,7 +420,10 @@ mod tests {
             assert_eq!(call_input(&of).1.as_deref(), expected);
         };
         check(vec![], Some("resp_0"));
-        check(vec![round(Some("resp_1"), "", &[], vec![call("a", 1, None)])], Some("resp_1"));
+        check(
+            vec![round(Some("resp_1"), "", &[], vec![call("a", 1, None)])],
+            Some("resp_1"),
+        );
         // After an answer without an id, the whole turn goes on from there.
         check(vec![round(None, "", &[], vec![call("a", 1, None)])], Some("resp_0"));
     }

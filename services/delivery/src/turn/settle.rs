@@ -154,7 +154,9 @@ impl Settled {
     pub fn event(&self) -> SessionEvent {
         match self {
             Settled::AwaitTools { .. } => SessionEvent::ToolsAsked,
-            Settled::Again { .. } | Settled::FreshStart { .. } | Settled::LookAgain { .. } => SessionEvent::RetryScheduled,
+            Settled::Again { .. } | Settled::FreshStart { .. } | Settled::LookAgain { .. } => {
+                SessionEvent::RetryScheduled
+            }
             Settled::Interrupted { .. } => SessionEvent::TurnInterrupted,
             Settled::Finished { .. } | Settled::GaveUp { .. } | Settled::Aborted | Settled::Stopped { .. } => {
                 SessionEvent::TurnEnded

@@ -206,7 +206,13 @@ impl Starter {
         for (((session, item), planned), (turn_id, pass, slot)) in start.into_iter().zip(planned).zip(passes) {
             let released = GateTold::released(&session, &item);
             let past = pasts.remove(&session.name()).unwrap_or_default();
-            let begun = self.begin(&session, item, (turn_id, pass), (planned, past), policies.of(&session.account));
+            let begun = self.begin(
+                &session,
+                item,
+                (turn_id, pass),
+                (planned, past),
+                policies.of(&session.account),
+            );
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
@@ -248,7 +254,10 @@ impl Starter {
 
     async fn queue_next(&self, tx: &Tx, places: &[(&LockedSession, i64)]) -> Result<Vec<QueuedItem>, StorageError> {
         let messages_max = self.config.thread_messages_max.get().into();
-        let durable = self.drivers.iter().filter(|(_, driver)| driver.thread == Thread::Durable);
+        let durable = self
+            .drivers
+            .iter()
+            .filter(|(_, driver)| driver.thread == Thread::Durable);
         let durable = durable.map(|(name, _)| name.clone()).collect();
         queue_next(tx, places, messages_max, self.breakers.keys_json(), durable).await
     }
@@ -542,7 +551,10 @@ impl Starter {
         start: &[(LockedSession, QueuedItem)],
         planned: &[Planned],
     ) -> Result<HashMap<SessionName, Past>, StorageError> {
-        let assembled = start.iter().zip(planned).filter(|(_, planned)| planned.plan.context.is_assembled());
+        let assembled = start
+            .iter()
+            .zip(planned)
+            .filter(|(_, planned)| planned.plan.context.is_assembled());
         let of: Vec<PastOf> = assembled
             .map(|((session, item), _)| PastOf {
                 session: session.name(),
@@ -553,7 +565,9 @@ impl Starter {
             .collect();
         let loaded = pasts_load(tx, &of, self.config.context_entries_max.get().into()).await?;
         let limits = self.config.past_limits();
-        let pasts = loaded.into_iter().map(|(name, loaded)| (name, past::of_new(&loaded, &limits)));
+        let pasts = loaded
+            .into_iter()
+            .map(|(name, loaded)| (name, past::of_new(&loaded, &limits)));
         Ok(pasts.collect())
     }
 

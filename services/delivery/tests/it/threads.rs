@@ -51,18 +51,25 @@ impl Scene {
         let woken = json!({"account": "acme", "task": "PROJ-7", "session_id": self.session, "session_key": self.key,
             "generation": 1, "agent_id": self.agent, "position": 1});
         let subject = "signalbox.session.resolved.acme.PROJ-7".to_owned();
-        self.world.publish_as_service(subject, woken.to_string().into_bytes()).await;
+        self.world
+            .publish_as_service(subject, woken.to_string().into_bytes())
+            .await;
     }
 
     async fn contexts(&self) -> Vec<TurnContext> {
         let contexts = self.turns("context").await;
-        contexts.iter().map(|text| serde_json::from_str(text).unwrap()).collect()
+        contexts
+            .iter()
+            .map(|text| serde_json::from_str(text).unwrap())
+            .collect()
     }
 
     /// `used/reason t{thread}` of each turn.
     async fn sources(&self) -> Vec<String> {
         let line = |context: &TurnContext| {
-            let reason = context.reason.map_or_else(|| "-".to_owned(), |reason| reason.to_string());
+            let reason = context
+                .reason
+                .map_or_else(|| "-".to_owned(), |reason| reason.to_string());
             format!("{}/{reason} t{}", context.used, context.thread)
         };
         self.contexts().await.iter().map(line).collect()
@@ -70,7 +77,9 @@ impl Scene {
 
     async fn manifests(&self) -> Vec<Manifest> {
         let packed = self.turns("encode(manifest_packed, 'hex')").await;
-        let unpacked = packed.iter().map(|hex| Manifest::unpacked(&hex::decode(hex).unwrap()).unwrap());
+        let unpacked = packed
+            .iter()
+            .map(|hex| Manifest::unpacked(&hex::decode(hex).unwrap()).unwrap());
         unpacked.collect()
     }
 
@@ -80,12 +89,18 @@ impl Scene {
         for ((manifest, input), seen) in self.manifests().await.iter().zip(&inputs).zip(seen) {
             manifest.slices(Layer::Input, input).unwrap();
             let mut items: Vec<String> = texts(&seen.body["input"]);
-            let parts: Vec<(usize, Hash)> = manifest.layer(Layer::Context).map(|part| (part.bytes, part.sha256)).collect();
+            let parts: Vec<(usize, Hash)> = manifest
+                .layer(Layer::Context)
+                .map(|part| (part.bytes, part.sha256))
+                .collect();
             items.truncate(parts.len());
             let sent: Vec<(usize, Hash)> = items.iter().map(|item| (item.len(), Hash::of(item))).collect();
             assert_eq!(sent, parts, "{seen:?}");
             let all = seen.body["input"].to_string();
-            assert!(all.contains(&serde_json::to_string(input).unwrap()[1..input.len().min(200)]), "{all}");
+            assert!(
+                all.contains(&serde_json::to_string(input).unwrap()[1..input.len().min(200)]),
+                "{all}"
+            );
         }
     }
 
@@ -101,7 +116,10 @@ fn texts(input: &Value) -> Vec<String> {
         Value::String(text) => vec![text.clone()],
         other => {
             let items = other.as_array().into_iter().flatten();
-            items.filter_map(|item| item["content"].as_str()).map(str::to_owned).collect()
+            items
+                .filter_map(|item| item["content"].as_str())
+                .map(str::to_owned)
+                .collect()
         }
     }
 }
@@ -115,7 +133,11 @@ fn counting(seen: &Seen) -> Reply {
 fn one_tool(seen: &Seen) -> Reply {
     match seen.context.last().map(|item| item["type"] == "function_call_output") {
         Some(true) => counting(seen),
-        _ => Reply::call(&format!("c{}", seen.order), "task_history", json!({"task_id": "PROJ-7"})),
+        _ => Reply::call(
+            &format!("c{}", seen.order),
+            "task_history",
+            json!({"task_id": "PROJ-7"}),
+        ),
     }
 }
 
@@ -127,23 +149,42 @@ async fn a_live_thread_goes_on_and_nothing_is_told_twice() {
         .execute(&scene.world.database.owner)
         .await
         .unwrap();
-    fixture.message(&scene.account, &scene.task, "Look at the first thing").await;
+    fixture
+        .message(&scene.account, &scene.task, "Look at the first thing")
+        .await;
     let running = scene.run().await;
     scene.deliver("n-1", "Tests fail on main").await;
-    fixture.message(&scene.account, &scene.task, "Look at the second thing").await;
+    fixture
+        .message(&scene.account, &scene.task, "Look at the second thing")
+        .await;
     scene.deliver("n-2", "They fail again").await;
     scene.deliver("n-3", "And again").await;
     running.stop().await;
 
-    assert_eq!(scene.sources().await, ["continue/first t1", "continue/- t1", "continue/- t1"]);
+    assert_eq!(
+        scene.sources().await,
+        ["continue/first t1", "continue/- t1", "continue/- t1"]
+    );
     let seen = scene.provider.seen();
     assert!(seen.iter().all(|seen| seen.key == scene.key));
     let [first, second, third] = [0, 1, 2].map(|n| seen[n].input());
-    assert!(first.contains("Main must be green.") && first.contains("since your last turn: 1 of 1"), "{first}");
+    assert!(
+        first.contains("Main must be green.") && first.contains("since your last turn: 1 of 1"),
+        "{first}"
+    );
     // The first reply is in the thread of the task, and in the provider's.
-    assert!(second.contains("since your last turn: 1 of 1") && !second.contains("answer 0"), "{second}");
-    assert!(second.contains("the second thing") && !second.contains("the first thing"), "{second}");
-    assert!(!second.contains("Main must be green.") && !third.contains("since your last turn"), "{third}");
+    assert!(
+        second.contains("since your last turn: 1 of 1") && !second.contains("answer 0"),
+        "{second}"
+    );
+    assert!(
+        second.contains("the second thing") && !second.contains("the first thing"),
+        "{second}"
+    );
+    assert!(
+        !second.contains("Main must be green.") && !third.contains("since your last turn"),
+        "{third}"
+    );
     scene.manifests_account_for(&seen).await;
 
     // What changes is told again.
@@ -163,8 +204,12 @@ async fn a_live_thread_goes_on_and_nothing_is_told_twice() {
 async fn a_message_that_wakes_the_agent_is_not_shown_beside_other_notifications() {
     let scene = scene(Server::Generic, &[], counting).await;
     let fixture = scene.world.fixture();
-    let by_row = fixture.message(&scene.account, &scene.task, "woken, as the message says").await;
-    let by_item = fixture.message(&scene.account, &scene.task, "woken, as the queue says").await;
+    let by_row = fixture
+        .message(&scene.account, &scene.task, "woken, as the message says")
+        .await;
+    let by_item = fixture
+        .message(&scene.account, &scene.task, "woken, as the queue says")
+        .await;
     let about = fixture.message(&scene.account, &scene.task, "what it is about").await;
     fixture.message(&scene.account, &scene.task, "and some news").await;
     let owner = &scene.world.database.owner;
@@ -188,15 +233,24 @@ async fn a_message_that_wakes_the_agent_is_not_shown_beside_other_notifications(
         .from("session s")
         .insert(owner)
         .await;
-    sqlx::query("update session set queued = 2").execute(owner).await.unwrap();
+    sqlx::query("update session set queued = 2")
+        .execute(owner)
+        .await
+        .unwrap();
     let running = scene.run().await;
     scene.until(&id, "delivered").await;
     running.stop().await;
 
     let seen = scene.provider.seen();
     let first = seen[0].input();
-    assert!(first.contains("since your last turn: 1 of 1") && first.contains("and some news"), "{first}");
-    assert!(!first.contains("woken, as") && !first.contains("what it is about"), "{first}");
+    assert!(
+        first.contains("since your last turn: 1 of 1") && first.contains("and some news"),
+        "{first}"
+    );
+    assert!(
+        !first.contains("woken, as") && !first.contains("what it is about"),
+        "{first}"
+    );
     let all: String = seen.iter().map(Seen::input).collect();
     assert_eq!(all.matches("woken, as the queue says").count(), 1, "{all}");
     assert!(!seen[1].input().contains("since your last turn"), "{}", seen[1].input());
@@ -215,7 +269,11 @@ async fn a_provider_without_a_thread_gets_the_past_with_every_call() {
             (scene.world.database.count(waits).await == 1).then_some(())
         })
         .await;
-        let call = scene.turns("journal -> 0 -> 'calls' -> 0 ->> 'call_id'").await.pop().unwrap();
+        let call = scene
+            .turns("journal -> 0 -> 'calls' -> 0 ->> 'call_id'")
+            .await
+            .pop()
+            .unwrap();
         scene.tool_finished_of_last(&call, "two messages").await;
         scene.until(&format!("n-{n}"), "delivered").await;
     }
@@ -226,7 +284,10 @@ async fn a_provider_without_a_thread_gets_the_past_with_every_call() {
     assert_eq!(seen.len(), 4);
     for second in &seen[2..] {
         let texts = texts(&second.body["input"]);
-        assert!(texts[0].contains("Body 1") && texts[0].contains("\"task_history\" 1"), "{texts:?}");
+        assert!(
+            texts[0].contains("Body 1") && texts[0].contains("\"task_history\" 1"),
+            "{texts:?}"
+        );
         assert_eq!((texts[1].as_str(), texts.len()), ("answer 1", 3));
         assert!(texts[2].contains("Body 2"));
     }
@@ -241,7 +302,9 @@ async fn a_policy_asks_for_assembled_prompts_and_an_agents_goes_before_its_accou
     let scene = scene(Server::Generic, &[], counting).await;
     let fixture = scene.world.fixture();
     fixture.account_set(&scene.account, "context_policy", "assembled").await;
-    fixture.account_set(&scene.account, "instruction_layout", "inline").await;
+    fixture
+        .account_set(&scene.account, "instruction_layout", "inline")
+        .await;
     let running = scene.run().await;
     scene.deliver("n-1", "Tests fail on main").await;
     scene.deliver("n-2", "They fail again").await;
@@ -249,7 +312,10 @@ async fn a_policy_asks_for_assembled_prompts_and_an_agents_goes_before_its_accou
     sqlx::query(policy).execute(&scene.world.database.owner).await.unwrap();
     scene.deliver("n-3", "And again").await;
     running.stop().await;
-    assert_eq!(scene.sources().await, ["assembled/- t1", "assembled/- t2", "continue/- t2"]);
+    assert_eq!(
+        scene.sources().await,
+        ["assembled/- t1", "assembled/- t2", "continue/- t2"]
+    );
     let seen = scene.provider.seen();
     let keys: Vec<&str> = seen.iter().map(|seen| seen.key.as_str()).collect();
     let second = format!("{}:t2", scene.key);
@@ -262,7 +328,13 @@ async fn a_policy_asks_for_assembled_prompts_and_an_agents_goes_before_its_accou
         assert!(texts[0].starts_with("# How you work here"), "{texts:?}");
         assert!(texts[1..].iter().all(|text| !text.contains("# How you work here")));
     }
-    assert!(scene.turns("input").await.iter().all(|input| input.starts_with("Notification: ")));
+    assert!(
+        scene
+            .turns("input")
+            .await
+            .iter()
+            .all(|input| input.starts_with("Notification: "))
+    );
 }
 
 #[tokio::test]
@@ -276,7 +348,12 @@ async fn a_thread_goes_on_from_the_last_reply() {
     let seen = scene.provider.seen();
     assert!(seen[0].body.get("previous_response_id").is_none());
     assert_eq!(seen[1].body["previous_response_id"], "resp_0");
-    assert_eq!(seen[1].context.len(), 3, "the model knows the first turn: {:?}", seen[1].context);
+    assert_eq!(
+        seen[1].context.len(),
+        3,
+        "the model knows the first turn: {:?}",
+        seen[1].context
+    );
     assert_eq!(scene.contexts().await[1].from.as_deref(), Some("resp_0"));
     assert_eq!(scene.session_column("provider_thread").await, "resp_1");
 }
@@ -284,7 +361,13 @@ async fn a_thread_goes_on_from_the_last_reply() {
 #[tokio::test]
 async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record() {
     let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
-    let mut events = scene.world.client().await.subscribe("signalbox.event.acme.>").await.unwrap();
+    let mut events = scene
+        .world
+        .client()
+        .await
+        .subscribe("signalbox.event.acme.>")
+        .await
+        .unwrap();
     let running = scene.run().await;
     scene.deliver("n-1", "Tests fail on main").await;
     scene.provider.forget();
@@ -297,7 +380,10 @@ async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record()
     assert!(seen[1].refused.is_some());
     assert!(seen[2].body.get("previous_response_id").is_none());
     let sent = texts(&seen[2].body["input"]);
-    assert!(sent[0].contains("Tests fail on main") && sent[1] == "answer 0" && sent[2].contains("They fail again"), "{sent:?}");
+    assert!(
+        sent[0].contains("Tests fail on main") && sent[1] == "answer 0" && sent[2].contains("They fail again"),
+        "{sent:?}"
+    );
     // The thread that went on from there is the generation's.
     assert_eq!(seen[3].body["previous_response_id"], "resp_2");
     assert_eq!(
@@ -305,14 +391,26 @@ async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record()
         ["continue/first t1", "continue/thread_lost t2", "continue/- t2"]
     );
     assert_eq!(scene.turns("failures").await, ["0", "0", "0"]);
-    assert_eq!(scene.world.database.texts("select attempts::text from notification order by id").await, ["1", "1", "1"]);
+    assert_eq!(
+        scene
+            .world
+            .database
+            .texts("select attempts::text from notification order by id")
+            .await,
+        ["1", "1", "1"]
+    );
     assert_eq!(scene.session_column("threads_lost").await, "0");
-    scene.manifests_account_for(&[seen[0].clone(), seen[2].clone(), seen[3].clone()]).await;
+    scene
+        .manifests_account_for(&[seen[0].clone(), seen[2].clone(), seen[3].clone()])
+        .await;
     let mut lost = 0;
     while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(500), events.next()).await {
         if event.subject.ends_with("provider.thread_lost") {
             let event: Value = serde_json::from_slice(&event.payload).unwrap();
-            assert_eq!((&event["data"]["thread"], &event["data"]["provider"]), (&json!(1), &json!("default")));
+            assert_eq!(
+                (&event["data"]["thread"], &event["data"]["provider"]),
+                (&json!(1), &json!("default"))
+            );
             lost += 1;
         }
     }
@@ -330,7 +428,9 @@ impl Scene {
             "call_id": call_id, "ordinal": ordinal, "name": "task_history", "state": "finished", "result": result,
         });
         let subject = "signalbox.tool.finished.acme.PROJ-7".to_owned();
-        self.world.publish_as_service(subject, finished.to_string().into_bytes()).await;
+        self.world
+            .publish_as_service(subject, finished.to_string().into_bytes())
+            .await;
     }
 
     /// Until a turn waits for this many calls in all.
@@ -361,7 +461,10 @@ async fn a_thread_that_is_lost_between_rounds_gets_the_whole_turn() {
     assert_eq!(kinds, ["message", "function_call", "function_call_output"]);
     assert_eq!(scene.turns("reply").await, ["answer 2"]);
     let context = scene.contexts().await.remove(0);
-    assert_eq!((context.reason, context.lost_after, context.thread), (Some(ContextReason::ThreadLost), Some(1), 2));
+    assert_eq!(
+        (context.reason, context.lost_after, context.thread),
+        (Some(ContextReason::ThreadLost), Some(1), 2)
+    );
 }
 
 /// A server without a store loses each response. Each turn ends, and from the third on none is sent in vain.
@@ -374,7 +477,11 @@ async fn a_server_without_a_store_works_and_the_turns_say_why() {
         scene.enqueue(&format!("n-{n}"), &format!("Body {n}")).await;
         scene.wake().await;
         scene.waits(1).await;
-        let call = scene.turns("journal -> 0 -> 'calls' -> 0 ->> 'call_id'").await.pop().unwrap();
+        let call = scene
+            .turns("journal -> 0 -> 'calls' -> 0 ->> 'call_id'")
+            .await
+            .pop()
+            .unwrap();
         scene.tool_finished_of_last(&call, "two messages").await;
         scene.until(&format!("n-{n}"), "delivered").await;
     }
@@ -383,8 +490,19 @@ async fn a_server_without_a_store_works_and_the_turns_say_why() {
     let unreliable = ContextReason::ThreadUnreliable;
     assert_eq!(sources[0], "continue/thread_lost t2");
     assert_eq!(sources[1], "continue/thread_lost t3");
-    assert_eq!(sources[2..], [format!("assembled/{unreliable} t4"), format!("assembled/{unreliable} t5")]);
-    let refused = scene.provider.seen().iter().filter(|seen| seen.refused.is_some()).count();
+    assert_eq!(
+        sources[2..],
+        [
+            format!("assembled/{unreliable} t4"),
+            format!("assembled/{unreliable} t5")
+        ]
+    );
+    let refused = scene
+        .provider
+        .seen()
+        .iter()
+        .filter(|seen| seen.refused.is_some())
+        .count();
     assert_eq!(refused, 2, "each thread is found gone once");
     assert!(scene.turns("error_class").await.iter().all(String::is_empty));
 }
@@ -399,7 +517,11 @@ async fn a_process_that_ends_between_rounds_is_told_the_turn_again_once() {
         if is_down.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
             return Reply::Status(503, "{}".to_owned(), Vec::new());
         }
-        let results = seen.context.iter().filter(|item| item["type"] == "function_call_output").count();
+        let results = seen
+            .context
+            .iter()
+            .filter(|item| item["type"] == "function_call_output")
+            .count();
         match results {
             2 => counting(seen),
             n => Reply::call(&format!("c{n}"), "task_history", json!({"task_id": "PROJ-7"})),
@@ -416,7 +538,12 @@ async fn a_process_that_ends_between_rounds_is_told_the_turn_again_once() {
     assert_eq!(scene.turns("failures").await, ["0"]);
     let seen = scene.provider.seen();
     assert_eq!(seen[2].key, format!("{}:t2", scene.key));
-    assert_eq!(seen[2].body["input"].as_array().unwrap().len(), 3, "input, call and result: {:?}", seen[2].body);
+    assert_eq!(
+        seen[2].body["input"].as_array().unwrap().len(),
+        3,
+        "input, call and result: {:?}",
+        seen[2].body
+    );
     // The result of the second call goes on in the new thread, until that is gone, too.
     down.store(1, Ordering::Relaxed);
     scene.tool_finished_of_last("c1", "two").await;
@@ -448,7 +575,10 @@ async fn a_gateways_thread_that_is_gone_is_found_before_the_turn() {
     assert_eq!(seen[2].key, format!("agent:alpha:{}:t2", scene.key));
     let sent = texts(&seen[2].body["input"]);
     assert!(sent[0].starts_with("(Signalbox delivery "), "{sent:?}");
-    assert!(sent[1].contains("Tests fail on main") && sent.last().unwrap().contains("And again"), "{sent:?}");
+    assert!(
+        sent[1].contains("Tests fail on main") && sent.last().unwrap().contains("And again"),
+        "{sent:?}"
+    );
     assert_eq!(
         scene.sources().await,
         ["continue/first t1", "continue/- t1", "continue/thread_lost t2"]
@@ -471,7 +601,10 @@ async fn an_answer_that_denies_its_thread_is_not_the_turns() {
     // The first call of the new thread names no response, so its answer denies none.
     assert_eq!(scene.turns("reply").await, ["answer 0", "answer 2"]);
     let context = scene.contexts().await.pop().unwrap();
-    assert_eq!((context.reason, context.unconfirmed), (Some(ContextReason::ThreadLost), true));
+    assert_eq!(
+        (context.reason, context.unconfirmed),
+        (Some(ContextReason::ThreadLost), true)
+    );
 }
 
 /// An agent with effects of its own has acted: it is not run again, and its next turn does not go on from there.
@@ -489,8 +622,16 @@ async fn an_answer_of_an_agent_that_acts_stands_though_it_denies_its_thread() {
     }
     running.stop().await;
     assert_eq!(scene.turns("reply").await, ["answer 0", "answer 1", "answer 2"]);
-    assert_eq!(scene.sources().await, ["continue/first t1", "continue/- t1", "continue/thread_lost t2"]);
-    let unconfirmed: Vec<bool> = scene.contexts().await.iter().map(|context| context.unconfirmed).collect();
+    assert_eq!(
+        scene.sources().await,
+        ["continue/first t1", "continue/- t1", "continue/thread_lost t2"]
+    );
+    let unconfirmed: Vec<bool> = scene
+        .contexts()
+        .await
+        .iter()
+        .map(|context| context.unconfirmed)
+        .collect();
     assert_eq!(unconfirmed, [false, true, false]);
 }
 
@@ -512,7 +653,10 @@ async fn a_fresh_start_survives_its_replica() {
     second.stop().await;
     let seen = scene.provider.seen();
     let sent = texts(&seen[2].body["input"]);
-    assert!(sent[0].contains("Tests fail on main") && sent[2].contains("They fail again"), "{sent:?}");
+    assert!(
+        sent[0].contains("Tests fail on main") && sent[2].contains("They fail again"),
+        "{sent:?}"
+    );
     scene.manifests_account_for(&[seen[0].clone(), seen[2].clone()]).await;
 }
 
@@ -521,8 +665,14 @@ async fn a_fresh_start_survives_its_replica() {
 async fn a_past_is_of_one_task() {
     let scene = scene(Server::Ollama, &[("server", "ollama")], counting).await;
     let owner = &scene.world.database.owner;
-    scene.world.fixture().task(&scene.account, "PROJ-8", &[scene.agent]).await;
-    let session = rows("session").with("agent_id", scene.agent).with("task_id", None::<String>);
+    scene
+        .world
+        .fixture()
+        .task(&scene.account, "PROJ-8", &[scene.agent])
+        .await;
+    let session = rows("session")
+        .with("agent_id", scene.agent)
+        .with("task_id", None::<String>);
     session.insert(owner).await;
     for (n, task) in [(1, "proj-7"), (2, "proj-8"), (3, "proj-7")] {
         rows("notification")
@@ -534,13 +684,19 @@ async fn a_past_is_of_one_task() {
             .insert(owner)
             .await;
     }
-    sqlx::query("update session set queued = 3, queue_tail = 3 where kind = 'system'").execute(owner).await.unwrap();
+    sqlx::query("update session set queued = 3, queue_tail = 3 where kind = 'system'")
+        .execute(owner)
+        .await
+        .unwrap();
     let running = scene.run().await;
     scene.until("n-3", "delivered").await;
     running.stop().await;
     let seen = scene.provider.seen();
     let third = seen[2].input();
-    assert!(third.contains("Body 1") && third.contains("Body 3") && !third.contains("Body 2"), "{third}");
+    assert!(
+        third.contains("Body 1") && third.contains("Body 3") && !third.contains("Body 2"),
+        "{third}"
+    );
     assert!(!seen[1].input().contains("Body 1"), "{}", seen[1].input());
 }
 
@@ -564,7 +720,9 @@ async fn nothing_is_twice_in_a_thread() {
             match next(5) {
                 0 | 1 => {
                     messages += 1;
-                    fixture.message(&scene.account, &scene.task, &format!("message-{messages};")).await;
+                    fixture
+                        .message(&scene.account, &scene.task, &format!("message-{messages};"))
+                        .await;
                 }
                 2 => {
                     let policy = ["continue", "assembled"][usize::try_from(next(2)).unwrap()];
@@ -587,7 +745,10 @@ async fn nothing_is_twice_in_a_thread() {
             for (what, count) in [("message", messages), ("item", items)] {
                 for n in 1..=count {
                     let times = text.matches(&format!("{what}-{n};")).count();
-                    assert!(times <= 1, "seed {seed}: {what}-{n} is {times} times in thread {key}:\n{text}");
+                    assert!(
+                        times <= 1,
+                        "seed {seed}: {what}-{n} is {times} times in thread {key}:\n{text}"
+                    );
                 }
             }
             for n in 0..scene.provider.seen().len() {
@@ -597,14 +758,20 @@ async fn nothing_is_twice_in_a_thread() {
         }
         // Each of the newest messages was shown in the last thread, or before.
         let last = scene.manifests().await.pop().unwrap();
-        assert_eq!(last.context.as_ref().map(|context| context.asked), scene.contexts().await.last().map(|context| context.asked));
+        assert_eq!(
+            last.context.as_ref().map(|context| context.asked),
+            scene.contexts().await.last().map(|context| context.asked)
+        );
         scene.manifests_account_for(&scene.provider.seen()).await;
         for manifest in scene.manifests().await {
             let sources: Vec<&Source> = manifest.parts.iter().map(|part| &part.source).collect();
             let ids = sources.iter().filter(|source| matches!(source, Source::Message(_)));
             let distinct: HashSet<&&Source> = ids.clone().collect();
             assert_eq!(distinct.len(), ids.count());
-            let is_assembled = manifest.context.as_ref().is_some_and(|context| context.used == ContextMode::Assembled);
+            let is_assembled = manifest
+                .context
+                .as_ref()
+                .is_some_and(|context| context.used == ContextMode::Assembled);
             assert!(is_assembled || manifest.layer(Layer::Context).count() == 0);
         }
     }

@@ -46,7 +46,9 @@ impl TurnRow {
         if let Some(mut manifest) = manifest {
             // Version 1 has them.
             let notes = self.notes.0.iter().filter(|_| manifest.version > 1);
-            let parts: Vec<_> = notes.flat_map(|note| note_parts(&note.text, &note.notification_ids)).collect();
+            let parts: Vec<_> = notes
+                .flat_map(|note| note_parts(&note.text, &note.notification_ids))
+                .collect();
             manifest.parts.extend(parts);
             turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
         }

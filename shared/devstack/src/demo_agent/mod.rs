@@ -116,7 +116,8 @@ async fn respond(State(conversations): State<Conversations>, headers: HeaderMap,
         .map(str::to_owned)
         .or_else(|| request.user.clone());
     let Some((answer, takes)) = conversations.answer(key.as_deref(), idempotency_key, &request) else {
-        let error = json!({"message": "starting", "type": "server_error", "param": null, "code": "service_unavailable"});
+        let error =
+            json!({"message": "starting", "type": "server_error", "param": null, "code": "service_unavailable"});
         return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": error }))).into_response();
     };
     // A caller that closes the connection ends the answer here.

@@ -127,7 +127,11 @@ impl Conversation {
 
     /// Whether the agent loses the conversation before it answers.
     pub(super) fn forgets(&self) -> bool {
-        self.is_after_result && own_words(&self.text).to_lowercase().split_whitespace().any(|word| word.starts_with("forget"))
+        self.is_after_result
+            && own_words(&self.text)
+                .to_lowercase()
+                .split_whitespace()
+                .any(|word| word.starts_with("forget"))
     }
 
     /// How long the next answer takes.
@@ -293,14 +297,22 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
 
 /// Whether an item is what a turn is about, and not a line that Signalbox adds to an assembled conversation.
 fn is_of_a_turn(text: &str) -> bool {
-    const ADDED: [&str; 3] = ["Note from Signalbox:", "Description of the task:", "The account's briefing:"];
-    let has_notification = ["Notification:", "Notifications:"].iter().any(|line| line_start(text, line).is_some());
+    const ADDED: [&str; 3] = [
+        "Note from Signalbox:",
+        "Description of the task:",
+        "The account's briefing:",
+    ];
+    let has_notification = ["Notification:", "Notifications:"]
+        .iter()
+        .any(|line| line_start(text, line).is_some());
     has_notification || !ADDED.iter().any(|added| text.trim_start().starts_with(added))
 }
 
 /// How many turns an assembled conversation says are left out.
 fn left_out(text: &str) -> u32 {
-    let number = text.split_once("left out here: ").map(|(_, number)| number.trim().trim_end_matches('.'));
+    let number = text
+        .split_once("left out here: ")
+        .map(|(_, number)| number.trim().trim_end_matches('.'));
     number.and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 

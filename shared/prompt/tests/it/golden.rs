@@ -127,7 +127,10 @@ fn built(facts: &InputFacts) -> String {
     let marks = MarkSecret::new([7; 32]).marks(&account, TurnId(Uuid::from_u128(7)));
     let text = input(facts, marks, &mut manifest);
     let slices = manifest.slices(Layer::Input, &text);
-    assert!(slices.is_ok_and(|slices| slices.len() >= 3), "the manifest accounts for every byte");
+    assert!(
+        slices.is_ok_and(|slices| slices.len() >= 3),
+        "the manifest accounts for every byte"
+    );
     // Whoever has no secret renders the same from the marks in the text.
     let mut again = Manifest::new(InstructionLayout::Layered);
     assert_eq!(input(facts, Marks::recorded(&text), &mut again), text);
@@ -176,7 +179,9 @@ fn a_long_thread_is_not_counted_to_its_end() {
         let mut facts = facts();
         facts.extract.new = new;
         let text = built(&facts);
-        let heading = text.lines().find(|line| line.starts_with("New in this task's thread since your last turn: "));
+        let heading = text
+            .lines()
+            .find(|line| line.starts_with("New in this task's thread since your last turn: "));
         heading.unwrap().to_owned()
     };
     assert!(heading(100).contains(": 2 of 100, "), "{}", heading(100));
@@ -440,7 +445,10 @@ fn a_note_is_quoted_and_accounted_for() {
     let parts = note_parts(&text, &ids);
     let sizes: usize = parts.iter().map(|part| part.bytes).sum();
     assert_eq!(sizes, text.len());
-    let parts: Vec<String> = parts.iter().map(|part| format!("{:?} {:?}", part.part, part.source)).collect();
+    let parts: Vec<String> = parts
+        .iter()
+        .map(|part| format!("{:?} {:?}", part.part, part.source))
+        .collect();
     let named = |source: &str| format!("Injected Named({source:?})");
     let sources = ["queue", "notification/inject-1", "notification/inject-2"];
     assert_eq!(parts, sources.map(named));

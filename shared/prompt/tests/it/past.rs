@@ -1,12 +1,12 @@
 //! Assembled contexts: golden files, and rules over any number of turns.
 
 use domain::{AccountId, InstructionLayout, TurnId, TurnState};
-use proptest::prelude::*;
 use prompt::{
     CalledTool, Further, InputFacts, Item, Manifest, MarkSecret, Past, PastLimits, PastTurn, input,
     manifest::{Because, Hash, Layer, Limit, PartKind},
     past,
 };
+use proptest::prelude::*;
 use uuid::Uuid;
 
 use crate::golden::facts;
@@ -26,7 +26,11 @@ fn turn(n: u128, facts: &InputFacts, reply: Option<&str>) -> PastTurn {
     let input = input(facts, MarkSecret::new([7; 32]).marks(&account, id), &mut manifest);
     PastTurn {
         id,
-        state: if reply.is_some() { TurnState::Finished } else { TurnState::Aborted },
+        state: if reply.is_some() {
+            TurnState::Finished
+        } else {
+            TurnState::Aborted
+        },
         input,
         manifest: Some(manifest),
         notes: Vec::new(),
@@ -45,7 +49,14 @@ fn three() -> Vec<PastTurn> {
     let second = PastTurn {
         called: vec![called("task_history", 2, 0), called("no \"tool\"\n", 1, 1)],
         notes: vec!["Note from Signalbox: more.\n\nBody:\n[begin abc]\nLook there.\n[end abc]\n".to_owned()],
-        ..turn(2, &InputFacts { description: None, ..facts() }, None)
+        ..turn(
+            2,
+            &InputFacts {
+                description: None,
+                ..facts()
+            },
+            None,
+        )
     };
     let run = Further {
         notification: domain::NotificationId::parse("ci-9").unwrap(),
@@ -84,7 +95,13 @@ fn contexts_are_pinned() {
     check_parts(&assembled);
     insta::assert_snapshot!("context_assembled", shown(&assembled));
     // The input of a turn whose thread was lost has no description: the past brings it.
-    let lost = past(&three()[1..], 2, &LIMITS, Because::Past, &[PartKind::Task, PartKind::Briefing]);
+    let lost = past(
+        &three()[1..],
+        2,
+        &LIMITS,
+        Because::Past,
+        &[PartKind::Task, PartKind::Briefing],
+    );
     check_parts(&lost);
     insta::assert_snapshot!("context_lost", shown(&lost));
     let limits = PastLimits {
@@ -96,7 +113,11 @@ fn contexts_are_pinned() {
     let short = past(&three(), 3, &limits, Because::Past, &[]);
     check_parts(&short);
     insta::assert_snapshot!("context_short", shown(&short));
-    let cut: Vec<_> = short.parts.iter().map(|part| (part.cut_bytes > 0, part.cut_by)).collect();
+    let cut: Vec<_> = short
+        .parts
+        .iter()
+        .map(|part| (part.cut_bytes > 0, part.cut_by))
+        .collect();
     assert_eq!(
         cut,
         [

@@ -90,9 +90,23 @@ impl SessionThread {
 macro_rules! thread_set {
     ($from:literal) => {
         concat!(
-            "thread_number = (", $from, " ->> 'number')::integer, thread_live = (", $from, " ->> 'live')::boolean,
-            threads_lost = (", $from, " ->> 'lost')::integer, provider_thread = ", $from, " ->> 'at', told = ", $from, " -> 'told',
-            tokens_used = (", $from, " ->> 'tokens')::bigint, failures_in_row = (", $from, " ->> 'failures')::integer"
+            "thread_number = (",
+            $from,
+            " ->> 'number')::integer, thread_live = (",
+            $from,
+            " ->> 'live')::boolean,
+            threads_lost = (",
+            $from,
+            " ->> 'lost')::integer, provider_thread = ",
+            $from,
+            " ->> 'at', told = ",
+            $from,
+            " -> 'told',
+            tokens_used = (",
+            $from,
+            " ->> 'tokens')::bigint, failures_in_row = (",
+            $from,
+            " ->> 'failures')::integer"
         )
     };
 }

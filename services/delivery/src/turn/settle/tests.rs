@@ -414,7 +414,14 @@ fn a_lost_thread_is_a_fresh_start_once() {
         };
         assert!(!is_fresh(&error(class, Sent::Maybe, None), &own), "{class}");
     }
-    for class in [C::RateLimited, C::Quota, C::Malformed, C::BadRequest, C::Failed, C::Unauthorized] {
+    for class in [
+        C::RateLimited,
+        C::Quota,
+        C::Malformed,
+        C::BadRequest,
+        C::Failed,
+        C::Unauthorized,
+    ] {
         assert!(!is_fresh(&error(class, Sent::No, None), &fragile), "{class}");
     }
 }

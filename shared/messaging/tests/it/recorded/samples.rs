@@ -6,8 +6,8 @@ use contracts::{
     event::{
         AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
         ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded,
-        SessionGated, SessionLeaseReleased, SessionOpened, SessionReset, TaskChanged, TaskCreated, TaskPart, TaskRecovery,
-        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        SessionGated, SessionLeaseReleased, SessionOpened, SessionReset, TaskChanged, TaskCreated, TaskPart,
+        TaskRecovery, TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
