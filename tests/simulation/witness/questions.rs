@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use domain::{AccountId, CloseReason, Conversation, QuestionKind, QuestionState, SessionId, TaskId, TimerKind, TimerState};
+use domain::{
+    AccountId, CloseReason, Conversation, QuestionKind, QuestionState, SessionId, TaskId, TimerKind, TimerState,
+};
 use storage::lifecycle::close_reason;
 use uuid::Uuid;
 

@@ -244,13 +244,20 @@ pub async fn profiles_last(
     if asked.is_empty() {
         return Ok(HashMap::new());
     }
-    let task = |item: &QueuedItem| item.facts.task.as_ref().map_or_else(String::new, |task| task.id.key().into());
+    let task = |item: &QueuedItem| {
+        item.facts
+            .task
+            .as_ref()
+            .map_or_else(String::new, |task| task.id.key().into())
+    };
     let values = [
         column(asked, |(session, _)| session.account.clone()),
         column(asked, |(session, _)| session.id),
         column(asked, |(_, item)| task(item)),
     ];
-    let rows: Vec<LastProfile> = tx.rows("read instructions of last turns", PROFILES_LAST, values).await?;
+    let rows: Vec<LastProfile> = tx
+        .rows("read instructions of last turns", PROFILES_LAST, values)
+        .await?;
     let named = |row: LastProfile| ((row.account_id, row.session_id), row.profile_hash);
     Ok(rows.into_iter().map(named).collect())
 }

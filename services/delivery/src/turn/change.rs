@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use domain::{
-    CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, ResetInFlight, ResetRequest, SESSION_RESET,
-    SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext, breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
+    CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, ResetInFlight, ResetRequest,
+    SESSION_RESET, SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext, breaker::Sign,
+    context::THREADS_LOST_MAX, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;
@@ -406,7 +407,11 @@ impl Change {
 
     /// The generation ends with its turn: nothing starts in it. `rests`: its phase without a gate.
     fn reset(&mut self, session: &LockedSession, rests: SessionPhase) {
-        let Some(request) = session.reset.clone().filter(|_| self.turn.over && !session.facts.closed) else {
+        let Some(request) = session
+            .reset
+            .clone()
+            .filter(|_| self.turn.over && !session.facts.closed)
+        else {
             return;
         };
         let put_back = match request.in_flight {
@@ -424,7 +429,10 @@ impl Change {
 
     /// The ids of the items that wait again.
     fn waiting(&self) -> impl Iterator<Item = &String> {
-        let waiting = self.items.iter().filter(|items| items.state == NotificationState::Queued);
+        let waiting = self
+            .items
+            .iter()
+            .filter(|items| items.state == NotificationState::Queued);
         waiting.flat_map(|items| &items.notification_ids)
     }
 

@@ -4,8 +4,10 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent, SessionId, SessionKind,
-    SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, context::{THREADS_LOST_MAX, Told}, progress::Streak,
+    AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent, SessionId,
+    SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    context::{THREADS_LOST_MAX, Told},
+    progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
 use serde::Serialize;
