@@ -111,6 +111,12 @@ impl Clients {
             let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees});
             self.made((&post, &format!("/api/orgs/{id}/tasks")), body).await?;
         }
+        // Every answer of the stub counts 53 tokens; a client whose account has no such limit keeps its generations.
+        let limits = [
+            json!({}),
+            json!({"tokens_max": 250}),
+            json!({"tokens_max": 1_000, "failures_max": 1}),
+        ];
         let asks = json!({"scope": {"kind": "task", "id": APPROVED}, "tool": "task_message", "verdict": "ask"});
         let stages = json!({"stages": [{"name": "looked at"}]});
         for (method, path, body) in [
@@ -121,8 +127,14 @@ impl Clients {
                 json!({"plan_gate": {"mode": "required"}}),
             ),
             (Method::PUT, format!("tasks/{REVIEWED}/stages"), stages),
+            (
+                Method::PATCH,
+                String::new(),
+                json!({"rotation": limits[account % limits.len()]}),
+            ),
         ] {
-            self.made((&method, &format!("/api/orgs/{id}/{path}")), body).await?;
+            let path = format!("/api/orgs/{id}/{path}");
+            self.made((&method, path.trim_end_matches('/')), body).await?;
         }
         let tenant = Tenant {
             id,
@@ -193,6 +205,7 @@ impl Clients {
         let message = match book.find(number).what {
             Offered::Stop { .. }
             | Offered::Resume { .. }
+            | Offered::Reset { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
             | Offered::Answer { .. } => self.aim(book, number, account).await,
@@ -248,9 +261,10 @@ impl Clients {
                 named,
                 after_ms,
             } => (seen_at(&task, &agent), Some((then, named, after_ms))),
-            Offered::Resume { task, agent } | Offered::Hold { task, agent, .. } | Offered::Edit { task, agent, .. } => {
-                (seen_at(&task, &agent), None)
-            }
+            Offered::Resume { task, agent }
+            | Offered::Reset { task, agent, .. }
+            | Offered::Hold { task, agent, .. }
+            | Offered::Edit { task, agent, .. } => (seen_at(&task, &agent), None),
             Offered::Answer { .. } => ("/questions?state=open&limit=100".to_owned(), None),
             _ => return None,
         };
@@ -346,6 +360,19 @@ impl Clients {
                     }
                 }
                 format!("questions/{target}/answer")
+            }
+            (
+                Offered::Reset {
+                    queue,
+                    in_flight,
+                    after_ms,
+                    ..
+                },
+                _,
+            ) => {
+                body = json!({"reason": "the campaign", "queue": queue, "in_flight": in_flight});
+                sleep(Duration::from_millis(after_ms)).await;
+                format!("sessions/{target}/reset")
             }
             (_, None) => format!("sessions/{target}/resume"),
             (_, Some((then, is_named, after_ms))) => {
@@ -624,6 +651,7 @@ impl Clients {
             Offered::Poison { .. }
             | Offered::Stop { .. }
             | Offered::Resume { .. }
+            | Offered::Reset { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
             | Offered::Answer { .. } => return None,

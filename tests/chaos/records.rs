@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, ResetInFlight, ResetQueue, StopThen};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -119,6 +119,14 @@ pub(crate) enum Offered {
         agent: String,
         then: StopThen,
         named: bool,
+        after_ms: u64,
+    },
+    /// Resets an agent's session, so long after its client saw the session.
+    Reset {
+        task: String,
+        agent: String,
+        queue: ResetQueue,
+        in_flight: ResetInFlight,
         after_ms: u64,
     },
     /// Goes on with what waits behind a stop.

@@ -7,8 +7,8 @@ mod control;
 use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, HoldId, NotificationId, QuestionId, QueueMode, StopKind, StopThen, TaskId,
-    TaskStatus, TurnId, hold::Hold,
+    AccountId, Actor, ActorKind, AgentId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight, ResetQueue,
+    StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
 };
 
 use self::answers::Reply;
@@ -39,6 +39,8 @@ pub(crate) enum Deed {
     Edit(Box<Edit>),
     Hold(AccountId, Box<Hold>),
     Release(AccountId, HoldId),
+    /// End a session's generation.
+    Reset(SessionName, ResetQueue, ResetInFlight),
 }
 
 /// The name of the person who stops.
@@ -161,7 +163,8 @@ impl World {
             | Deed::Reply(..)
             | Deed::Edit(_)
             | Deed::Hold(..)
-            | Deed::Release(..) => self.orchestrator().is_some(),
+            | Deed::Release(..)
+            | Deed::Reset(..) => self.orchestrator().is_some(),
         }
     }
 
@@ -199,6 +202,7 @@ impl World {
             Deed::Edit(edit) => self.edit(edit),
             Deed::Hold(account, hold) => self.hold(account, hold),
             Deed::Release(account, hold) => self.release(account, *hold),
+            Deed::Reset(session, queue, in_flight) => self.reset(session, *queue, *in_flight),
         }
     }
 

@@ -78,6 +78,9 @@ impl World {
         if self.random.chance(rates.hold) {
             self.plan_hold();
         }
+        if self.random.chance(rates.reset) {
+            self.plan_reset();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

@@ -197,6 +197,8 @@ impl fmt::Display for Many {
             too_late,
             approved,
             fired,
+            reset,
+            rotated,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -212,7 +214,7 @@ impl fmt::Display for Many {
         writeln!(
             f,
             "{answered} questions ended by persons, {too_late} answers too late, {approved} calls approved, {fired} timers fired; {edited} edits, {refused} \
-             refused; {paused} times parked behind a pause"
+             refused; {paused} times parked behind a pause; {reset} generations reset, {rotated} rotated"
         )?;
         write!(
             f,
@@ -265,5 +267,7 @@ impl Counts {
         self.too_late += other.too_late;
         self.approved += other.approved;
         self.fired += other.fired;
+        self.reset += other.reset;
+        self.rotated += other.rotated;
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use delivery::{
-    providers::{FailureClass, FunctionCall, ProviderAnswer, ProviderError, Reconciled, Sent},
+    providers::{FailureClass, FunctionCall, ProviderAnswer, ProviderError, Reconciled, Sent, Usage},
     turn::work::Work,
 };
 use domain::{AccountId, AgentId, TurnId};
@@ -131,6 +131,10 @@ impl Provider {
             // Names its turn, so that a misplaced reply shows.
             text: format!("{turn}"),
             calls,
+            usage: Some(Usage {
+                total_tokens: 10,
+                ..Usage::default()
+            }),
             ..ProviderAnswer::default()
         };
         self.record.insert(key, Run::Answered(answer.clone()));

@@ -6,6 +6,7 @@ use delivery::{
     settings::DeliverySettings,
     turn::claim::ProviderFacts,
 };
+use domain::Rotation;
 use runtime::settings::{Bytes, Count, Millis as Ms};
 
 use super::{database::Millis, random::Random};
@@ -41,6 +42,8 @@ pub(crate) struct Rates {
     pub(crate) answer: u32,
     pub(crate) edit: u32,
     pub(crate) hold: u32,
+    /// A person resets a session.
+    pub(crate) reset: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -63,6 +66,8 @@ pub(crate) struct Settings {
     /// Whether the record of an agent with effects of its own can be read.
     pub(crate) has_record: bool,
     pub(crate) rates: Rates,
+    /// Of all accounts. An answer counts ten tokens.
+    pub(crate) rotation: Rotation,
     /// Processes of each service.
     pub(crate) replicas: usize,
     /// Steps with faults; then faults end.
@@ -119,6 +124,7 @@ impl Settings {
             keeps,
             has_record: random.chance(700),
             rates: Rates::new(random),
+            rotation: rotation(random),
             replicas: 1 + random.below(2),
             steps: 120 + random.below(240) as u64,
             offers: 3 + random.below(8),
@@ -143,6 +149,21 @@ impl Settings {
         } else {
             Effects::GatewayOnly
         }
+    }
+}
+
+fn rotation(random: &mut Random) -> Rotation {
+    let (failures_max, tokens_max) = *random.pick(&[
+        (None, None),
+        (Some(3), None),
+        (Some(1), None),
+        (Some(2), Some(30)),
+        (None, Some(10)),
+    ]);
+    Rotation {
+        failures_max,
+        tokens_max,
+        ..Rotation::default()
     }
 }
 
@@ -179,6 +200,7 @@ impl Rates {
             answer: rate(60),
             edit: rate(10),
             hold: rate(6),
+            reset: rate(8),
         }
     }
 

@@ -1,23 +1,25 @@
-//! Checks the invariants I1 to I11 and I18 to I27 independently of the rows that they concern: some after every transaction, the rest
+//! Checks the invariants I1 to I11 and I18 to I28 independently of the rows that they concern: some after every transaction, the rest
 //! at the end.
 
 mod brakes;
 mod breaker;
 mod control;
 mod questions;
+mod resets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
-use domain::Conversation;
-use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{
+    AccountId, CloseReason, Conversation, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState,
+};
 use storage::lifecycle::reply_message_id;
 use uuid::Uuid;
 
 use self::brakes::Brakes;
 use super::{
     database::{
-        Database, NotificationRow,
+        Database, NotificationRow, SessionRow,
         calls::Effect,
         claims::Claimed,
         outbox::{Message, Published},
@@ -63,6 +65,7 @@ pub(crate) struct Witness {
     tries: breaker::Tries,
     asked: questions::Asked,
     control: control::Control,
+    resets: resets::Resets,
     /// Calls that a person has approved, by their records.
     pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
@@ -119,7 +122,7 @@ impl Witness {
                     format!("{counted} items wait in session {id}, which is closed")
                 });
             }
-            if row.queue_tail == 0 {
+            if row.queue_tail == 0 && !is_after_reset(database, (account, row)) {
                 self.breaks("I3", || format!("session {id} was opened without an item"));
             }
             if (row.phase == SessionPhase::Running) != row.lease_owner.is_some() {
@@ -489,6 +492,15 @@ impl Witness {
     pub(crate) fn effects(&self) -> u64 {
         self.effects.values().map(|count| u64::from(*count)).sum()
     }
+}
+
+/// A person may reset a session in which nothing waits.
+fn is_after_reset(database: &Database, (account, row): (&AccountId, &SessionRow)) -> bool {
+    database.of_account(account).any(|(_, before)| {
+        before.conversation == row.conversation
+            && before.generation + 1 == row.generation
+            && matches!(before.closed, Some((_, CloseReason::Reset)))
+    })
 }
 
 /// An outcome is final, except that a person may redrive a refused or failed notification.

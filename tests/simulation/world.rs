@@ -85,6 +85,9 @@ pub(crate) struct Counts {
     pub(crate) approved: u64,
     /// Timers that have fired.
     pub(crate) fired: u64,
+    /// Generations that ended by a reset and by a rule.
+    pub(crate) reset: u64,
+    pub(crate) rotated: u64,
 }
 
 /// Possible next steps.

@@ -1,14 +1,14 @@
 //! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
 use derive_more::Into;
-use domain::{AgentRef, AgentSlug, ContextPolicy, Timestamp};
+use domain::{AgentRef, AgentSlug, ContextPolicy, Rotation, Timestamp};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    accounts::nullable,
+    accounts::{NewRotation, nullable},
     text::{ActorName, Text},
 };
 
@@ -25,6 +25,8 @@ pub struct NewAgent {
     pub provider: Option<ProviderName>,
     /// Where the context of its turns comes from; the account's policy when absent.
     pub context_policy: Option<ContextPolicy>,
+    /// When a generation of its sessions is closed and the next one opened; the account's limits when absent.
+    pub rotation: Option<NewRotation>,
 }
 
 /// The requested changes; absent fields stay.
@@ -39,6 +41,10 @@ pub struct AgentChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ContextPolicy>")]
     pub context_policy: Option<Option<ContextPolicy>>,
+    /// Null for the account's limits. It replaces the limits before it.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<NewRotation>")]
+    pub rotation: Option<Option<NewRotation>>,
 }
 
 pub type AgentRole = Text<0, { 16 * 1024 }>;
@@ -102,6 +108,9 @@ pub struct Agent {
     /// Null: the account's.
     #[schemars(with = "Option<ContextPolicy>")]
     pub context_policy: Option<String>,
+    /// Null: the account's.
+    #[serde(default)]
+    pub rotation: Option<Rotation>,
     pub created_at: Timestamp,
 }
 

@@ -2,7 +2,7 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
-//! [`notification`], [`branch`] (parallel parts of a turn's work), [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
+//! [`notification`], [`branch`] (parallel parts of a turn's work), [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`reset`] (ending generations), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
 //! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
 //! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`context`] (where a turn's context comes
@@ -31,6 +31,7 @@ pub mod notification;
 pub mod progress;
 pub mod question;
 pub mod queue;
+pub mod reset;
 pub mod session;
 pub mod session_key;
 pub mod step;
@@ -66,6 +67,7 @@ pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
+pub use reset::{ResetInFlight, ResetQueue, ResetRequest};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::{SessionKey, SessionOf, ThreadName};
 pub use step::ImpossibleStep;

@@ -67,6 +67,8 @@ pub(super) struct SessionRow {
     pub(super) opened_at: OffsetDateTime,
     #[serde(with = "rfc3339::option")]
     pub(super) closed_at: Option<OffsetDateTime>,
+    pub(super) close_reason: Option<String>,
+    pub(super) provider_thread: Option<String>,
     pub(super) phase: String,
     pub(super) queued: i32,
     pub(super) lease_owner: Option<String>,
@@ -97,8 +99,10 @@ pub(super) struct TurnRow {
     /// Start of the claim under which its last provider call was made.
     #[serde(with = "rfc3339::option")]
     pub(super) sent_at: Option<OffsetDateTime>,
-    /// Its agent was told that an earlier turn was interrupted.
+    /// Its agent was told that an earlier turn was interrupted, or ended by a reset.
     pub(super) told: bool,
+    /// Its provider's thread began with it.
+    pub(super) opens_thread: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -218,12 +222,16 @@ const NOTIFICATIONS: &str = "
                                     kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id') as of, sender_kind, sender_id,
                                     revision, created_at from notification) r";
 const SESSIONS: &str = "
-    select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, phase,
+    select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, close_reason,
+                                    provider_thread, phase,
                                     queued, lease_owner, gate from session) r";
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
                                     response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
-                                    sent_at, input like 'Note from Signalbox: an earlier turn%' as told from turn) r";
+                                    sent_at, input like 'Note from Signalbox: an earlier turn%'
+                                        or input like '%this conversation was ended by a reset by %' as told,
+                                    coalesce(context ->> 'reason' is not null or context ->> 'used' = 'assembled', true) as opens_thread
+                             from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
                                     started_at, finished_at from tool_call) r";
@@ -424,6 +432,7 @@ impl<'a> Evidence<'a> {
             | Offered::Poison { .. }
             | Offered::Status { .. }
             | Offered::Stop { .. }
+            | Offered::Reset { .. }
             | Offered::Resume { .. }
             | Offered::Hold { .. }
             | Offered::Release { .. }
@@ -464,6 +473,7 @@ impl<'a> Evidence<'a> {
                 | Offered::Message { .. }
                 | Offered::Status { .. }
                 | Offered::Stop { .. }
+                | Offered::Reset { .. }
                 | Offered::Resume { .. }
                 | Offered::Hold { .. }
                 | Offered::Release { .. }

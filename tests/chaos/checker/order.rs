@@ -158,6 +158,7 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         };
         if let (Some(session), Some(position)) = (row.session_id.as_deref(), row.number()) {
             if row.revision > 1
+                || has_been_carried(evidence, row)
                 || may_have_moved(evidence, offer, task, session)
                 || may_be_repeated(evidence, offer, row)
             {
@@ -247,6 +248,13 @@ pub(super) fn turns_announced(evidence: &Evidence<'_>) -> Vec<Violation> {
         found: format!("{event} was never published"),
     })
     .collect()
+}
+
+/// It came from the generation before: its place is the one that it had among those that waited, steers first.
+fn has_been_carried(evidence: &Evidence<'_>, row: &NotificationRow) -> bool {
+    let session = (row.account_id.as_str(), row.session_id.as_deref().unwrap_or_default());
+    let session = evidence.sessions.get(&session);
+    session.is_some_and(|session| row.created_at < session.opened_at)
 }
 
 /// A client has put an item of this session first, or of an earlier generation, whose items it has taken over in their places: these are

@@ -7,7 +7,7 @@ use crate::{
     records::{Author, EditOp, Offered, Via, Work, WorkKind},
 };
 
-use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, ResetInFlight, ResetQueue, StopThen};
 
 pub(crate) const ACCOUNTS: usize = 3;
 /// Slugs, the same in every account.
@@ -290,14 +290,24 @@ fn brake(stage: &mut Stage<'_>) -> Scene {
     }
     let then = *stage.dice.pick(&[StopThen::Hold, StopThen::Hold, StopThen::Continue]);
     let author = *stage.dice.pick(authors);
-    let brake = match stage.dice.below(4) {
+    let after_ms = *stage.dice.pick(&[0, 0, 0, 1_500, 4_000, 6_000]);
+    let brake = match stage.dice.below(6) {
         0 => stage.send(WorkKind::Message, QueueMode::Steer, author),
+        1 | 2 => Offered::Reset {
+            task: task.to_owned(),
+            agent: agent.to_owned(),
+            queue: *stage
+                .dice
+                .pick(&[ResetQueue::Keep, ResetQueue::Keep, ResetQueue::Cancel]),
+            in_flight: *stage.dice.pick(ResetInFlight::ALL),
+            after_ms,
+        },
         _ => Offered::Stop {
             task: task.to_owned(),
             agent: agent.to_owned(),
             then,
             named: stage.dice.below(4) > 0,
-            after_ms: *stage.dice.pick(&[0, 0, 0, 1_500, 4_000, 6_000]),
+            after_ms,
         },
     };
     scene.push((Via::Http, stage.dice.between(100, 2_500), brake));

@@ -340,7 +340,9 @@ impl Request {
             .filter(|item| item["type"] == "function_call_output")
             .map(|item| item["call_id"].as_str().unwrap_or_default().to_owned())
             .collect();
-        let input = body["input"].to_string();
+        // An assembled prompt has earlier turns before its own.
+        let last = items.iter().rfind(|item| item["role"] == "user");
+        let input = last.unwrap_or(&body["input"]).to_string();
         // `<work>.<effect>.<round>.<number>`
         let carried = results.last().map(|id| id.split('.').collect::<Vec<_>>());
         let (work, effect, round) = match carried.as_deref() {
@@ -420,6 +422,22 @@ mod tests {
         let request = read(&serde_json::json!({ "input": input }));
         assert_eq!(request.work, Some(WorkKind::TwoMessages));
         assert_eq!((request.effect.as_deref(), request.round), (Some("e000001"), 0));
+    }
+
+    #[test]
+    fn earlier_turns_are_not_done_again() {
+        let item = |role: &str, text: &str| serde_json::json!({"type": "message", "role": role, "content": text});
+        let earlier = item("user", "Notification: n-1\nwork=done effect=e1;");
+        let input = [
+            earlier,
+            item("assistant", "reply e1;"),
+            item("user", "Notification: n-2\nwork=message effect=e2;"),
+        ];
+        let request = read(&serde_json::json!({ "input": input }));
+        assert_eq!(
+            (request.work, request.effect.as_deref()),
+            (Some(WorkKind::Message), Some("e2"))
+        );
     }
 
     #[test]

@@ -118,6 +118,8 @@ impl Walk<'_> {
         self.reviewed().await;
         self.timed().await;
         self.handed_over().await;
+        self.reset().await;
+        self.rotated().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -786,6 +788,48 @@ impl Walk<'_> {
         self.trials.next_step();
         let payload = json!({"id": id, "agent": "coder", "body": body, "queue_mode": mode});
         self.house.publish(&self.tenant.account, "LIVE-1", payload).await;
+    }
+
+    /// A session is reset while its turn runs, and at rest while a pause keeps what waits; a closed one is not.
+    async fn reset(&self) {
+        let account = &self.tenant.account;
+        let open = "select s.id::text from session s join agent a on a.account_id = s.account_id and a.id = s.agent_id
+                    where s.account_id = 'alder' and s.task_id = 'live-1' and a.slug = 'coder' and s.closed_at is null";
+        self.sent("is-reset", "followup", HOLDS).await;
+        self.house.until(account, "is-reset", "running").await;
+        for id in ["moves-1", "moves-2"] {
+            self.sent(id, "followup", "b").await;
+            self.house.until(account, id, "queued").await;
+        }
+        let old = self.house.world.database.texts(open).await.remove(0);
+        let reset = json!({"reason": "r"});
+        self.api("POST", &format!("/sessions/{old}/reset"), &reset).await;
+        self.house.until(account, "is-reset", "cancelled").await;
+        for id in ["moves-1", "moves-2"] {
+            self.house.until(account, id, "delivered").await;
+        }
+        self.conflicts("POST", &format!("/sessions/{old}/reset"), &reset).await;
+
+        let hold = json!({"scope": {"kind": "task", "id": "LIVE-1"}});
+        let hold = self.api("POST", "/holds", &hold).await;
+        self.sent("is-dropped", "followup", "b").await;
+        self.house.until(account, "is-dropped", "queued").await;
+        let session = self.house.world.database.texts(open).await.remove(0);
+        let reset = json!({"reason": "r", "queue": "cancel"});
+        self.api("POST", &format!("/sessions/{session}/reset"), &reset).await;
+        self.house.until(account, "is-dropped", "cancelled").await;
+        let hold = hold["id"].as_str().expect("a hold");
+        self.api("DELETE", &format!("/holds/{hold}"), &Value::Null).await;
+    }
+
+    /// Every turn but the first of a generation is over its limit of tokens; the instructions are asked for, too.
+    async fn rotated(&self) {
+        let limits = json!({"rotation": {"tokens_max": 1, "profile_changed": true}});
+        self.api("PATCH", "/agents/coder", &limits).await;
+        for id in ["turns-1", "turns-2", "turns-3"] {
+            self.delivered("LIVE-1", id, "b").await;
+        }
+        self.api("PATCH", "/agents/coder", &json!({"rotation": null})).await;
     }
 
     /// A task closes while an item that carries over waits: behind a turn that waits for tools, and behind one that waits for

@@ -10,7 +10,10 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    context::plan::{PlanFacts, plan},
+    context::{
+        plan::{PlanFacts, plan},
+        rotate::{Facts, rotation},
+    },
     providers::ToolDefinition,
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
@@ -29,8 +32,8 @@ use delivery::{
 };
 use domain::{
     AccountId, AgentSlug, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId,
-    NotificationState, QueueMode, Rotation, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef,
-    TurnState, context::Told, progress::Streak,
+    NotificationState, QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
+    context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
@@ -44,7 +47,11 @@ use storage::{
 };
 use uuid::Uuid;
 
-use super::{CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
+use super::{
+    CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment,
+    outbox::Message,
+    succession::{Succeeded, Succession},
+};
 use crate::simulation::{bugs::Bug, settings::Settings};
 
 /// As in `claim.rs`, and shorter.
@@ -62,6 +69,8 @@ pub(crate) struct Claimed {
     pub(crate) resumed: Vec<(SessionName, TurnId)>,
     /// Sessions that a gate keeps.
     pub(crate) parked: Vec<Park>,
+    /// Generations that ended.
+    pub(crate) succeeded: Vec<Succeeded>,
 }
 
 impl Database {
@@ -75,6 +84,7 @@ impl Database {
         };
         Some(LockedSession {
             tool_policies: 1,
+            kind: row.conversation.kind(),
             account: name.0.clone(),
             id: name.1,
             key: row.key.clone(),
@@ -90,14 +100,15 @@ impl Database {
             stop_by: row.stop.as_ref().map(|stop| stop.by.clone()),
             stop_at: row.stop.as_ref().map(|stop| moment(stop.at)),
             stop_then: row.stop.as_ref().map(|stop| stop.then),
+            reset: row.reset.clone(),
             stopped_turn: row.stopped_turn,
             gate: row.gate,
             gate_ref: None,
             queue_tail: row.queue_tail,
             queue_edits: row.queue_edits,
             streak: Streak::default(),
-            opened_at: moment(0),
-            continues: None,
+            opened_at: moment(row.opened_at),
+            continues: row.continues,
             thread: row.thread.clone(),
             facts: SessionFacts {
                 phase: row.phase,
@@ -263,6 +274,12 @@ impl Database {
             self.turns_wait(&session.name(), call.ordinal, wait_ms);
             messages.push(self.request(session.turn(turn.id, turn.task.clone()), turn.agent_id, call));
         }
+        messages.extend(
+            claimed
+                .succeeded
+                .iter()
+                .flat_map(|succeeded| succeeded.messages.clone()),
+        );
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
         claimed.left = names
             .into_iter()
@@ -273,7 +290,8 @@ impl Database {
         claimed
     }
 
-    /// `QUEUE_NEXT`, `QUEUE_BEHIND` and `TURNS_BEGIN`. A session to be parked is in `claimed.parked`; the caller writes it.
+    /// `QUEUE_NEXT`, `QUEUE_BEHIND` and `TURNS_BEGIN`. A session to be parked is in `claimed.parked`, one that a rule or a reset ends in
+    /// `claimed.succeeded`; the caller writes both.
     pub(super) fn start(
         &mut self,
         session: &LockedSession,
@@ -282,7 +300,13 @@ impl Database {
         bug: Option<Bug>,
         claimed: &mut Claimed,
     ) -> Start {
-        let Some(mut item) = self.queue_next(session) else {
+        if let Some(succession) = Succession::by_reset(session) {
+            claimed
+                .succeeded
+                .extend(self.succeed(&session.name(), &succession, bug));
+            return Start::Waits;
+        }
+        let Some(mut item) = self.queue_next(session, settings) else {
             return Start::Nothing;
         };
         let task = item.facts.task.as_ref().map(|task| &task.id);
@@ -298,6 +322,12 @@ impl Database {
             }
         }
         let name = session.name();
+        if let Some(rotated) = rotation(&Facts::of(session, false), &item.rotation, self.now()) {
+            claimed
+                .succeeded
+                .extend(self.succeed(&name, &Succession::Rotated(rotated), bug));
+            return Start::Waits;
+        }
         let turn_id = TurnId(self.fresh_id());
         let pass = match self.pass((&item.provider, item.breaker), (turn_id.uuid(), true), settings, bug) {
             Ok(pass) => pass,
@@ -317,7 +347,7 @@ impl Database {
             found_by: provider.found_by,
             provider: &item.provider,
             thread: &session.thread,
-            rotated: None,
+            rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
         });
         let told = Told {
             provider: Some(item.provider.clone()),
@@ -342,6 +372,11 @@ impl Database {
             claimed.work.push(work);
         }
         Start::Begun
+    }
+
+    /// Whether a rule ends the generation before its next turn.
+    pub(super) fn would_rotate(&self, session: &LockedSession, settings: &Settings) -> bool {
+        rotation(&Facts::of(session, false), &settings.rotation, self.now()).is_some()
     }
 
     /// The message for the tool-gateway, as delivery builds it.
@@ -467,7 +502,7 @@ impl Database {
     }
 
     /// `QUEUE_NEXT`.
-    fn queue_next(&self, session: &LockedSession) -> Option<QueuedItem> {
+    fn queue_next(&self, session: &LockedSession, settings: &Settings) -> Option<QueuedItem> {
         let (position, id, row) = self.queue(&session.account, session.id).into_iter().next()?;
         let agent_id = row.agent?;
         let agent = self.agents.get(&(session.account.clone(), agent_id))?;
@@ -517,7 +552,7 @@ impl Database {
             breaker: self.breaker_of(&agent.provider),
             tool_policies: 1,
             context_policy: ContextPolicy::Continue,
-            rotation: Rotation::default(),
+            rotation: settings.rotation.clone(),
             thread: None,
             thread_total: 0,
         })

@@ -537,6 +537,9 @@ impl Database {
             gate_ref: None,
             queue_edits: 0,
             thread: SessionThread::default(),
+            opened_at: self.now,
+            continues: None,
+            reset: None,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
-    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
+    AccountId, Actor, AgentId, CloseReason, Gate, Generation, NotificationId, NotificationState, SessionEvent,
+    SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState, context::Rotated,
 };
 use storage::{
     lifecycle::close_reason,
@@ -14,7 +14,7 @@ use storage::{
     session::{Closing, Waiting, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest},
 };
 
-use super::{Database, moment, outbox::Message};
+use super::{Database, StopRow, moment, outbox::Message};
 use crate::simulation::bugs::Bug;
 
 /// Nobody reads it: the reason of what is cancelled names the task.
@@ -25,6 +25,17 @@ pub(crate) const CANCELLED_BY: &str = "Eve";
 pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
     Agent(AgentId),
+}
+
+/// Steers stand so far before other items of their number.
+const STEERS_BEFORE: i64 = 1 << 40;
+
+/// What the next generation takes over, besides items and the note of an interruption (`sessions_close.rs`).
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Carried {
+    pub(crate) rotated: Option<Rotated>,
+    pub(crate) stopped: bool,
+    pub(crate) gate: Option<Gate>,
 }
 
 /// The closed sessions and items, for the witness.
@@ -159,7 +170,7 @@ impl Database {
         items
     }
 
-    /// `CLOSE`, `LOCK_TRIED`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for items that carry over.
+    /// `CLOSE`, `LOCK_TRIED`, `LOCK_ITEMS`, `UNCOUNT`, `CANCEL`, then `OPEN_NEXT` and `MOVE` for items that carry over.
     fn close(
         &mut self,
         account: &AccountId,
@@ -185,6 +196,8 @@ impl Database {
             row.on(SessionEvent::Closed, bug);
             row.closed = Some((now, reason));
             row.gate = None;
+            row.reset = None;
+            row.thread.at = None;
             if row.phase == SessionPhase::Backoff {
                 row.wake_at = Some(now);
             }
@@ -250,7 +263,9 @@ impl Database {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
             row.interrupted |= row.stopped_turn.is_some() || tried_in.contains(id);
             if !moved.is_empty() && bug != Some(Bug::CarriedForgotten) {
-                closed.messages.push(self.open_next(account, *id, &moved));
+                closed
+                    .messages
+                    .extend(self.open_next(account, *id, &moved, &Carried::default()).1);
             }
         }
         closed.sessions = ids;
@@ -258,7 +273,7 @@ impl Database {
         closed
     }
 
-    fn closed_message(&self, account: &AccountId, id: SessionId, reason: CloseReason) -> Message {
+    pub(super) fn closed_message(&self, account: &AccountId, id: SessionId, reason: CloseReason) -> Message {
         let row = &self.sessions[&(account.clone(), id)];
         Message::SessionClosed(SessionClosed {
             account: account.clone(),
@@ -271,33 +286,48 @@ impl Database {
         })
     }
 
-    /// `OPEN_NEXT` and `CARRY`.
-    fn open_next(&mut self, account: &AccountId, closed: SessionId, items: &[NotificationId]) -> Message {
+    /// `OPEN_NEXT` and `MOVE`. Gives the next generation, and the wake-up for its items.
+    pub(super) fn open_next(
+        &mut self,
+        account: &AccountId,
+        closed: SessionId,
+        items: &[NotificationId],
+        carried: &Carried,
+    ) -> (SessionId, Option<Message>) {
         let row = self.sessions.get_mut(&(account.clone(), closed)).expect("locked");
         row.on(SessionEvent::Succeeded, None);
         let (conversation, generation) = (row.conversation.clone(), Generation(row.generation).next());
-        let interrupted = row.interrupted;
+        let old = row.clone();
         let id = SessionId(self.fresh_id());
         let count = i32::try_from(items.len()).expect("a queue of the simulation is short");
+        let now = self.now;
         self.session_open(conversation.clone(), id, generation, count);
         let next = self.sessions.get_mut(&(account.clone(), id)).expect("opened");
-        next.interrupted = interrupted;
-        for (position, item) in (1..).zip(items) {
+        next.interrupted = old.interrupted;
+        next.continues = carried.rotated.as_ref().map(|_| closed);
+        next.thread.told.rotated.clone_from(&carried.rotated);
+        if carried.stopped {
+            next.stopped_turn = old.stopped_turn;
+            next.stop = old.stop.map(|stop| StopRow { turn: None, ..stop });
+        }
+        if carried.gate.is_some() {
+            next.phase = SessionPhase::Backoff;
+            next.gate = carried.gate;
+            next.wake_at = Some(now);
+        }
+        for (number, item) in (1..).zip(items) {
             let row = self
                 .notifications
                 .get_mut(&(account.clone(), item.clone()))
                 .expect("locked");
-            row.place = Some((id, position));
+            let is_first = row.place.is_some_and(|(_, position)| position < 0);
+            row.place = Some((id, if is_first { number - STEERS_BEFORE } else { number }));
             row.state = NotificationState::Queued;
             row.turn = None;
         }
-        let task = conversation.task.as_ref();
-        Message::SessionResolved(SessionResolved::new(
-            &conversation,
-            (id, generation),
-            task,
-            i64::from(count),
-        ))
+        let (place, task) = ((id, generation), conversation.task.as_ref());
+        let wake = SessionResolved::new(&conversation, place, task, i64::from(count));
+        (id, Some(Message::SessionResolved(wake)))
     }
 }
 

@@ -16,6 +16,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod outbox;
 pub(crate) mod outcomes;
 pub(crate) mod questions;
+pub(crate) mod succession;
 pub(crate) mod timers;
 
 use std::collections::BTreeMap;
@@ -24,9 +25,9 @@ use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
-    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope,
-    SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnContext, TurnId, TurnState,
-    breaker::Breaker, hold::Hold,
+    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ResetRequest, SessionEvent, SessionId,
+    SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState,
+    TurnContext, TurnId, TurnState, breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
@@ -93,6 +94,10 @@ pub(crate) struct SessionRow {
     pub(crate) gate_ref: Option<Uuid>,
     pub(crate) queue_edits: i64,
     pub(crate) thread: SessionThread,
+    pub(crate) opened_at: Millis,
+    pub(crate) continues: Option<SessionId>,
+    /// `reset_request`.
+    pub(crate) reset: Option<ResetRequest>,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -154,7 +159,7 @@ pub(crate) struct NotificationRow {
     pub(crate) task: Option<TaskId>,
     pub(crate) agent: Option<AgentId>,
     /// Its session and its position there.
-    pub(crate) place: Option<(domain::SessionId, i64)>,
+    pub(crate) place: Option<(SessionId, i64)>,
     pub(crate) mode: QueueMode,
     pub(crate) joins: bool,
     pub(crate) kind: String,
@@ -182,7 +187,7 @@ pub(crate) struct NotificationRow {
 
 #[derive(Clone, Debug)]
 pub(crate) struct TurnRow {
-    pub(crate) session: domain::SessionId,
+    pub(crate) session: SessionId,
     pub(crate) task: Option<TaskId>,
     pub(crate) agent: AgentId,
     pub(crate) number: i64,
@@ -211,7 +216,7 @@ pub(crate) struct TurnRow {
 
 #[derive(Clone, Debug)]
 pub(crate) struct CallRow {
-    pub(crate) session: domain::SessionId,
+    pub(crate) session: SessionId,
     pub(crate) turn: Option<TurnId>,
     pub(crate) ordinal: i32,
     pub(crate) call_id: CallId,

@@ -23,6 +23,7 @@ use super::{
     claims::{Claimed, possible},
     moment,
     outbox::{Message, Service},
+    succession::{Succeeded, Succession},
 };
 use crate::simulation::{bugs::Bug, settings::Settings};
 
@@ -34,6 +35,8 @@ pub(crate) struct Recorded {
     pub(crate) written: Vec<Outcome>,
     /// The next turns of sessions that went on.
     pub(crate) begun: Claimed,
+    /// Generations that ended with their turns.
+    pub(crate) succeeded: Vec<Succeeded>,
     pub(crate) stale: u64,
 }
 
@@ -110,15 +113,24 @@ impl Database {
                 let of_turn = Scope::Turn(session.id, report.work.turn.id);
                 messages.extend(self.questions_end_of(&session.account, of_turn, &withdrawn));
             }
+            if let Some(reset) =
+                decided.change.reset.as_ref().filter(|_| {
+                    bug != Some(Bug::ResetForgotten) || !matches!(decided.settled, Settled::Finished { .. })
+                })
+            {
+                let succeeded = self.succeed(&name, &Succession::by_record(reset), bug);
+                messages.extend(succeeded.iter().flat_map(|succeeded| succeeded.messages.clone()));
+                recorded.succeeded.extend(succeeded);
+            }
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
             }
             messages.extend(self.messages(&decided, bug));
             let goes_on = going_on.0.contains(&name) && decided.may_go_on();
             let begun = recorded.begun.work.len();
-            // A run that may still grow is left to a claim: the real transaction begins again without going on.
-            if goes_on {
-                let rested = decided.rested(Changed::default());
+            // A run that may still grow and a rotation are left to a claim: the real transaction begins again without going on.
+            let rested = decided.rested(Changed::default());
+            if goes_on && !self.would_rotate(&rested, settings) {
                 self.start(&rested, going_on.1, settings, bug, &mut recorded.begun);
                 recorded.begun.parked.clear();
             }

@@ -1,6 +1,8 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
+use std::collections::HashMap;
+
 use domain::{
     AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation,
     SessionId, TaskId, TaskStatus, context::Told,
@@ -227,4 +229,47 @@ pub const OVERVIEW_LOAD: &str =
 pub async fn overview_load(tx: &Tx, account: &AccountId, tasks_max: i64) -> Result<Vec<OverviewEntry>, StorageError> {
     let values = [account.into(), tasks_max.into()];
     tx.rows("load task overview", OVERVIEW_LOAD, values).await
+}
+
+#[derive(FromQueryResult)]
+struct LastProfile {
+    account_id: AccountId,
+    session_id: SessionId,
+    profile_hash: String,
+}
+
+/// In a session of all of an agent's work, the newest turns are looked at. Relies on index turn_number, whose order is requested.
+pub const PROFILES_LAST: &str = "
+    select w.account_id, w.id as session_id, t.profile_hash
+    from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, task_id)
+    cross join lateral (
+        select t.profile_hash from (
+            select * from turn t where t.account_id = w.account_id and t.session_id = w.id
+            order by t.account_id, t.session_id, t.number desc limit 100) t
+        where coalesce(t.task_id, '') = w.task_id order by t.number desc limit 1) t";
+
+/// The hashes of the instructions with which sessions last worked on the task of an item: other tasks have others.
+pub async fn profiles_last(
+    tx: &Tx,
+    asked: &[(&LockedSession, &QueuedItem)],
+) -> Result<HashMap<SessionName, String>, StorageError> {
+    if asked.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let task = |item: &QueuedItem| {
+        item.facts
+            .task
+            .as_ref()
+            .map_or_else(String::new, |task| task.id.key().into())
+    };
+    let values = [
+        column(asked, |(session, _)| session.account.clone()),
+        column(asked, |(session, _)| session.id),
+        column(asked, |(_, item)| task(item)),
+    ];
+    let rows: Vec<LastProfile> = tx
+        .rows("read instructions of last turns", PROFILES_LAST, values)
+        .await?;
+    let named = |row: LastProfile| ((row.account_id, row.session_id), row.profile_hash);
+    Ok(rows.into_iter().map(named).collect())
 }

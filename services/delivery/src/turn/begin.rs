@@ -360,27 +360,37 @@ pub(super) fn prompt_of(
     marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
-    let names = tool_names(driver).without(hidden);
-    let profile = profiles.instructions(
-        &InstructionFacts {
-            account: &session.account,
-            agent_slug: &item.agent_slug,
-            agent_name: &item.agent_name,
-            agent_role: &item.agent_role,
-            has_task: item.facts.task.is_some(),
-            is_coordinator: item.is_coordinator,
-            is_branch: branch.is_some(),
-            task_context: known_context(item, branch),
-            tools: &names,
-        },
-        &mut manifest,
-    );
+    let profile = profile_of((session, item), branch, driver, profiles, hidden, &mut manifest);
     let input = input(&item.facts, marks, &mut manifest);
     Prompt {
         profile,
         input,
         manifest,
     }
+}
+
+/// The instructions of a turn on the item.
+pub(super) fn profile_of(
+    (session, item): (&LockedSession, &QueuedItem),
+    branch: Option<&BranchStart>,
+    driver: Option<&Driver>,
+    profiles: &Profiles,
+    hidden: &[&'static str],
+    manifest: &mut Manifest,
+) -> Profile {
+    let names = tool_names(driver).without(hidden);
+    let facts = InstructionFacts {
+        account: &session.account,
+        agent_slug: &item.agent_slug,
+        agent_name: &item.agent_name,
+        agent_role: &item.agent_role,
+        has_task: item.facts.task.is_some(),
+        is_coordinator: item.is_coordinator,
+        is_branch: branch.is_some(),
+        task_context: known_context(item, branch),
+        tools: &names,
+    };
+    profiles.instructions(&facts, manifest)
 }
 
 /// What was written of the task for whoever joins its work: a branch has the version that its parent knew, another turn the newest, if the

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use domain::{
-    BRANCH_ENDED, CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SESSION_RESET, SessionEvent,
-    StopThen, TASK_CLOSED, TurnContext, breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
+    BRANCH_ENDED, CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, ResetInFlight,
+    ResetRequest, SESSION_RESET, SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext, breaker::Sign,
+    context::THREADS_LOST_MAX, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;
@@ -36,6 +37,18 @@ pub struct Change {
     pub items: Vec<ItemChange>,
     /// The session has more work at once.
     pub more: bool,
+    /// Its generation ends with the turn.
+    pub reset: Option<Reset>,
+}
+
+/// A reset that has waited for the end of the turn.
+#[derive(Debug)]
+pub struct Reset {
+    pub request: ResetRequest,
+    /// The turn's items that wait again, for the next generation.
+    pub put_back: Vec<String>,
+    /// What keeps the next generation's queue.
+    pub gate: Option<Gate>,
 }
 
 /// The row changes of the settled outcome.
@@ -106,6 +119,7 @@ pub(super) fn change(
         session: rest,
         items: Vec::new(),
         more: session.facts.queued > 0 && !session.facts.closed,
+        reset: None,
     };
     match settled {
         Settled::Finished {
@@ -157,7 +171,10 @@ pub(super) fn change(
             let unsent = matches!(report.outcome, CallOutcome::NotSent) && work.journal.last().is_none();
             change.session.stopped = Some(work.told_of.filter(|_| unsent).unwrap_or(work.turn.id));
             change.session.interrupted = !confirmed;
-            change.end(report, NotificationState::Cancelled, because.clone());
+            match requeues(session) {
+                true => change.put_back(work),
+                false => change.end(report, NotificationState::Cancelled, because.clone()),
+            }
             let holds = session.stop().is_some_and(|stop| stop.then == StopThen::Hold);
             if holds && change.more {
                 change.session.phase = session.facts.state().on(SessionEvent::Parked)?.phase;
@@ -171,9 +188,17 @@ pub(super) fn change(
         change.session.interrupted |= work.told_interrupted;
         change.session.stopped = change.session.stopped.or(work.told_of);
     }
+    change.reset(session, phase);
     let messages_max = config.thread_messages_max.usize();
     (change.session.thread, change.turn.context) = thread_after(report, session, settled, &change.turn, messages_max);
     Ok(change)
+}
+
+/// The items of the stopped turn go to the next generation. A later request to stop has another kind, which decides.
+fn requeues(session: &LockedSession) -> bool {
+    let by_reset = session.stop().is_some_and(|stop| stop.kind == StopKind::Reset);
+    let request = session.reset.as_ref().filter(|_| by_reset && !session.facts.closed);
+    request.is_some_and(|request| request.in_flight == ResetInFlight::Requeue)
 }
 
 /// The session's thread after this record, and the turn's context, if it changes.
@@ -373,6 +398,43 @@ impl Change {
         back.attempts_more = i32::from(state == NotificationState::Failed);
         self.session.queued = count(&work.injected);
         self.more = true;
+    }
+
+    /// All of the turn's items wait again, at the head of the queue. A stop is no attempt.
+    fn put_back(&mut self, work: &Work) {
+        self.items = vec![tried(work, NotificationState::Queued, false)];
+        self.session.queued = count(&work.notification_ids);
+    }
+
+    /// The generation ends with its turn: nothing starts in it. `rests`: its phase without a gate.
+    fn reset(&mut self, session: &LockedSession, rests: SessionPhase) {
+        let Some(request) = session
+            .reset
+            .clone()
+            .filter(|_| self.turn.over && !session.facts.closed)
+        else {
+            return;
+        };
+        let put_back = match request.in_flight {
+            ResetInFlight::Requeue => self.waiting().cloned().collect(),
+            ResetInFlight::Cancel => Vec::new(),
+        };
+        self.more = false;
+        self.session.phase = rests;
+        self.reset = Some(Reset {
+            request,
+            put_back,
+            gate: self.session.gate.take(),
+        });
+    }
+
+    /// The ids of the items that wait again.
+    fn waiting(&self) -> impl Iterator<Item = &String> {
+        let waiting = self
+            .items
+            .iter()
+            .filter(|items| items.state == NotificationState::Queued);
+        waiting.flat_map(|items| &items.notification_ids)
     }
 
     /// The ids of the items that ended as failed or cancelled.

@@ -1,12 +1,14 @@
 //! Ends branches with the records of their last turns: the reply is the result, and folds into the parent's queue in the same
 //! transaction. A branch rests when a turn of it has ended and nothing is left to do; else it goes on with what comes.
 
+use std::collections::HashSet;
+
 use domain::SessionPhase;
 use storage::{
     StorageError, Tx,
     outbox::Owned,
     session::{
-        branch_end::{Ending, Ends, branch_end},
+        branch_end::{Ending, Ends, branch_end, has_branches},
         turns_record::Changed,
     },
 };
@@ -56,6 +58,22 @@ impl Decided<'_> {
 }
 
 impl Recorder {
+    /// The sessions whose reset ends branches: it locks their sessions after those of the batch, and locks are taken in one order, so
+    /// these are recorded alone. Without a reset there is no statement.
+    pub(super) async fn end_others(
+        &self,
+        tx: &Tx,
+        decided: &[Decided<'_>],
+    ) -> Result<HashSet<SessionName>, StorageError> {
+        let mut found = HashSet::new();
+        for one in decided.iter().filter(|one| one.change.reset.is_some()) {
+            if has_branches(tx, &one.session.name()).await? {
+                found.insert(one.session.name());
+            }
+        }
+        Ok(found)
+    }
+
     /// Ends the branches that rest with these records. The sessions of their parents are locked, too. Without a branch there is no
     /// statement.
     pub(super) async fn fold(

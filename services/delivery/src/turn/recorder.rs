@@ -43,6 +43,7 @@ use crate::{
     store::{SessionName, holds::Holds, refused::notifications_load},
 };
 use storage::session::{
+    session_succeed::{Succession, session_succeed},
     sessions_lock::{LockedSession, SESSIONS_LOCK, SESSIONS_LOCK_FREE, SessionFacts, sessions_lock},
     turns_record::{Changed, TurnRecord, Written, turns_record},
 };
@@ -69,7 +70,7 @@ pub struct Recorded {
     pub free: Vec<(SessionName, bool)>,
     /// The next turns of the others.
     pub begun: Vec<Work>,
-    /// Turns that were left out, since another transaction has their sessions locked.
+    /// Turns that were left out: another transaction has their sessions locked, or they are to be recorded alone.
     pub locked: Vec<TurnId>,
 }
 
@@ -181,6 +182,12 @@ impl Recorder {
                 }
             }
         }
+        if reports.len() > 1 {
+            let alone = self.end_others(&tx, &decided).await?;
+            decided.retain(|one| !alone.contains(&one.session.name()));
+            let left_out = |report: &&Report| alone.contains(&report.work.name());
+            locked.extend(reports.iter().filter(left_out).map(|report| report.work.turn.id));
+        }
         let records: Vec<TurnRecord<'_>> = decided.iter().map(|decided| decided.change.record()).collect();
         // The messages go with the record, as they are if nothing unusual is found.
         let expected = expected(&decided);
@@ -226,6 +233,9 @@ impl Recorder {
             }
         }
         ended.extend(self.fold(&tx, &decided, now).await?);
+        for (decided, _) in &decided {
+            ended.extend(self.reset(&tx, decided, now).await?);
+        }
         outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
             // A turn that begins at the stop could not end.
@@ -311,6 +321,24 @@ impl Recorder {
         };
         let scope = Scope::Turn(work.turn.session, work.turn.id);
         questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
+    }
+
+    /// Ends the generation with its turn, if a reset has waited for that.
+    async fn reset(&self, tx: &Tx, decided: &Decided<'_>, now: OffsetDateTime) -> Result<Vec<Owned>, StorageError> {
+        let (work, Some(reset)) = (&decided.report.work, &decided.change.reset) else {
+            return Ok(Vec::new());
+        };
+        let succession = Succession::Reset {
+            request: &reset.request,
+            put_back: &reset.put_back,
+            gate: reset.gate,
+        };
+        let succeeded = session_succeed(tx, &work.name(), succession, &work.setting(&self.root, now)).await?;
+        tracing::info!(
+            session_id = %work.turn.session, account = %work.turn.account, turn_id = %work.turn.id,
+            next_session_id = %succeeded.next, moved = succeeded.moved, cancelled = succeeded.cancelled, "reset a session"
+        );
+        Ok(succeeded.messages)
     }
 
     /// A person has to see to the task of a failed turn.

@@ -86,7 +86,7 @@ pub struct Starting {
     pub parked: Vec<Park>,
     /// What listeners are told of gates.
     pub told: Vec<GateTold>,
-    /// What listeners are told of breakers.
+    /// What listeners are told of breakers, recoveries and generations that have ended.
     pub events: Vec<Owned>,
     /// The rows of `work`.
     turns: Vec<NewTurn>,
@@ -164,6 +164,8 @@ impl Starter {
         replica: Uuid,
         holds: &mut Holds,
     ) -> Result<Starting, StorageError> {
+        let mut starting = Starting::default();
+        let sessions = self.reset(tx, sessions, &mut starting).await?;
         let places: Vec<(&LockedSession, i64)> = sessions.iter().map(|session| (session, i64::MIN)).collect();
         let items = self.queue_next(tx, &places).await?;
         let mut items: HashMap<SessionName, QueuedItem> = items
@@ -174,7 +176,6 @@ impl Starter {
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
-        let mut starting = Starting::default();
         holds
             .read(tx, start.iter().map(|(session, item)| (&session.account, item.holds)))
             .await?;
@@ -193,19 +194,20 @@ impl Starter {
                 None => starting.without_slot.push((session.name(), item.provider)),
             }
         }
-        let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
-        let branches = self.branches(tx, &mut start).await?;
-        let planned = self.complete(tx, &mut start, branches).await?;
-        let mut pasts = self.pasts_of_new(tx, &start, &planned).await?;
         let mut policies = Policies::default();
         policies
             .read(
                 tx,
-                start
+                ready
                     .iter()
-                    .map(|(session, item)| (&session.account, item.tool_policies)),
+                    .map(|(session, item, _)| (&session.account, item.tool_policies)),
             )
             .await?;
+        let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
+        let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
+        let branches = self.branches(tx, &mut start).await?;
+        let planned = self.complete(tx, &mut start, branches).await?;
+        let mut pasts = self.pasts_of_new(tx, &start, &planned).await?;
         for (((session, mut item), planned), (turn_id, pass, slot)) in start.into_iter().zip(planned).zip(passes) {
             let released = GateTold::released(&session, &item);
             let (past, subagents) = pasts.remove(&session.name()).unwrap_or_default();

@@ -23,6 +23,7 @@ mod questions;
 mod scene;
 mod slots;
 mod slow;
+mod succeed;
 mod threads;
 mod turns;
 mod twins;

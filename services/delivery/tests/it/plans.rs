@@ -9,7 +9,10 @@ use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
-    session::{items_expire, items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    session::{
+        items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park, turns_begin,
+        turns_record, turns_resume,
+    },
     tool_policy::POLICIES_OF,
 };
 use testkit::{
@@ -18,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 30] = [
+const STATEMENTS: [Planned; 39] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -104,6 +107,19 @@ const STATEMENTS: [Planned; 30] = [
     (POLICIES_OF, 1, &["tool_policy_scope of the account"]),
     (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
+    (context::PROFILES_LAST, 3, &["turn_number"]),
+    (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
+    (sessions_close::CLOSE, 5, &["session_pkey"]),
+    (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
+    (sessions_close::CANCEL, 3, &["notification_pkey"]),
+    (sessions_close::UNCOUNT, 3, &["session_pkey"]),
+    (sessions_close::MOVE, 5, &["notification_pkey"]),
+    (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        session_succeed::SESSION_SCOPES,
+        3,
+        &["hold_active of the account", "tool_policy_scope of the account"],
+    ),
 ];
 
 #[tokio::test]

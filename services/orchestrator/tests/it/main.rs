@@ -21,6 +21,7 @@ mod questions;
 mod queue;
 mod recovery;
 mod replies;
+mod resets;
 mod seed;
 mod service;
 mod sessions;

@@ -19,7 +19,7 @@ use storage::{
     session::{
         queue_edit, session_handover,
         session_release::SESSION_RELEASE,
-        sessions_close,
+        session_reset, session_succeed, sessions_close,
         sessions_lock::SESSIONS_LOCK,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 73] = [
+const STATEMENTS: [Planned; 74] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -93,7 +93,6 @@ const STATEMENTS: [Planned; 73] = [
         4,
         &["session_active_task", "session_active_system"],
     ),
-    (session_handover::MOVE, 5, &["notification_pkey"]),
     (session_handover::COUNT, 4, &["session_pkey"]),
     (
         question::QUESTIONS_END_OF_AGENT_ON,
@@ -243,10 +242,22 @@ const STATEMENTS: [Planned; 73] = [
     (sessions_close::OF_AGENT, 3, &["session_of_agent"]),
     (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
     (sessions_close::LOCK_WITH_OWN, 2, &["session_pkey"]),
-    (sessions_close::CLOSE, 4, &["session_pkey"]),
+    (sessions_close::CLOSE, 5, &["session_pkey"]),
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
-    (sessions_close::CARRY, 4, &["notification_pkey"]),
+    (sessions_close::MOVE, 5, &["notification_pkey"]),
+    (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        session_succeed::SESSION_SCOPES,
+        3,
+        &["hold_active of the account", "tool_policy_scope of the account"],
+    ),
+    (session_reset::RESET_ASK, 3, &["session_pkey"]),
+    (
+        sessions::store::OPEN_OF,
+        2,
+        &["session_pkey", "session_active_task", "session_active_system"],
+    ),
     (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
     (
         sessions_close::LOCK_TRIED,

@@ -75,6 +75,12 @@ alter table message add column woke uuid[];
 
 -- A record or a claim of delivery opens the next generation: at a rotation, and at the end of a turn that a reset has stopped.
 grant insert on session to signalbox_delivery;
+-- What is set for a session holds for the generation that follows.
+grant update (scope_id) on hold, tool_policy to signalbox_delivery;
+create policy own_delivery on hold as restrictive for update to signalbox_delivery
+    using (scope_kind = 'session') with check (scope_kind = 'session');
+create policy own_delivery on tool_policy as restrictive for update to signalbox_delivery
+    using (scope_kind = 'session') with check (scope_kind = 'session');
 
 -- What a service publishes, and what its dead letters are of: as in 0030, with the messages of this step and of those that follow it
 -- under the same issue. The lists are whole, so that the next step adds a word.

@@ -111,6 +111,12 @@ pub async fn branches_live(tx: &Tx, account: &AccountId) -> Result<Vec<LiveBranc
     tx.rows("find live branches", BRANCHES_LIVE, [account.into()]).await
 }
 
+/// Whether the session has live branches. It stays so while the caller holds its lock.
+pub async fn has_branches(tx: &Tx, (account, session): &SessionName) -> Result<bool, StorageError> {
+    let live = branches_live(tx, account).await?;
+    Ok(live.iter().any(|branch| branch.parent_session_id == *session))
+}
+
 /// Those that are chosen, and all below them and below these sessions. Pure.
 pub fn branches_below(
     live: &[LiveBranch],

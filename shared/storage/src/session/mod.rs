@@ -22,6 +22,8 @@
 //! | [`session_handover`](mod@session_handover) | moves an agent's part of a task to another agent's session | `handover` |
 //! | [`branch_spawn`](mod@branch_spawn) | makes branches: their rows, their sessions, their first items | tool-gateway |
 //! | [`branch_end`](mod@branch_end) | ends branches, with all below them, and folds their results into their parents' queues | whoever ends a branch, or closes a session |
+//! | [`session_succeed`](mod@session_succeed) | closes one generation and opens the next with its queue: rotation, reset | delivery, orchestrator |
+//! | [`session_reset`](mod@session_reset) | ends a session's generation on request, or asks its turn to end first | orchestrator |
 //! | [`session_release`](mod@session_release) | takes a lease from its holder | orchestrator |
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
@@ -44,6 +46,8 @@ pub mod items_refuse;
 pub mod queue_edit;
 pub mod session_handover;
 pub mod session_release;
+pub mod session_reset;
+pub mod session_succeed;
 pub mod sessions_close;
 pub mod sessions_lock;
 pub mod sessions_open;

@@ -24,7 +24,8 @@ use sea_orm::{FromQueryResult, Value};
 use super::{
     branch_end::{Ending, Ends, LiveBranch, branch_end, branches_below, branches_live},
     sessions_close::{
-        CLOSE, ItemRow, LOCK, LOCK_ITEMS, LOCK_TRIED, SessionRow, ended_messages, items_cancel, items_move, items_uncount,
+        CLOSE, ItemRow, LOCK, LOCK_ITEMS, LOCK_TRIED, SessionRow, ended_messages, items_cancel, items_move,
+        items_uncount,
     },
     sessions_lock::{ActiveSession, conversations_lock},
     sessions_open::{NewSession, sessions_newest, sessions_open},
@@ -136,7 +137,13 @@ pub(crate) async fn session_handover(
     let mut messages = branch_end(tx, account, &ends, setting).await?.messages;
 
     let reason = CloseReason::HandedOver;
-    let values = [account.into(), ids(&closing), setting.now.into(), reason.into(), None::<String>.into()];
+    let values = [
+        account.into(),
+        ids(&closing),
+        setting.now.into(),
+        reason.into(),
+        None::<String>.into(),
+    ];
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_stop(tx, handing, closing.iter().chain(&open)).await?;
 

@@ -13,8 +13,8 @@ use contracts::{
     session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentId, CloseReason, Gate, Generation, NotificationId, SessionId, SessionKey, SessionKind, SessionPhase,
-    StopKind, StopThen, TASK_CLOSED, TaskId, TurnId,
+    AccountId, AgentId, CloseReason, Gate, Generation, NotificationId, SessionId, SessionKey, SessionKind,
+    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TurnId,
     context::{Rotated, Told},
 };
 use sea_orm::{FromQueryResult, Value};
@@ -381,7 +381,13 @@ pub(crate) async fn close(
     };
     let mut messages = branch_end(tx, account, &ends, setting).await?.messages;
     let ids: Value = closed.into();
-    let values = [account.into(), ids.clone(), setting.now.into(), reason.into(), None::<String>.into()];
+    let values = [
+        account.into(),
+        ids.clone(),
+        setting.now.into(),
+        reason.into(),
+        None::<String>.into(),
+    ];
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_cut(tx, account, scope, cut, sessions.iter().chain(&open)).await?;
 
@@ -543,7 +549,13 @@ pub(super) async fn items_move(
     agent: Option<AgentId>,
 ) -> Result<(), StorageError> {
     for (first, items) in (tail..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
-        let values = [account.into(), session.into(), items.to_vec().into(), first.into(), agent.into()];
+        let values = [
+            account.into(),
+            session.into(),
+            items.to_vec().into(),
+            first.into(),
+            agent.into(),
+        ];
         tx.execute("move waiting items", MOVE, values).await?;
     }
     Ok(())

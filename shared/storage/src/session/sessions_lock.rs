@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId,
+    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent, SessionId,
     SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
     context::{THREADS_LOST_MAX, Told},
     progress::Streak,
@@ -143,6 +143,9 @@ pub struct LockedSession {
     pub stop_by: Option<String>,
     pub stop_at: Option<OffsetDateTime>,
     pub stop_then: Option<StopThen>,
+    /// A reset that is carried out when the turn in progress has ended.
+    #[sea_orm(from_alias = "reset_request")]
+    pub reset: Option<ResetRequest>,
     /// A turn that was stopped; the next turn's agent is told.
     #[sea_orm(from_alias = "stopped_turn_id")]
     pub stopped_turn: Option<TurnId>,
@@ -238,7 +241,7 @@ macro_rules! sessions_lock {
     select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id, s.parent_session_id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
-           s.stop_then, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
+           s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
            s.opened_at, s.continues_id, s.thread_number, s.thread_live, s.threads_lost as thread_lost, s.mismatch is not null as thread_elsewhere,
            s.provider_thread as thread_at, s.told as thread_told, s.tokens_used as thread_tokens, s.failures_in_row as thread_failures,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max,

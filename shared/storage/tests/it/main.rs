@@ -8,6 +8,7 @@ mod lifecycle;
 mod neglected;
 mod owner;
 mod restarted;
+mod succeed;
 mod twins;
 mod waiting;
 mod walls;

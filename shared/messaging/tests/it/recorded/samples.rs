@@ -593,7 +593,7 @@ fn events() -> Vec<Sample> {
             generation: generation(),
             agent_id: None,
             reason,
-            detail: (reason == CloseReason::Rotated).then(|| "failures_max: 3 turns in a row".to_owned()),
+            detail: (reason == CloseReason::Rotated).then(|| "tokens_max: 7 tokens used, the limit is 5".to_owned()),
             provider_thread: (reason == CloseReason::Rotated).then(|| "resp_1".to_owned()),
         };
         of_task(reason.as_str(), Event::SessionEnded(closed))
