@@ -73,6 +73,9 @@ fn a_thousand_seeds_keep_every_promise() {
         ("sessions parked behind a pause", counts.paused),
         ("generations reset", counts.reset),
         ("generations rotated", counts.rotated),
+        ("branches made", counts.spawned),
+        ("branches that ended early", counts.cut_short),
+        ("items with results of branches", counts.folded),
     ] {
         assert!(count > SEEDS / 100, "only {count} {what} in {SEEDS} seeds");
     }

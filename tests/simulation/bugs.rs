@@ -91,6 +91,14 @@ pub(crate) enum Bug {
     ResetCancelsLater,
     /// A rotation leaves the queue in the closed generation.
     RotatedLeavesQueue,
+    /// Branches are made without a timer for their time.
+    SpawnForgetsDeadline,
+    /// The end of a branch does not look whether it has ended before.
+    FoldedTwice,
+    /// A branch that is cancelled counts for no join.
+    CancelForgetsJoin,
+    /// The end of a session leaves its branches.
+    CloseLeavesBranches,
 }
 
 impl Bug {
@@ -121,7 +129,7 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 21] = [
+    pub(crate) const OF_CONTROL: [Bug; 25] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -143,5 +151,9 @@ impl Bug {
         Bug::ResetForgotten,
         Bug::ResetCancelsLater,
         Bug::RotatedLeavesQueue,
+        Bug::SpawnForgetsDeadline,
+        Bug::FoldedTwice,
+        Bug::CancelForgetsJoin,
+        Bug::CloseLeavesBranches,
     ];
 }

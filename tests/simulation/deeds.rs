@@ -7,7 +7,7 @@ mod control;
 use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight, ResetQueue,
+    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight, ResetQueue,
     StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
 };
 
@@ -41,6 +41,7 @@ pub(crate) enum Deed {
     Release(AccountId, HoldId),
     /// End a session's generation.
     Reset(SessionName, ResetQueue, ResetInFlight),
+    EndBranch(AccountId, BranchId),
 }
 
 /// The name of the person who stops.
@@ -164,7 +165,8 @@ impl World {
             | Deed::Edit(_)
             | Deed::Hold(..)
             | Deed::Release(..)
-            | Deed::Reset(..) => self.orchestrator().is_some(),
+            | Deed::Reset(..)
+            | Deed::EndBranch(..) => self.orchestrator().is_some(),
         }
     }
 
@@ -203,6 +205,7 @@ impl World {
             Deed::Hold(account, hold) => self.hold(account, hold),
             Deed::Release(account, hold) => self.release(account, *hold),
             Deed::Reset(session, queue, in_flight) => self.reset(session, *queue, *in_flight),
+            Deed::EndBranch(account, branch) => self.end_branch(account, *branch),
         }
     }
 
@@ -257,6 +260,7 @@ impl World {
                 )
             },
         );
+        self.branches_ended(&closed.branches);
         for turn in &closed.cut {
             let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
             self.witness.stop_asked(&self.database, account, *turn, asked);
@@ -271,6 +275,7 @@ impl World {
             return false;
         }
         let closed = self.database.agent_remove(account, agent, self.bug).unwrap_or_default();
+        self.branches_ended(&closed.branches);
         self.note(
             "agent removed",
             [closed.sessions.len() as u64, closed.cancelled.len() as u64],

@@ -81,6 +81,9 @@ impl World {
         if self.random.chance(rates.reset) {
             self.plan_reset();
         }
+        if self.random.chance(rates.end_branch) {
+            self.plan_end_of_branch();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

@@ -199,6 +199,9 @@ impl fmt::Display for Many {
             fired,
             reset,
             rotated,
+            spawned,
+            cut_short,
+            folded,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -216,6 +219,7 @@ impl fmt::Display for Many {
             "{answered} questions ended by persons, {too_late} answers too late, {approved} calls approved, {fired} timers fired; {edited} edits, {refused} \
              refused; {paused} times parked behind a pause; {reset} generations reset, {rotated} rotated"
         )?;
+        writeln!(f, "{spawned} branches made, {cut_short} of them ended early, {folded} items with results")?;
         write!(
             f,
             "{crashes} crashes, {leases_lost} leases lost, {answers_lost} answers lost, {faults} other faults; \
@@ -269,5 +273,8 @@ impl Counts {
         self.fired += other.fired;
         self.reset += other.reset;
         self.rotated += other.rotated;
+        self.spawned += other.spawned;
+        self.cut_short += other.cut_short;
+        self.folded += other.folded;
     }
 }

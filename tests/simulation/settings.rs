@@ -44,6 +44,8 @@ pub(crate) struct Rates {
     pub(crate) hold: u32,
     /// A person resets a session.
     pub(crate) reset: u32,
+    /// A person ends a branch.
+    pub(crate) end_branch: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -201,6 +203,7 @@ impl Rates {
             edit: rate(10),
             hold: rate(6),
             reset: rate(8),
+            end_branch: rate(40),
         }
     }
 

@@ -1,7 +1,8 @@
-//! Checks the invariants I1 to I11 and I18 to I28 independently of the rows that they concern: some after every transaction, the rest
+//! Checks the invariants I1 to I11, I18 to I28 and I30 independently of the rows that they concern: some after every transaction, the rest
 //! at the end.
 
 mod brakes;
+mod branches;
 mod breaker;
 mod control;
 mod questions;
@@ -66,6 +67,7 @@ pub(crate) struct Witness {
     asked: questions::Asked,
     control: control::Control,
     resets: resets::Resets,
+    branches: branches::Branches,
     /// Calls that a person has approved, by their records.
     pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
@@ -88,6 +90,7 @@ impl Witness {
         self.look_at_notifications(database);
         self.look_at_turns(database);
         self.look_at_asked(database);
+        self.look_at_branches(database);
     }
 
     fn look_at_sessions(&mut self, database: &Database) {
@@ -404,7 +407,9 @@ impl Witness {
                     });
                 }
             }
-            let speaks = turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some();
+            let is_branch = database.sessions[&(account.clone(), turn.session)].conversation.branch.is_some();
+            let speaks =
+                turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some() && !is_branch;
             let posted = database
                 .messages
                 .contains_key(&(account.clone(), reply_message_id(*id)));

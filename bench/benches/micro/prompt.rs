@@ -30,6 +30,7 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
     };
     InputFacts {
         answer_to: None,
+        result_of: None,
         notification: NotificationId::parse("n-1").expect("an id"),
         kind: "message".to_owned(),
         sender: actor(),
@@ -52,6 +53,7 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
         further: Vec::new(),
         is_interrupted: false,
         stopped: None,
+        subagents: Vec::new(),
     }
 }
 
@@ -79,6 +81,8 @@ fn instructions_of_an_agent(bencher: Bencher) {
         agent_role: "Looks into things.",
         has_task: true,
         is_coordinator: false,
+        is_branch: false,
+        task_context: None,
         tools: &tools,
     };
     bencher.bench(|| {

@@ -11,7 +11,7 @@ use contracts::{
 };
 use delivery::{
     context::{
-        plan::{PlanFacts, plan},
+        plan::{BranchFacts, PlanFacts, plan},
         rotate::{Facts, rotation},
     },
     providers::ToolDefinition,
@@ -31,7 +31,7 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId,
+    AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId,
     NotificationState, QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
     context::Told, progress::Streak,
 };
@@ -48,6 +48,7 @@ use storage::{
 use uuid::Uuid;
 
 use super::{
+    branches::DEPTH_MAX,
     CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment,
     outbox::Message,
     succession::{Succeeded, Succession},
@@ -85,6 +86,8 @@ impl Database {
         Some(LockedSession {
             tool_policies: 1,
             kind: row.conversation.kind(),
+            branch: row.conversation.branch,
+            parent: row.parent,
             account: name.0.clone(),
             id: name.1,
             key: row.key.clone(),
@@ -322,7 +325,9 @@ impl Database {
             }
         }
         let name = session.name();
-        if let Some(rotated) = rotation(&Facts::of(session, false), &item.rotation, self.now()) {
+        if let Some(rotated) = rotation(&Facts::of(session, false), &item.rotation, self.now())
+            && !self.has_branches(&name)
+        {
             claimed
                 .succeeded
                 .extend(self.succeed(&name, &Succession::Rotated(rotated), bug));
@@ -341,6 +346,7 @@ impl Database {
             .chain(further)
             .collect();
         let provider = settings.provider(&item.provider);
+        let branch = self.branch_of(&session.account, &self.sessions[&name].conversation);
         let planned = plan(&PlanFacts {
             asked: item.context_policy,
             keeps: provider.keeps,
@@ -348,6 +354,13 @@ impl Database {
             provider: &item.provider,
             thread: &session.thread,
             rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
+            branch: branch.map(|_| BranchFacts {
+                context: BranchContext::Snapshot,
+                is_first: session.turn_count == 0,
+                provider: None,
+                at: None,
+                base_sha256: "",
+            }),
         });
         let told = Told {
             provider: Some(item.provider.clone()),
@@ -358,10 +371,11 @@ impl Database {
             pass,
             prompt: empty_prompt(),
             plan: planned,
+            branch_task: branch.map(|branch| branch.task.clone()),
             past: Past::default(),
             told: (told, Vec::new()),
             provider,
-            tools: offered(item.facts.task.is_some()),
+            tools: offered(item.facts.task.is_some(), branch.map(|branch| branch.depth)),
             tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
             trace: TraceContext::default(),
         };
@@ -377,6 +391,7 @@ impl Database {
     /// Whether a rule ends the generation before its next turn.
     pub(super) fn would_rotate(&self, session: &LockedSession, settings: &Settings) -> bool {
         rotation(&Facts::of(session, false), &settings.rotation, self.now()).is_some()
+            && !self.has_branches(&session.name())
     }
 
     /// The message for the tool-gateway, as delivery builds it.
@@ -511,6 +526,7 @@ impl Database {
             session_id: session.id,
             facts: InputFacts {
                 answer_to: None,
+                result_of: None,
                 notification: id.clone(),
                 kind: row.kind.clone(),
                 sender: row.sender(),
@@ -530,6 +546,7 @@ impl Database {
                 further: Vec::new(),
                 is_interrupted: false,
                 stopped: None,
+                subagents: Vec::new(),
             },
             position,
             queue_mode: row.mode,
@@ -553,6 +570,7 @@ impl Database {
             tool_policies: 1,
             context_policy: ContextPolicy::Continue,
             rotation: settings.rotation.clone(),
+            task_context: None,
             thread: None,
             thread_total: 0,
         })
@@ -687,13 +705,15 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
     }
 }
 
-/// Tool names only: their texts have no effect here.
-fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
-    fn named(has_task: bool) -> Arc<[ToolDefinition]> {
+/// Tool names only: their texts have no effect here. `depth`: of the branch, if it is one.
+fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+    fn named(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
             is_asked: false,
+            is_branch: depth.is_some(),
+            may_branch: depth.unwrap_or_default() < DEPTH_MAX,
         };
         let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
@@ -704,13 +724,16 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
     }
     // Definitions hold schemas and are created once.
     thread_local! {
-        static WITH_TASK: Arc<[ToolDefinition]> = named(true);
-        static TASKLESS: Arc<[ToolDefinition]> = named(false);
+        static WITH_TASK: Arc<[ToolDefinition]> = named(true, None);
+        static TASKLESS: Arc<[ToolDefinition]> = named(false, None);
+        static BRANCH: Arc<[ToolDefinition]> = named(true, Some(1));
+        static DEEPEST: Arc<[ToolDefinition]> = named(true, Some(DEPTH_MAX));
     }
-    if has_task {
-        WITH_TASK.with(Arc::clone)
-    } else {
-        TASKLESS.with(Arc::clone)
+    match (has_task, depth) {
+        (true, None) => WITH_TASK.with(Arc::clone),
+        (false, None) => TASKLESS.with(Arc::clone),
+        (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),
+        (_, Some(_)) => BRANCH.with(Arc::clone),
     }
 }
 

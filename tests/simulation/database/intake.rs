@@ -540,6 +540,7 @@ impl Database {
             opened_at: self.now,
             continues: None,
             reset: None,
+            parent: None,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);
@@ -570,7 +571,7 @@ impl Database {
             body: new.body.to_owned(),
             debounce_ms: metadata.get("collect_debounce_ms").cloned(),
             reopens: metadata.get("reopen").and_then(serde_json::Value::as_bool),
-            source: ["question_id", "timer_id"]
+            source: ["question_id", "timer_id", "results_of"]
                 .iter()
                 .find_map(|name| metadata.get(name)?.as_str()?.parse().ok()),
             revision: 1,

@@ -5,16 +5,18 @@ use std::collections::BTreeSet;
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Gate, Generation, NotificationId, NotificationState, SessionEvent,
+    AccountId, Actor, AgentId, BranchEvent, BranchId, CloseReason, Gate, Generation, NotificationId, NotificationState, SessionEvent,
     SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState, context::Rotated,
 };
 use storage::{
     lifecycle::close_reason,
     question::{self, Ending},
-    session::{Closing, Waiting, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest},
+    session::{
+        Closing, Waiting, branch_end::branches_below, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest,
+    },
 };
 
-use super::{Database, StopRow, moment, outbox::Message};
+use super::{Database, StopRow, branches::BranchesEnded, moment, outbox::Message};
 use crate::simulation::bugs::Bug;
 
 /// Nobody reads it: the reason of what is cancelled names the task.
@@ -45,6 +47,7 @@ pub(crate) struct Closed {
     pub(crate) cancelled: Vec<NotificationId>,
     /// Turns that were asked to stop.
     pub(crate) cut: Vec<TurnId>,
+    pub(crate) branches: BranchesEnded,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -93,6 +96,7 @@ impl Database {
     fn cut(&mut self, account: &AccountId, task: &TaskId, own: Option<TurnId>, closed: &mut Closed, bug: Option<Bug>) {
         let in_progress = self
             .of_account(account)
+            .filter(|(_, row)| row.conversation.branch.is_none())
             .filter_map(|((_, id), row)| Some((*id, row.active_turn?)));
         let asked: Vec<StopRequest<'_>> = in_progress
             .filter(|(_, turn)| own != Some(*turn))
@@ -146,7 +150,7 @@ impl Database {
     }
 
     /// `LOCK_TRIED`: items of turns that wait for their next attempt, in the order of their queues.
-    fn lock_tried(&self, account: &AccountId, ids: &[SessionId]) -> Vec<(NotificationId, SessionId, i64)> {
+    pub(super) fn lock_tried(&self, account: &AccountId, ids: &[SessionId]) -> Vec<(NotificationId, SessionId, i64)> {
         let mut items = Vec::new();
         for id in ids {
             let session = &self.sessions[&(account.clone(), *id)];
@@ -184,6 +188,7 @@ impl Database {
             .of_account(account)
             .filter(|(_, row)| {
                 row.closed.is_none()
+                    && row.conversation.branch.is_none()
                     && match scope {
                         Scope::Task(task) => row.conversation.task.as_ref() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
@@ -191,6 +196,7 @@ impl Database {
             })
             .map(|((_, id), _)| *id)
             .collect();
+        let branches = self.branches_close(account, scope, &ids, bug);
         for id in &ids {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
             row.on(SessionEvent::Closed, bug);
@@ -248,8 +254,10 @@ impl Database {
         }
         let mut closed = Closed {
             cancelled: judged.cancelled.iter().map(|(id, _, _)| id.clone()).collect(),
+            branches,
             ..Closed::default()
         };
+        closed.messages.append(&mut closed.branches.messages);
         for id in &ids {
             closed.messages.push(self.closed_message(account, *id, reason));
         }
@@ -271,6 +279,27 @@ impl Database {
         closed.sessions = ids;
         self.version += 1;
         closed
+    }
+
+    /// The branches of the scope and those of its sessions end first.
+    fn branches_close(
+        &mut self,
+        account: &AccountId,
+        scope: Scope<'_>,
+        closing: &[SessionId],
+        bug: Option<Bug>,
+    ) -> BranchesEnded {
+        if bug == Some(Bug::CloseLeavesBranches) {
+            return BranchesEnded::default();
+        }
+        let live = self.branches_live(account);
+        let below = branches_below(&live, closing, |branch| match scope {
+            Scope::Task(task) => branch.task_id == task.key(),
+            Scope::Agent(agent) => branch.agent_id == agent,
+        });
+        let ends: Vec<(BranchId, BranchEvent)> =
+            below.iter().map(|branch| (branch.id, BranchEvent::Cancelled)).collect();
+        self.branch_end(account, &ends, (closing, matches!(scope, Scope::Agent(_))), bug)
     }
 
     pub(super) fn closed_message(&self, account: &AccountId, id: SessionId, reason: CloseReason) -> Message {

@@ -6,6 +6,7 @@
 //! the locks of its sessions is one step.
 
 pub(crate) mod brakes;
+pub(crate) mod branches;
 pub(crate) mod breakers;
 pub(crate) mod calls;
 pub(crate) mod claims;
@@ -24,7 +25,7 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
+    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
     MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ResetRequest, SessionEvent, SessionId,
     SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState,
     TurnContext, TurnId, TurnState, breaker::Breaker, hold::Hold,
@@ -33,7 +34,7 @@ use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use self::{outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
+use self::{branches::BranchRow, outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
 use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
@@ -98,6 +99,8 @@ pub(crate) struct SessionRow {
     pub(crate) continues: Option<SessionId>,
     /// `reset_request`.
     pub(crate) reset: Option<ResetRequest>,
+    /// The session that spawned its branch.
+    pub(crate) parent: Option<SessionId>,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -170,7 +173,7 @@ pub(crate) struct NotificationRow {
     /// `metadata.collect_debounce_ms`.
     pub(crate) debounce_ms: Option<serde_json::Value>,
     pub(crate) reopens: Option<bool>,
-    /// The question or the timer that an item of Signalbox's own tells of.
+    /// The question, the timer, or the branches that an item of Signalbox's own tells of.
     pub(crate) source: Option<Uuid>,
     pub(crate) revision: i32,
     pub(crate) hash: ContentHash,
@@ -274,6 +277,7 @@ pub(crate) struct Database {
     pub(crate) calls: BTreeMap<(AccountId, Uuid), CallRow>,
     pub(crate) questions: BTreeMap<(AccountId, QuestionId), QuestionRow>,
     pub(crate) timers: BTreeMap<(AccountId, TimerId), TimerRow>,
+    pub(crate) branches: BTreeMap<(AccountId, BranchId), BranchRow>,
     /// Replies in threads, by message id.
     pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
     pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,

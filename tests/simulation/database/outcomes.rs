@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use super::{
     Database, DeadLetter,
+    branches::BranchesEnded,
     claims::{Claimed, possible},
     moment,
     outbox::{Message, Service},
@@ -37,6 +38,8 @@ pub(crate) struct Recorded {
     pub(crate) begun: Claimed,
     /// Generations that ended with their turns.
     pub(crate) succeeded: Vec<Succeeded>,
+    /// Branches that ended with their turns.
+    pub(crate) ended: Vec<BranchesEnded>,
     pub(crate) stale: u64,
 }
 
@@ -122,6 +125,9 @@ impl Database {
                 messages.extend(succeeded.iter().flat_map(|succeeded| succeeded.messages.clone()));
                 recorded.succeeded.extend(succeeded);
             }
+            let mut ended = self.fold(&decided, bug);
+            messages.append(&mut ended.messages);
+            recorded.ended.push(ended);
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
             }

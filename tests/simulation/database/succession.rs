@@ -4,12 +4,12 @@
 use contracts::session::SessionStopRequested;
 use delivery::{store::SessionName, turn::change::Reset};
 use domain::{
-    AccountId, CloseReason, Gate, HoldScope, NotificationId, NotificationState, ResetInFlight, ResetQueue,
+    AccountId, BranchEvent, BranchId, CloseReason, Gate, HoldScope, NotificationId, NotificationState, ResetInFlight, ResetQueue,
     ResetRequest, SESSION_RESET, SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TurnId, context::Rotated,
 };
 use storage::session::{sessions_lock::LockedSession, turn_stop::StopRequest};
 
-use super::{Database, lifecycle::Carried, moment, outbox::Message};
+use super::{Database, SessionRow, branches::BranchesEnded, lifecycle::Carried, moment, outbox::Message};
 use crate::simulation::bugs::Bug;
 
 /// As `session_succeed.rs`.
@@ -45,13 +45,14 @@ impl Succession {
 }
 
 /// A generation that ended, and the next one, for the witness.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Succeeded {
     pub(crate) old: SessionName,
     pub(crate) next: SessionId,
     pub(crate) succession: Succession,
     pub(crate) moved: Vec<NotificationId>,
     pub(crate) cancelled: Vec<NotificationId>,
+    pub(crate) branches: BranchesEnded,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -73,10 +74,14 @@ impl Database {
         bug: Option<Bug>,
     ) -> Option<Succeeded> {
         let (now, (account, old)) = (self.now, name);
-        let row = self.sessions.get_mut(name).expect("locked");
-        if row.closed.is_some() {
+        if self.sessions[name].closed.is_some() {
             return None;
         }
+        let mut branches = match succession {
+            Succession::Rotated(_) => BranchesEnded::default(),
+            Succession::Reset { .. } => self.branches_reset(name, bug),
+        };
+        let row = self.sessions.get_mut(name).expect("locked");
         let reason = match succession {
             Succession::Rotated(_) => CloseReason::Rotated,
             Succession::Reset { .. } => CloseReason::Reset,
@@ -102,7 +107,8 @@ impl Database {
             item.state = NotificationState::Cancelled;
             item.reason = Some(SESSION_RESET.to_owned());
         }
-        let mut messages = vec![self.closed_message(account, *old, reason)];
+        let mut messages = std::mem::take(&mut branches.messages);
+        messages.push(self.closed_message(account, *old, reason));
         let carried = match succession {
             Succession::Rotated(rotated) => Carried {
                 rotated: Some(rotated.clone()),
@@ -134,8 +140,16 @@ impl Database {
             succession: succession.clone(),
             moved,
             cancelled,
+            branches,
             messages,
         })
+    }
+
+    fn branches_reset(&mut self, (account, session): &SessionName, bug: Option<Bug>) -> BranchesEnded {
+        let live = self.branches_live(account);
+        let own = live.iter().filter(|branch| branch.parent_session_id == *session);
+        let ends: Vec<(BranchId, BranchEvent)> = own.map(|branch| (branch.id, BranchEvent::Cancelled)).collect();
+        self.branch_end(account, &ends, (&[*session], false), bug)
     }
 
     fn moves(&self, account: &AccountId, id: &NotificationId, succession: &Succession, bug: Option<Bug>) -> bool {
@@ -152,9 +166,10 @@ impl Database {
         }
     }
 
-    /// `POST …/reset`: `SESSIONS_LOCK`, then `session_reset`.
+    /// `POST …/reset`: `SESSIONS_LOCK`, then `session_reset`. Not of a branch.
     pub(crate) fn person_resets(&mut self, session: &SessionName, request: ResetRequest, bug: Option<Bug>) -> Asked {
-        let Some(row) = self.sessions.get(session).filter(|row| row.closed.is_none()) else {
+        let resets = |row: &&SessionRow| row.closed.is_none() && row.conversation.branch.is_none();
+        let Some(row) = self.sessions.get(session).filter(resets) else {
             return Asked::Refused;
         };
         let Some(turn) = row.active_turn else {

@@ -182,6 +182,7 @@ impl World {
             Asked::Refused => Vec::new(),
             Asked::Done(succeeded) => {
                 self.counts.reset += 1;
+                self.branches_ended(&succeeded.branches);
                 self.witness.succeeded(&self.database, &succeeded);
                 succeeded.messages
             }
@@ -192,6 +193,36 @@ impl World {
                 stops.into_iter().map(Message::SessionStopRequested).collect()
             }
         };
+        self.commit_rows(p, fate, messages)
+    }
+
+    /// Somebody ends a branch, mostly a live one.
+    pub(crate) fn plan_end_of_branch(&mut self) {
+        let is_live = self.random.chance(800);
+        let branches = self.database.branches.iter();
+        let branches: Vec<(AccountId, BranchId)> = branches
+            .filter(|(_, row)| row.state.is_live() == is_live)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if !branches.is_empty() {
+            let (account, branch) = self.random.pick(&branches).clone();
+            self.deeds.insert(0, Deed::EndBranch(account, branch));
+        }
+    }
+
+    /// `POST …/branches/{branch}/cancel`. A repetition finds that it has ended.
+    pub(super) fn end_branch(&mut self, account: &AccountId, branch: BranchId) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let mut ended = self.database.person_ends(account, branch, self.bug);
+        self.note("branch cancelled", [ended.branches.len() as u64, 0], || {
+            format!("branch {branch}: {:?}; {fate:?}", ended.branches)
+        });
+        self.branches_ended(&ended);
+        let messages = std::mem::take(&mut ended.messages);
         self.commit_rows(p, fate, messages)
     }
 

@@ -256,6 +256,7 @@ impl World {
                     one.old.1, one.next, one.succession, one.moved, one.cancelled
                 )
             });
+            self.branches_ended(&one.branches);
             self.witness.succeeded(&self.database, one);
         }
     }
@@ -531,6 +532,9 @@ impl World {
         self.counts.parked += recorded.written.iter().filter(|outcome| outcome.parked).count() as u64;
         self.witness.recorded(&recorded.written);
         self.note_succeeded(p, &recorded.succeeded);
+        for ended in &recorded.ended {
+            self.branches_ended(ended);
+        }
         self.witness.claimed(&self.database, begun, &self.settings);
         self.witness.tried(&self.database, &begun.work, &self.settings);
         for (name, ..) in &begun.started {

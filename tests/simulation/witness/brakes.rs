@@ -9,7 +9,7 @@ use delivery::{
     turn::work::Work,
 };
 use domain::{
-    AccountId, ActorKind, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET, SessionId,
+    AccountId, ActorKind, BRANCH_ENDED, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET, SessionId,
     StopKind, StopThen, TASK_CLOSED, TurnId, TurnState,
 };
 use storage::lifecycle::close_reason;
@@ -326,6 +326,7 @@ impl Witness {
         let is_cut = last.is_some_and(|last| match last.kind {
             StopKind::Cancelled => error == TASK_CLOSED,
             StopKind::Reset => error == SESSION_RESET,
+            StopKind::BranchEnded => error == BRANCH_ENDED,
             StopKind::Stopped | StopKind::Steered | StopKind::Paused | StopKind::HandedOver => false,
         });
         let is_stopped = row.state == TurnState::Aborted && (is_of_a_stop(error) || is_cut);

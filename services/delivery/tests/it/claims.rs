@@ -44,6 +44,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
             kept: Arc::default(),
             threads: Arc::default(),
             marks: MarkSecret::new([7; 32]),
+            branch_depth_max: 1,
         },
         shutdown: Shutdown::new(),
     };

@@ -49,11 +49,14 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     for (tool, ordinal) in in_order().iter().zip(1..) {
         let own = "select q.id::text from question q join agent g on g.id = q.agent_id where q.state = 'open' and g.slug = 'coder'";
         let own = world.database.texts(own).await;
+        let branches = "select b.id::text from branch b join agent g on g.id = b.agent_id where b.state = 'live'";
+        let branches = world.database.texts(branches).await;
         let id = |_: &str, of| match of {
             IdOf::Task => "PROJ-7".to_owned(),
             IdOf::Agent => "reviewer".to_owned(),
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),
+            IdOf::Branch => branches.first().cloned().unwrap_or_default(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
         let request = coder.request(ordinal, tool.name, &said);

@@ -28,6 +28,8 @@ fn named(agent_name: &str, role: &str) -> String {
         agent_role: role,
         has_task: true,
         is_coordinator: true,
+        is_branch: false,
+        task_context: None,
         tools: &names(""),
     };
     let mut manifest = Manifest::new(InstructionLayout::Layered);
@@ -44,6 +46,8 @@ fn profile(role: &str, has_task: bool, is_coordinator: bool, prefix: &str) -> (S
         agent_role: role,
         has_task,
         is_coordinator,
+        is_branch: false,
+        task_context: None,
         tools: &names(prefix),
     };
     let profile = instructions(&facts, &mut manifest);
@@ -66,6 +70,7 @@ pub(crate) fn facts() -> InputFacts {
     let at = OffsetDateTime::UNIX_EPOCH + Duration::days(20_000);
     InputFacts {
         answer_to: None,
+        result_of: None,
         notification: NotificationId::parse("ci-4711").unwrap(),
         kind: "ci_failed".to_owned(),
         sender: actor(ActorKind::Service, "ci", "CI"),
@@ -101,6 +106,7 @@ pub(crate) fn facts() -> InputFacts {
         further: Vec::new(),
         is_interrupted: false,
         stopped: None,
+        subagents: Vec::new(),
     }
 }
 

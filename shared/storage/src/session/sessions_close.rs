@@ -493,11 +493,11 @@ impl ItemRow {
 }
 
 impl SessionRow {
-    pub fn id(&self) -> SessionId {
+    pub(super) fn id(&self) -> SessionId {
         self.session.session_id
     }
 
-    pub fn task(&self) -> Option<TaskId> {
+    pub(super) fn task(&self) -> Option<TaskId> {
         TaskId::parse(self.display_id.as_deref()?).ok()
     }
 }
