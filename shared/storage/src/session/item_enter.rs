@@ -5,6 +5,7 @@
 //! |---|---|
 //! | has an open generation | the item is appended to it in the caller's transaction, so act and item commit together |
 //! | has none | an awaited notification is sent to it; the resolver opens the next generation and places the item |
+//! | is that of a branch that has ended | the item is on record, cancelled |
 //!
 //! Both ways write the same id and the same content hash: the second finds the first's item.
 
@@ -17,7 +18,7 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AgentId, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId, session,
+    AgentId, BRANCH_ENDED, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId, session,
 };
 use sea_orm::FromQueryResult;
 
@@ -143,6 +144,11 @@ pub(super) async fn items_enter_found(
             continue;
         }
         let Some(session) = session else {
+            if entering.is_late() {
+                rows.push(entering.late());
+                outcomes.push(Entered::Known(NotificationState::Cancelled));
+                continue;
+            }
             messages.extend(entering.send(tx, &written[n].0).await?.1);
             outcomes.push(Entered::Sent);
             continue;
@@ -230,6 +236,10 @@ pub async fn item_enter(
     }
     match open {
         Some(session) => entering.append(tx, session).await,
+        None if entering.is_late() => {
+            items_append(tx, &[entering.late()]).await?;
+            Ok((Entered::Known(NotificationState::Cancelled), Vec::new()))
+        }
         None => entering.send(tx, &message).await,
     }
 }
@@ -258,6 +268,19 @@ impl Entering<'_> {
                 self.hash,
                 lineage,
             )
+        }
+    }
+
+    /// Its branch has ended, and there is no other session for it.
+    fn is_late(&self) -> bool {
+        self.conversation.branch.is_some()
+    }
+
+    /// On record, for nobody.
+    fn late(&self) -> NewItem<'_> {
+        NewItem {
+            reason: Some(BRANCH_ENDED.to_owned()),
+            ..self.row()
         }
     }
 
