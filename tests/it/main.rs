@@ -5,6 +5,7 @@
 mod age;
 mod agent_http;
 mod architecture;
+mod branches;
 mod brakes;
 mod broker_lost;
 mod builds;
