@@ -2,7 +2,7 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{claim, context, past, plans, runs},
+    store::{branches, claim, context, past, plans, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -10,7 +10,7 @@ use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{
-        items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park, turns_begin,
+        branch_end, items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park, turns_begin,
         turns_record, turns_resume,
     },
     tool_policy::POLICIES_OF,
@@ -21,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 39] = [
+const STATEMENTS: [Planned; 47] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -79,12 +79,45 @@ const STATEMENTS: [Planned; 39] = [
             "agent_pkey",
             "task_pkey",
             "task_assignee_pkey",
+            "task_context_pkey",
+            "branch_item",
         ],
     ),
     (
         plans::PLANS_AWAITED,
         3,
-        &["notification_queue", "question_of_task", "question_notification"],
+        &["notification_queue", "question_of_task", "question_notification", "branch_item"],
+    ),
+    (
+        branches::BRANCHES_LOAD,
+        4,
+        &[
+            "branch_pkey",
+            "session_pkey",
+            "turn_pkey",
+            "task_context_pkey",
+            "message_pkey",
+            "notification_pkey",
+        ],
+    ),
+    (
+        branches::RESTS_LOAD,
+        2,
+        &["session_pkey", "branch_live", "question_of_session", "timer_of_session"],
+    ),
+    (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
+    (
+        branch_end::GROUPS_LOCK,
+        2,
+        &["branch_pkey", "branch_group", "agent_pkey", "task_pkey"],
+    ),
+    (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
+    (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
+    (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
+    (
+        sessions_close::LOCK_TRIED,
+        3,
+        &["session_pkey", "turn_pkey", "notification_pkey"],
     ),
     (
         items_expire::ITEMS_OVERDUE,
@@ -93,7 +126,11 @@ const STATEMENTS: [Planned; 39] = [
     ),
     (items_expire::ITEMS_EXPIRE, 3, &["notification_pkey"]),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
-    (past::PAST_LOAD, 8, &["turn_number", "turn_pkey", "tool_call_turn"]),
+    (
+        past::PAST_LOAD,
+        8,
+        &["turn_number", "turn_pkey", "tool_call_turn", "branch_live", "agent_pkey"],
+    ),
     (runs::INJECTS_LOAD, 6, &["notification_inject"]),
     (
         items_join::ITEMS_JOIN,
@@ -147,7 +184,7 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "notification", "turn", "tool_call", "message"] {
+    for table in ["task", "session", "notification", "turn", "tool_call", "message", "branch"] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
     }
@@ -176,6 +213,11 @@ async fn fill(owner: &PgPool, count: u32) {
             .set("id", "s.id")
             .set("notification_ids", "array[s.id::text]")
             .with("profile_hash", "h1")
+            .from("session s"),
+        rows("branch").from("session s"),
+        rows("branch")
+            .with("state", "finished")
+            .set("joined_item", "s.id::text")
             .from("session s"),
         rows("tool_call")
             .set("ordinal", "n")

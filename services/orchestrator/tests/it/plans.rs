@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
+    activities, agents, branches, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
     paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
     tasks, timers, turns,
 };
@@ -17,10 +17,10 @@ use storage::{
     outbox::OUTBOX_SHARES,
     question, recovery,
     session::{
-        queue_edit, session_handover,
+        branch_end, queue_edit, session_handover,
         session_release::SESSION_RELEASE,
         session_reset, session_succeed, sessions_close,
-        sessions_lock::SESSIONS_LOCK,
+        sessions_lock,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 74] = [
+const STATEMENTS: [Planned; 83] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -171,8 +171,29 @@ const STATEMENTS: [Planned; 74] = [
             "recovery_facts",
             "question_of_task",
             "timer_of_task",
+            "branch_live of the account",
         ],
     ),
+    (
+        branches::store::GRAPH,
+        6,
+        &[
+            "session_generation",
+            "branch_of_task",
+            "branch_item",
+            "turn_number",
+        ],
+    ),
+    (sessions_lock::BRANCHES_OPEN_LOCK, 3, &["session_active_origin"]),
+    (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
+    (
+        branch_end::GROUPS_LOCK,
+        2,
+        &["branch_pkey", "branch_group", "agent_pkey", "task_pkey"],
+    ),
+    (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
+    (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
+    (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
     (
         tasks::next::SESSIONS_NOW,
         3,
@@ -205,7 +226,7 @@ const STATEMENTS: [Planned; 74] = [
         &["turn_open of the account", "notification_queue of the account"],
     ),
     (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
-    (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
+    (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
     (PROVIDERS_OF, 3, &["agent_pkey of the account"]),
@@ -296,6 +317,7 @@ async fn fill(owner: &PgPool, count: u32) {
         "outbox",
         "session",
         "timer",
+        "branch",
     ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
@@ -328,6 +350,11 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("queue_tail", 1)
             .from(agents),
         rows("notification").set("id", "'q-' || s.id").from("session s"),
+        rows("branch").from("session s"),
+        rows("branch")
+            .with("state", "finished")
+            .set("joined_item", "s.id::text")
+            .from("session s"),
         rows("timer")
             .set("due_at", "now() - interval '1 minute'")
             .from("session s"),
@@ -341,7 +368,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 16] = [
+const LISTS: [(Listing, usize, &str); 17] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (contexts::VERSIONS, 2, "task_context_pkey"),
@@ -349,7 +376,8 @@ const LISTS: [(Listing, usize, &str); 16] = [
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),
     (notifications::store::LIST, 5, "notification_newest"),
-    (sessions::store::LIST, 5, "session_newest"),
+    (branches::store::LIST, 3, "branch_of_task"),
+    (sessions::store::LIST, 6, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
     (policies::store::LIST, 4, "tool_policy_pkey"),
     (questions::store::LIST, 5, "question_pkey"),

@@ -6,6 +6,7 @@ use storage::{
     Role,
     lifecycle::{MESSAGES_INSERT, plan, task_context},
     question,
+    session::{branch_end, branch_spawn, sessions_lock},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -13,11 +14,12 @@ use testkit::{
     rows,
 };
 use tool_gateway::statements::{
-    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
-    SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
+    ACTIVITIES_NEWEST, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION,
+    CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION,
+    TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 18] = [
+const STATEMENTS: [Planned; 33] = [
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -31,8 +33,40 @@ const STATEMENTS: [Planned; 18] = [
             "turn_pkey",
             "turn_number",
             "tool_call_turn",
+            "branch_pkey",
         ],
     ),
+    (TASK_OF_CALL, 3, &["session_pkey", "turn_pkey", "task_pkey"]),
+    (
+        branch_spawn::BASE_READ,
+        5,
+        &[
+            "task_pkey",
+            "session_pkey",
+            "turn_pkey",
+            "turn_number",
+            "task_context_pkey",
+            "message_thread",
+            "activity_change",
+        ],
+    ),
+    (branch_spawn::BRANCHES_COUNT, 2, &["branch_live of the account"]),
+    (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
+    (
+        branch_end::GROUPS_LOCK,
+        2,
+        &["branch_pkey", "branch_group", "agent_pkey", "task_pkey"],
+    ),
+    (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
+    (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
+    (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
+    (sessions_lock::BRANCHES_OPEN_LOCK, 3, &["session_active_origin"]),
+    (BRANCHES_OF_SESSION, 3, &["branch_of_parent", "agent_pkey"]),
+    (BRANCH_OF_SESSION, 3, &["branch_pkey", "agent_pkey"]),
+    (BASES_FIND, 2, &["branch_pkey", "task_pkey"]),
+    (BASE_MESSAGES, 5, &["branch_pkey", "message_pkey"]),
+    (BASE_ACTIVITIES, 3, &["branch_pkey", "activity_pkey", "message_pkey"]),
+    (CONTEXT_OF_BRANCH, 2, &["branch_pkey", "task_context_pkey"]),
     (TASKS_FIND, 2, &["task_pkey"]),
     (ASSIGNEES, 2, &["task_assignee_pkey", "agent_pkey"]),
     (MESSAGES_NEWEST, 5, &["message_thread"]),
@@ -91,7 +125,7 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "turn", "tool_call", "message", "activity", "timer"] {
+    for table in ["task", "session", "turn", "tool_call", "message", "activity", "timer", "branch"] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off))
             .execute(owner)
@@ -120,6 +154,8 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("actor_name", "U")
             .from("task t"),
         rows("turn").set("id", "s.id").from("session s"),
+        rows("branch").from("session s"),
+        rows("branch").with("state", "finished").from("session s"),
         rows("timer").from("session s"),
         rows("timer")
             .with("state", "fired")
