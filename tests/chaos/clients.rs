@@ -108,7 +108,7 @@ impl Clients {
         }
         for (place, task) in TASKS.iter().chain(&JUDGED).enumerate() {
             let assignees: &[&str] = if place < ASSIGNED { &AGENTS[..2] } else { &[] };
-            let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees});
+            let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees, "task_context": "optional"});
             self.made((&post, &format!("/api/orgs/{id}/tasks")), body).await?;
         }
         // Every answer of the stub counts 53 tokens; a client whose account has no such limit keeps its generations.
@@ -208,6 +208,7 @@ impl Clients {
             | Offered::Reset { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
+            | Offered::EndBranch { .. }
             | Offered::Answer { .. } => self.aim(book, number, account).await,
             _ => self.message(book, number, account, via),
         };
@@ -266,6 +267,7 @@ impl Clients {
             | Offered::Hold { task, agent, .. }
             | Offered::Edit { task, agent, .. } => (seen_at(&task, &agent), None),
             Offered::Answer { .. } => ("/questions?state=open&limit=100".to_owned(), None),
+            Offered::EndBranch { task } => (format!("/tasks/{task}/branches?state=live&limit=100"), None),
             _ => return None,
         };
         let path = format!("{whose}{path}");
@@ -278,10 +280,10 @@ impl Clients {
             if !matches!(answer, Answer::Unknown { .. }) {
                 let found = body["items"].as_array();
                 seen = found.and_then(|found| found.last()).cloned().unwrap_or_default();
-                // A turn is likely to begin soon, and so is a question to be asked.
+                // A turn is likely to begin soon, and so is a question to be asked or a branch to be made.
                 let is_there = match (&stop, &book.find(number).what) {
                     (Some(_), _) => seen["active_turn_id"].is_string(),
-                    (None, Offered::Answer { .. }) => seen.is_object(),
+                    (None, Offered::Answer { .. } | Offered::EndBranch { .. }) => seen.is_object(),
                     (None, _) => true,
                 };
                 if is_there || place >= AIMS_MAX {
@@ -347,6 +349,7 @@ impl Clients {
                     }
                 }
             }
+            (Offered::EndBranch { .. }, _) => format!("branches/{target}/cancel"),
             (Offered::Answer { withdraws: true }, _) => format!("questions/{target}/withdraw"),
             (Offered::Answer { withdraws: false }, _) => {
                 body["text"] = json!(answer(&self.tenants[account].canary, number));
@@ -654,6 +657,7 @@ impl Clients {
             | Offered::Reset { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
+            | Offered::EndBranch { .. }
             | Offered::Answer { .. } => return None,
         })
     }

@@ -57,6 +57,10 @@ const QUEUES: &[(&str, &str)] = &[
         "select account_id || ' ' || id || coalesce(' ' || reason, '') from timer where state = 'waiting' and kind = 'check_later' limit 10",
     ),
     (
+        "branches at work",
+        "select account_id || ' ' || id || ' ' || session_id from branch where state = 'live' limit 10",
+    ),
+    (
         "messages in the outbox",
         "select service || ' ' || subject || ' ' || created_at || coalesce(' claimed ' || claimed_at::text, '')
          from outbox limit 10",

@@ -146,6 +146,8 @@ pub(crate) enum Offered {
     /// Answers the oldest open question of the account that its client sees, with its own words and `effect=a<number>-asked`, and
     /// with the verdict that its number gives; or withdraws it.
     Answer { withdraws: bool },
+    /// Ends the oldest live branch of a task that its client sees.
+    EndBranch { task: String },
     /// Hands a task from one agent to another.
     Handover { task: String, from: String, to: String },
 }
@@ -215,6 +217,9 @@ pub(crate) enum WorkKind {
     Later,
     /// `submit_plan`, which ends the turn.
     Plan,
+    /// `subagent_spawn` of two, whose requests are `work=reply effect=<effect>-1-asked` and `work=slow effect=<effect>-2-asked`, then
+    /// a reply. Their results have no words of their own.
+    Split,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }

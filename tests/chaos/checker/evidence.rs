@@ -28,7 +28,7 @@ pub(super) struct NotificationRow {
     pub(super) joins: bool,
     /// `answer`, `timer`, …
     pub(super) kind: String,
-    /// The question or the timer that it is of.
+    /// The question, the timer or the call that made branches that it is of.
     pub(super) of: Option<String>,
     pub(super) sender_kind: String,
     pub(super) sender_id: String,
@@ -36,6 +36,13 @@ pub(super) struct NotificationRow {
     pub(super) revision: i64,
     #[serde(with = "rfc3339")]
     pub(super) created_at: OffsetDateTime,
+}
+
+impl SessionRow {
+    /// The branch whose only session it is; None: its task and its agent are its conversation.
+    pub(super) fn branch(&self) -> Option<&str> {
+        self.key.strip_prefix("branch:")?.split(':').next()
+    }
 }
 
 impl NotificationRow {
@@ -161,6 +168,27 @@ pub(super) struct OnceRow {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+pub(super) struct BranchRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    /// The call that made it.
+    pub(super) group_id: String,
+    pub(super) session_id: String,
+    pub(super) parent_session_id: String,
+    pub(super) join_mode: String,
+    pub(super) state: String,
+    pub(super) joined_item: Option<String>,
+    #[serde(with = "rfc3339::option")]
+    pub(super) ended_at: Option<OffsetDateTime>,
+}
+
+impl BranchRow {
+    pub(super) fn is_live(&self) -> bool {
+        self.state == "live"
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct HoldRow {
     pub(super) account_id: String,
     pub(super) id: String,
@@ -205,6 +233,7 @@ pub(super) struct Rows {
     pub(super) questions: Vec<OnceRow>,
     /// Of kind `check_later`.
     pub(super) timers: Vec<OnceRow>,
+    pub(super) branches: Vec<BranchRow>,
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, id and reason of dead letters.
     pub(super) buried: Vec<(String, String, String)>,
@@ -219,7 +248,7 @@ pub(super) struct Rows {
 
 const NOTIFICATIONS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason, task_id, turn_id, queue_mode, joins,
-                                    kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id') as of, sender_kind, sender_id,
+                                    kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id', metadata ->> 'group_id') as of, sender_kind, sender_id,
                                     revision, created_at from notification) r";
 const SESSIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, close_reason,
@@ -250,6 +279,9 @@ const QUESTIONS: &str = "
 const TIMERS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, state, session_id, notification_id, ended_at
                              from timer where kind = 'check_later') r";
+const BRANCHES: &str = "
+    select to_jsonb(r) from (select account_id, id, group_id, session_id, parent_session_id, join_mode, state, joined_item, ended_at
+                             from branch) r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
@@ -275,6 +307,7 @@ macro_rules! words {
           union all select account_id, 'question ' || id, concat_ws(' ', title, body, answer::text, reason) from question
           union all select account_id, 'context of ' || task_id || ' ' || version, body from task_context
           union all select account_id, 'timer ' || id, concat_ws(' ', note, reason) from timer
+          union all select account_id, 'branch ' || id, concat_ws(' ', label, request, base::text, result, detail) from branch
           union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
     };
 }
@@ -312,6 +345,7 @@ impl Rows {
             contexts: load(&mut connection, CONTEXTS).await?,
             questions: load(&mut connection, QUESTIONS).await?,
             timers: load(&mut connection, TIMERS).await?,
+            branches: load(&mut connection, BRANCHES).await?,
             outbox: load(&mut connection, OUTBOX).await?,
             buried: load(&mut connection, BURIED).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
@@ -437,6 +471,7 @@ impl<'a> Evidence<'a> {
             | Offered::Hold { .. }
             | Offered::Release { .. }
             | Offered::Edit { .. }
+            | Offered::EndBranch { .. }
             | Offered::Answer { .. }
             | Offered::Handover { .. } => Vec::new(),
         }
@@ -478,6 +513,7 @@ impl<'a> Evidence<'a> {
                 | Offered::Hold { .. }
                 | Offered::Release { .. }
                 | Offered::Edit { .. }
+                | Offered::EndBranch { .. }
                 | Offered::Answer { .. }
                 | Offered::Handover { .. } => {}
             }

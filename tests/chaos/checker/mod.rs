@@ -6,6 +6,7 @@
 //! group says which.
 
 mod accounts;
+mod branches;
 mod brakes;
 mod breaker;
 mod effects;
@@ -33,7 +34,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I28`, as in tests/chaos/README.md.
+    /// `I1` … `I30`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -89,6 +90,8 @@ const ALWAYS: &[Check] = &[
     timers::none_after_the_end,
     resets::resets_were_asked,
     resets::threads_end_with_generations,
+    branches::live_below_open_generations,
+    branches::told_once,
     accounts::requests_and_answers,
     accounts::rows,
     secrets::nowhere,
@@ -105,6 +108,7 @@ const AT_REST: &[Check] = &[
     questions::none_open,
     timers::none_waits,
     resets::resets_are_carried_out,
+    branches::all_are_folded,
     growth::back_to_the_beginning,
     growth::no_open_transactions,
 ];

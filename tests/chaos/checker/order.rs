@@ -44,7 +44,7 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             let Some(position) = row.position.filter(|_| here) else {
                 continue;
             };
-            let passes = has_plans && (row.kind == "answer" || row.sender_kind == "user");
+            let passes = has_plans && (matches!(row.kind.as_str(), "answer" | "branch_result") || row.sender_kind == "user");
             if let Some((last, other)) = before.insert((position < 0, passes), (position, &row.id))
                 && last > position
             {
@@ -263,7 +263,7 @@ fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
     let conversation = |id: &str| {
         let mut rows = evidence.rows.sessions.iter().filter(|row| row.id == id);
         rows.next()
-            .map(|row| (&row.account_id, &row.kind, &row.task_id, &row.agent_id))
+            .map(|row| (&row.account_id, (&row.kind, row.branch()), &row.task_id, &row.agent_id))
     };
     let of = conversation(session);
     evidence.records.aims.iter().any(|aim| {

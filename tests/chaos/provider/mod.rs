@@ -280,6 +280,15 @@ impl Shared {
                     serde_json::json!({"task_id": task, "plan": format!("{canary} first this"), "summary": "this"});
                 call("submit_plan", plan)
             }
+            (WorkKind::Split, 0) => {
+                let part = |n: usize, kind: WorkKind| {
+                    let request = format!("{canary} work={} effect={effect}-{n}-asked;", word(kind));
+                    serde_json::json!({"request": request, "label": format!("part {n}")})
+                };
+                let join = if effect.len().is_multiple_of(2) { "all" } else { "each" };
+                let parts = [part(1, WorkKind::Reply), part(2, WorkKind::Slow)];
+                call("subagent_spawn", serde_json::json!({"subagents": parts, "join": join}))
+            }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
@@ -305,6 +314,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Plan, "plan"),
     (WorkKind::Later, "later"),
     (WorkKind::Slow, "slow"),
+    (WorkKind::Split, "split"),
 ];
 
 /// As it stands in a notification's body.
