@@ -4,6 +4,7 @@
 
 mod accounts;
 mod agents;
+mod branches;
 mod contexts;
 mod dead_letters;
 mod handover;
