@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue must fail")]
 
 mod brakes;
+mod branches;
 mod breaker;
 mod claims;
 mod edits;
