@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use contracts::{Root, outgoing::Origin};
 use domain::{Actor, BranchContext, JoinMode, StopThen, TurnId};
+use futures::StreamExt;
+use serde_json::Value;
 use storage::{
     Accounts, Role, Setting,
     outbox::outbox_insert,
@@ -112,6 +114,8 @@ impl Scene {
 #[tokio::test]
 async fn the_reply_of_a_branch_is_its_result_and_nobody_s_message() {
     let scene = scene(|_| Reply::text("It holds.")).await;
+    let client = scene.world.operator().await;
+    let heard = client.subscribe("signalbox.event.acme.PROJ-7.turn.finished").await.unwrap();
     let running = scene.run().await;
     scene.enqueue("n-1", "The first thing").await;
     scene.until("n-1", "delivered").await;
@@ -121,10 +125,13 @@ async fn the_reply_of_a_branch_is_its_result_and_nobody_s_message() {
     running.stop().await;
     let posted = "select count(*) from message where body = 'It holds.'";
     assert_eq!(scene.world.database.count(posted).await, 0);
-    let told = "select distinct one::jsonb -> 'data' ->> 'reply_to' from (
-                    select convert_from(payload, 'UTF8') as one from outbox where subject like '%turn.finished%') o";
-    let told = scene.world.database.texts(told).await;
-    assert!(told.iter().all(|to| to == "parent" || to == "thread"), "{told:?}");
+    let told = heard.take(4).map(|message| {
+        let event: Value = serde_json::from_slice(&message.payload).unwrap();
+        event["data"]["reply_to"].as_str().unwrap().to_owned()
+    });
+    let mut told: Vec<String> = told.collect().await;
+    told.sort_unstable();
+    assert_eq!(told, ["parent", "parent", "thread", "thread"]);
 }
 
 #[tokio::test]
