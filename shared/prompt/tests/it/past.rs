@@ -4,7 +4,7 @@ use domain::{AccountId, InstructionLayout, TurnId, TurnState};
 use prompt::{
     CalledTool, Further, InputFacts, Item, Manifest, MarkSecret, Past, PastLimits, PastTurn, input,
     manifest::{Because, Hash, Layer, Limit, PartKind},
-    past,
+    past, past_and_base, spawning,
 };
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -128,6 +128,29 @@ fn contexts_are_pinned() {
     );
     let left_out = short.left_out.unwrap();
     assert_eq!((left_out.count, left_out.by), (2, Limit::ContextEntriesMax));
+}
+
+#[test]
+fn contexts_of_branches_are_pinned() {
+    let said = ["I split this.".to_owned(), " ".to_owned(), "Two parts.".to_owned()];
+    let mut turns = three();
+    let now = PastTurn {
+        notes: vec!["Note from Signalbox: known.\n".to_owned(), "Note from Signalbox: too late.\n".to_owned()],
+        ..turns.remove(0)
+    };
+    let now = spawning(now, &said, 1);
+    // A branch whose parent's thread has the rest: only the turn that made it.
+    let fork = past_and_base(&[], std::slice::from_ref(&now), (0, Because::Past), &LIMITS, &[]);
+    check_parts(&fork);
+    insta::assert_snapshot!("context_fork", shown(&fork));
+    let base: Vec<PastTurn> = std::iter::once(now).chain(turns).collect();
+    let own = turn(9, &facts(), Some("My own."));
+    let branch = past_and_base(&[own], &base, (1, Because::Past), &LIMITS, &[]);
+    check_parts(&branch);
+    insta::assert_snapshot!("context_branch", shown(&branch));
+    let from_base = branch.parts.iter().filter(|part| part.because == Because::Base).count();
+    assert_eq!((from_base, branch.parts.len()), (6, 8), "three turns of its parent, and its own");
+    assert!(!shown(&branch).contains("too late"), "{}", shown(&branch));
 }
 
 #[test]
