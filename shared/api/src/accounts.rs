@@ -1,6 +1,8 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
-use domain::{AccountId, ContextPolicy, InstructionLayout, Liveness, Rotation, SessionScope, TaskId, Timestamp};
+use domain::{
+    AccountId, ContextPolicy, InstructionLayout, Liveness, Rotation, SessionScope, TaskContextLayer, TaskId, Timestamp,
+};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -51,6 +53,8 @@ pub struct AccountChange {
     /// When a generation of a session is closed and the next one opened, where the agent says nothing else. It replaces the limits
     /// before it.
     pub rotation: Option<NewRotation>,
+    /// In which turns the context of a task is part of the instructions: those of `branches`, or `always`.
+    pub task_context_layer: Option<TaskContextLayer>,
 }
 
 /// Limits of a generation. An absent limit has its default; null: none.
@@ -109,6 +113,8 @@ pub struct Account {
     pub plan_gate: StoredPlanGate,
     #[schemars(with = "ContextPolicy")]
     pub context_policy: String,
+    #[schemars(with = "TaskContextLayer")]
+    pub task_context_layer: String,
     #[serde(default)]
     pub rotation: Rotation,
     pub created_at: Timestamp,

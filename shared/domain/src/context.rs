@@ -17,6 +17,11 @@ string_enum! {
 }
 
 string_enum! {
+    /// In which turns the context of a task is part of the instructions: those of branches, or all that are about it.
+    TaskContextLayer { Branches = "branches", Always = "always" }
+}
+
+string_enum! {
     /// The one source of a turn's context, as asked and as used. `fork`: the thread of the session that spawned a branch.
     ContextMode { Continue = "continue", Assembled = "assembled", Fork = "fork" }
 }

@@ -51,7 +51,7 @@ pub use backoff::Backoff;
 pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
 pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
 pub use breaker::{BreakerEvent, BreakerState};
-pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TurnContext};
+pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TaskContextLayer, TurnContext};
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
