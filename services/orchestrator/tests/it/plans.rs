@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 83] = [
+const STATEMENTS: [Planned; 82] = [
     (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
@@ -184,7 +184,6 @@ const STATEMENTS: [Planned; 83] = [
             "turn_number",
         ],
     ),
-    (sessions_lock::BRANCHES_OPEN_LOCK, 3, &["session_active_origin"]),
     (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
     (
         branch_end::GROUPS_LOCK,

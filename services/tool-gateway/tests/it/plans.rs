@@ -6,7 +6,7 @@ use storage::{
     Role,
     lifecycle::{MESSAGES_INSERT, plan, task_context},
     question,
-    session::{branch_end, branch_spawn, sessions_lock},
+    session::{branch_end, branch_spawn},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -19,7 +19,7 @@ use tool_gateway::statements::{
     TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 33] = [
+const STATEMENTS: [Planned; 32] = [
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -60,7 +60,6 @@ const STATEMENTS: [Planned; 33] = [
     (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
     (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
     (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
-    (sessions_lock::BRANCHES_OPEN_LOCK, 3, &["session_active_origin"]),
     (BRANCHES_OF_SESSION, 3, &["branch_of_parent", "agent_pkey"]),
     (BRANCH_OF_SESSION, 3, &["branch_pkey", "agent_pkey"]),
     (BASES_FIND, 2, &["branch_pkey", "task_pkey"]),

@@ -271,7 +271,8 @@ impl Entering<'_> {
         }
     }
 
-    /// Its branch has ended, and there is no other session for it.
+    /// Whoever enters an item into a live branch's queue has its session ([`items_enter_found`]): the branch has ended, and there is no
+    /// other session for the item.
     fn is_late(&self) -> bool {
         self.conversation.branch.is_some()
     }

@@ -15,10 +15,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::SessionName;
-use crate::{
-    StorageError, Tx,
-    statement::{column, pairs},
-};
+use crate::{StorageError, Tx, statement::pairs};
 
 /// The fields of a session that a decision depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
@@ -320,20 +317,12 @@ struct LockedRow {
     session: ActiveSession,
 }
 
-macro_rules! active {
-    () => {
-        "s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests, s.gate, s.active_turn_id,
-           coalesce(s.stop_turn_id = s.active_turn_id and s.stop_then = 'hold', false) as will_hold"
-    };
-}
-
 /// One statement for both kinds, in the order of account and id: every transaction that locks several sessions uses
 /// that order (delivery's claims and records, the closers of sessions), so that two of them do not deadlock. A session
 /// that closes during the wait for its lock is not returned: the conversation then has no active session. Relies on
 /// session_active_task, session_active_system and the primary key; `offset 0`, and comparisons without selectivity
 /// statistics, keep the planner from reading all active sessions.
-pub const CONVERSATIONS_LOCK: &str = concat!(
-    "
+pub const CONVERSATIONS_LOCK: &str = "
     with found as materialized (
         select w.n, t.account_id, t.id
         from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
@@ -351,24 +340,11 @@ pub const CONVERSATIONS_LOCK: &str = concat!(
               and t.closed_at is null and t.kind = 'system'
             offset 0) as t
     )
-    select f.n, ",
-    active!(),
-    "
+    select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests, s.gate, s.active_turn_id,
+           coalesce(s.stop_turn_id = s.active_turn_id and s.stop_then = 'hold', false) as will_hold
     from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
-    order by f.account_id, f.id for no key update of s"
-);
-
-/// Relies on session_active_origin.
-pub const BRANCHES_OPEN_LOCK: &str = concat!(
-    "
-    select f.n, ",
-    active!(),
-    "
-    from (select w.* from unnest($1::text[], $2::uuid[], $3::bigint[]) as w (account_id, branch_id, n) offset 0) f
-    join session s on s.account_id = any (array[f.account_id]) and s.origin_id = f.branch_id and s.closed_at is null
-    order by s.account_id, s.id for no key update of s"
-);
+    order by f.account_id, f.id for no key update of s";
 
 /// Locks the active sessions of these conversations; a conversation without one is missing in the result.
 pub async fn conversations_lock(
@@ -377,21 +353,9 @@ pub async fn conversations_lock(
 ) -> Result<HashMap<usize, ActiveSession>, StorageError> {
     let (tasks, agents) = columns(conversations);
     let values = tasks.values().into_iter().chain(agents.values());
-    let mut rows: Vec<LockedRow> = tx
+    let rows: Vec<LockedRow> = tx
         .rows("lock sessions of conversations", CONVERSATIONS_LOCK, values)
         .await?;
-    let branches = (0_i64..)
-        .zip(conversations)
-        .filter_map(|(n, conversation)| Some((n, conversation, conversation.branch?)));
-    let branches: Vec<_> = branches.collect();
-    if !branches.is_empty() {
-        let values = [
-            column(&branches, |(_, conversation, _)| conversation.account.clone()),
-            column(&branches, |(.., branch)| *branch),
-            column(&branches, |(n, ..)| *n),
-        ];
-        rows.extend(tx.rows::<LockedRow>("lock sessions of branches", BRANCHES_OPEN_LOCK, values).await?);
-    }
     Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
 }
 
@@ -417,7 +381,7 @@ impl ConversationColumns {
 fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
     let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
     let mut tasks = Vec::new();
-    // Those of branches are found by their branches.
+    // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
     let named = (0..).zip(conversations).filter(|(_, conversation)| conversation.branch.is_none());
     for (n, conversation) in named {
         let columns = match &conversation.task {
