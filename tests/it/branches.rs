@@ -32,7 +32,8 @@ fn model(gate: &Arc<Semaphore>) -> impl Fn(&Seen) -> Reply + Send + Sync + 'stat
         let reply = match asked(&input, "PLEASE SPLIT ") {
             Some(words) if !answered => {
                 let count: usize = words[0].parse().expect("a number");
-                let part = |n| json!({"request": format!("Do part {n}."), "label": format!("part {n}"), "context": words[2]});
+                let part =
+                    |n| json!({"request": format!("Do part {n}."), "label": format!("part {n}"), "context": words[2]});
                 let subagents: Vec<Value> = (1..=count).map(part).collect();
                 let id = format!("c-{}", seen.order);
                 return Reply::call(&id, "subagent_spawn", json!({"subagents": subagents, "join": words[1]}));
@@ -89,7 +90,10 @@ impl House {
     async fn branches_are(&self, expected: &[&str]) -> Vec<Value> {
         eventually(&format!("the branches are {expected:?}"), || async {
             let branches = self.branches().await;
-            let states: Vec<&str> = branches.iter().map(|branch| branch["state"].as_str().unwrap()).collect();
+            let states: Vec<&str> = branches
+                .iter()
+                .map(|branch| branch["state"].as_str().unwrap())
+                .collect();
             (states == expected).then_some(branches)
         })
         .await
@@ -109,7 +113,10 @@ impl House {
     fn shown(&self, branch: &Value) -> String {
         let key = format!("branch:{}:", branch["id"].as_str().unwrap());
         let seen = self.provider.seen();
-        seen.iter().find(|seen| seen.key.starts_with(&key)).expect("it was asked").text()
+        seen.iter()
+            .find(|seen| seen.key.starts_with(&key))
+            .expect("it was asked")
+            .text()
     }
 
     async fn ends_once(&self, count: i64) {
@@ -122,7 +129,10 @@ impl House {
         assert_eq!(self.world.database.count(count_of).await, count);
         let items = "select count(*) from notification where kind = 'branch_result'";
         let named = "select count(distinct joined_item) from branch";
-        assert_eq!(self.world.database.count(items).await, self.world.database.count(named).await);
+        assert_eq!(
+            self.world.database.count(items).await,
+            self.world.database.count(named).await
+        );
     }
 }
 
@@ -144,7 +154,10 @@ async fn a_branch_knows_what_its_parent_knew_and_nothing_younger() {
     gate.add_permits(2);
     house.branches_are(&["finished", "finished"]).await;
     let results = house.results(1).await;
-    for part in ["1. \"part 1\" (coder): finished\n> Part 1 is done.", "2. \"part 2\" (coder): finished\n> Part 2 is done."] {
+    for part in [
+        "1. \"part 1\" (coder): finished\n> Part 1 is done.",
+        "2. \"part 2\" (coder): finished\n> Part 2 is done.",
+    ] {
         assert!(results[0].contains(part), "{}", results[0]);
     }
     // A third starts from what its parent knows by then.
@@ -155,12 +168,24 @@ async fn a_branch_knows_what_its_parent_knew_and_nothing_younger() {
 
     let says = |branch: &Value, word: &str| house.shown(branch).contains(word);
     for branch in &branches {
-        assert!(says(branch, "TURQUOISE") && says(branch, "PLEASE SPLIT 2"), "{}", house.shown(branch));
+        assert!(
+            says(branch, "TURQUOISE") && says(branch, "PLEASE SPLIT 2"),
+            "{}",
+            house.shown(branch)
+        );
         assert!(!says(branch, "MAGENTA"), "{}", house.shown(branch));
-        assert!(says(branch, "We build a parser for invoices."), "{}", house.shown(branch));
+        assert!(
+            says(branch, "We build a parser for invoices."),
+            "{}",
+            house.shown(branch)
+        );
         assert_eq!(branch["base"]["sha256"], all[0]["base"]["sha256"], "one call, one base");
     }
-    assert!(says(&all[2], "MAGENTA") && says(&all[2], "Part 2 is done."), "{}", house.shown(&all[2]));
+    assert!(
+        says(&all[2], "MAGENTA") && says(&all[2], "Part 2 is done."),
+        "{}",
+        house.shown(&all[2])
+    );
     // The answers of branches are nobody's messages, and the parent's thread at its provider has none of their turns.
     let thread = house.get("/api/orgs/acme/tasks/T-1/messages").await.to_string();
     assert!(thread.contains("reply ") && !thread.contains("is done."), "{thread}");
@@ -169,21 +194,42 @@ async fn a_branch_knows_what_its_parent_knew_and_nothing_younger() {
     let named = names(&graph, &all);
     let edges: Vec<String> = list(&graph["edges"])
         .iter()
-        .map(|edge| format!("{} {}-{}", edge["kind"].as_str().unwrap(), named[&id(&edge["from"])], named[&id(&edge["to"])]))
+        .map(|edge| {
+            format!(
+                "{} {}-{}",
+                edge["kind"].as_str().unwrap(),
+                named[&id(&edge["from"])],
+                named[&id(&edge["to"])]
+            )
+        })
         .collect();
     let mut edges: Vec<&str> = edges.iter().map(String::as_str).collect();
     edges.sort_unstable();
     assert_eq!(
         edges,
         [
-            "folded A1-P4", "folded B1-P4", "folded C1-P6", "next P1-P2", "next P2-P3", "next P3-P4", "next P4-P5", "next P5-P6",
-            "spawned P2-A1", "spawned P2-B1", "spawned P5-C1"
+            "folded A1-P4",
+            "folded B1-P4",
+            "folded C1-P6",
+            "next P1-P2",
+            "next P2-P3",
+            "next P3-P4",
+            "next P4-P5",
+            "next P5-P6",
+            "spawned P2-A1",
+            "spawned P2-B1",
+            "spawned P5-C1"
         ]
     );
     let knew = |name: &str| -> Vec<&str> {
-        let node = list(&graph["nodes"]).iter().find(|node| named[&id(&node["turn"])] == name).unwrap();
+        let node = list(&graph["nodes"])
+            .iter()
+            .find(|node| named[&id(&node["turn"])] == name)
+            .unwrap();
         let sources = list(&node["knew"]).iter().map(|source| source.as_str().unwrap());
-        sources.filter_map(|source| named.get(source.strip_prefix("turn/")?).map(String::as_str)).collect()
+        sources
+            .filter_map(|source| named.get(source.strip_prefix("turn/")?).map(String::as_str))
+            .collect()
     };
     assert_eq!((knew("A1"), knew("B1")), (vec!["P1", "P2"], vec!["P1", "P2"]));
     assert_eq!(knew("C1"), ["P1", "P2", "P3", "P4", "P5"]);
@@ -206,7 +252,14 @@ fn names(graph: &Value, branches: &[Value]) -> BTreeMap<String, String> {
         None => "P",
     };
     let nodes = list(&graph["nodes"]).iter();
-    nodes.map(|node| (id(&node["turn"]), format!("{}{}", letter(&node["branch"]), node["number"]))).collect()
+    nodes
+        .map(|node| {
+            (
+                id(&node["turn"]),
+                format!("{}{}", letter(&node["branch"]), node["number"]),
+            )
+        })
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -216,8 +269,15 @@ async fn a_person_ends_a_branch_and_looks_at_the_others() {
     let branches = house.branches_are(&["live", "live", "live"]).await;
     let url = |branch: &Value| format!("{}/api/orgs/acme/branches/{}/cancel", house.api(), id(&branch["id"]));
     let cancel = json!({"reason": "not needed"});
-    let (status, cancelled) =
-        house.call(Method::POST, url(&branches[1]), OPERATOR_TOKEN, &[("idempotency-key", "k")], Some(cancel)).await;
+    let (status, cancelled) = house
+        .call(
+            Method::POST,
+            url(&branches[1]),
+            OPERATOR_TOKEN,
+            &[("idempotency-key", "k")],
+            Some(cancel),
+        )
+        .await;
     assert_eq!(
         (status, &cancelled["state"], &cancelled["detail"]),
         (StatusCode::OK, &json!("cancelled"), &json!("by Operator: not needed")),
@@ -226,16 +286,32 @@ async fn a_person_ends_a_branch_and_looks_at_the_others() {
     let parent = id(&branches[0]["parent_session_id"]);
     let open = house.sessions("acme", &format!("parent={parent}&active=true")).await;
     assert_eq!(open.len(), 2);
-    assert!(open.iter().all(|session| session["kind"] == "branch" && session["parent_session_id"] == parent.as_str()));
+    assert!(
+        open.iter()
+            .all(|session| session["kind"] == "branch" && session["parent_session_id"] == parent.as_str())
+    );
     gate.add_permits(3);
     let ended = house.branches_are(&["finished", "cancelled", "finished"]).await;
     let results = house.results(1).await;
-    assert!(results[0].contains("2. \"part 2\" (coder): cancelled\n> by Operator: not needed"), "{}", results[0]);
+    assert!(
+        results[0].contains("2. \"part 2\" (coder): cancelled\n> by Operator: not needed"),
+        "{}",
+        results[0]
+    );
     let joined: Vec<&Value> = ended.iter().map(|branch| &branch["joined_item"]).collect();
-    assert!(joined.iter().all(|item| *item == joined[0] && item.is_string()), "{joined:?}");
+    assert!(
+        joined.iter().all(|item| *item == joined[0] && item.is_string()),
+        "{joined:?}"
+    );
     // It has ended: nothing changes.
-    let (status, again) = house.call(Method::POST, url(&branches[1]), OPERATOR_TOKEN, &[], Some(json!({}))).await;
-    assert_eq!((status, &again["ended_at"]), (StatusCode::OK, &cancelled["ended_at"]), "{again}");
+    let (status, again) = house
+        .call(Method::POST, url(&branches[1]), OPERATOR_TOKEN, &[], Some(json!({})))
+        .await;
+    assert_eq!(
+        (status, &again["ended_at"]),
+        (StatusCode::OK, &cancelled["ended_at"]),
+        "{again}"
+    );
     let sent = house.get("/api/orgs/acme/sessions?active=true").await;
     assert!(!sent.to_string().contains("\"branch\""), "{sent}");
     house.ends_once(3).await;
@@ -250,13 +326,25 @@ async fn a_reset_ends_the_branches_of_the_generation_with_its_turn() {
     let parent = id(&branches[0]["parent_session_id"]);
     let reset = json!({"reason": "it is confused"});
     let url = format!("{}/api/orgs/acme/sessions/{parent}/reset", house.api());
-    let (status, answer) = house.call(Method::POST, url, OPERATOR_TOKEN, &[("idempotency-key", "k")], Some(reset)).await;
+    let (status, answer) = house
+        .call(
+            Method::POST,
+            url,
+            OPERATOR_TOKEN,
+            &[("idempotency-key", "k")],
+            Some(reset),
+        )
+        .await;
     assert!(status.is_success(), "{answer}");
     gate.add_permits(2);
     house.branches_are(&["cancelled", "cancelled"]).await;
     house.deliver("n-2", "Go on.").await;
     let items = "select count(*) from notification where kind = 'branch_result'";
-    assert_eq!(house.world.database.count(items).await, 0, "the next generation knows nothing of them");
+    assert_eq!(
+        house.world.database.count(items).await,
+        0,
+        "the next generation knows nothing of them"
+    );
     house.close().await;
 }
 
@@ -285,7 +373,12 @@ async fn a_branch_of_a_branch_folds_into_it() {
         (branches.len() >= 2 && done == branches.len()).then_some(())
     })
     .await;
-    let depths: Vec<i64> = house.branches().await.iter().map(|branch| branch["depth"].as_i64().unwrap()).collect();
+    let depths: Vec<i64> = house
+        .branches()
+        .await
+        .iter()
+        .map(|branch| branch["depth"].as_i64().unwrap())
+        .collect();
     assert!(depths.contains(&1) && depths.contains(&2), "{depths:?}");
     eventually("the parent has its result", || async {
         let told = "select count(*) from notification n join session s on s.id = n.session_id
@@ -313,11 +406,22 @@ async fn a_fork_goes_on_from_its_parent_s_thread() {
     house.results(1).await;
     let key = format!("branch:{}:", id(&branches[0]["id"]));
     let seen = house.provider.seen();
-    let asked = seen.iter().find(|seen| seen.key.starts_with(&key)).expect("it was asked");
+    let asked = seen
+        .iter()
+        .find(|seen| seen.key.starts_with(&key))
+        .expect("it was asked");
     let at = house.world.database.texts("select base ->> 'thread' from branch").await;
     assert_eq!(asked.body["previous_response_id"].as_str(), Some(at[0].as_str()));
-    assert!(asked.input().contains("PLEASE SPLIT 1"), "the turn that made it is not in that thread: {}", asked.input());
-    assert!(!asked.input().contains("TURQUOISE"), "what is in the thread is not told again: {}", asked.input());
+    assert!(
+        asked.input().contains("PLEASE SPLIT 1"),
+        "the turn that made it is not in that thread: {}",
+        asked.input()
+    );
+    assert!(
+        !asked.input().contains("TURQUOISE"),
+        "what is in the thread is not told again: {}",
+        asked.input()
+    );
     let known = serde_json::to_string(&asked.context).unwrap();
     assert!(known.contains("TURQUOISE"), "{known}");
     house.ends_once(1).await;
@@ -331,10 +435,16 @@ async fn a_spawn_makes_its_branches_once_though_its_service_dies_on_either_side_
         let (mut house, gate) = house(&[]).await;
         gate.add_permits(Semaphore::MAX_PERMITS);
         house.running(Role::ToolGateway).crash_at(point, 1);
-        house.notify("acme", "T-1", "coder", "n-1", "PLEASE SPLIT 2 all snapshot").await;
+        house
+            .notify("acme", "T-1", "coder", "n-1", "PLEASE SPLIT 2 all snapshot")
+            .await;
         house.running(Role::ToolGateway).crashed().await;
         house.kill(Role::ToolGateway);
-        assert_eq!(house.world.database.count("select count(*) from branch").await, left, "{point}");
+        assert_eq!(
+            house.world.database.count("select count(*) from branch").await,
+            left,
+            "{point}"
+        );
         house.up().await;
         house.branches_are(&["finished", "finished"]).await;
         house.results(1).await;
@@ -372,11 +482,18 @@ async fn a_deadline_ends_a_branch_once_though_its_service_dies() {
     house.branches_are(&["live", "live"]).await;
     gate.add_permits(1);
     eventually("one has ended", || async {
-        let ended = house.branches().await.iter().filter(|branch| branch["state"] == "finished").count();
+        let ended = house
+            .branches()
+            .await
+            .iter()
+            .filter(|branch| branch["state"] == "finished")
+            .count();
         (ended == 1).then_some(())
     })
     .await;
-    house.running(Role::Orchestrator).crash_at("orchestrator.timer_written", 1);
+    house
+        .running(Role::Orchestrator)
+        .crash_at("orchestrator.timer_written", 1);
     let due = "update timer set due_at = now() - interval '1 second' where kind = 'branch_deadline'";
     sqlx::query(due).execute(&house.world.database.owner).await.unwrap();
     house.running(Role::Orchestrator).crashed().await;
@@ -385,7 +502,11 @@ async fn a_deadline_ends_a_branch_once_though_its_service_dies() {
     assert_eq!(house.world.database.count(expired).await, 0, "it was not committed");
     house.up().await;
     let results = house.results(1).await;
-    assert!(results[0].contains(": expired\n") && results[0].contains(" is done."), "{}", results[0]);
+    assert!(
+        results[0].contains(": expired\n") && results[0].contains(" is done."),
+        "{}",
+        results[0]
+    );
     // Its answer comes late, and is recorded.
     gate.add_permits(1);
     eventually("its turn has ended", || async {

@@ -48,7 +48,10 @@ async fn a_write_is_one_version_though_its_service_dies_on_either_side_of_the_co
         house.until("acme", "n-1", "delivered").await;
         assert_eq!(house.world.database.count(versions).await, 1, "{point}");
         let context = house.context().await;
-        assert_eq!((&context["version"], &context["body"]), (&json!(1), &json!("Build the parser.")));
+        assert_eq!(
+            (&context["version"], &context["body"]),
+            (&json!(1), &json!("Build the parser."))
+        );
         assert_eq!(context["author"]["name"], "coder");
         let activities = "select count(*) from activity where kind = 'task_context.written'";
         assert_eq!(house.world.database.count(activities).await, 1, "{point}");

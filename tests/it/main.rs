@@ -5,8 +5,8 @@
 mod age;
 mod agent_http;
 mod architecture;
-mod branches;
 mod brakes;
+mod branches;
 mod broker_lost;
 mod builds;
 mod choices;

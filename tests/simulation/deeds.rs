@@ -7,8 +7,8 @@ mod control;
 use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight, ResetQueue,
-    StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
+    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight,
+    ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
 };
 
 use self::answers::Reply;

@@ -219,7 +219,10 @@ impl fmt::Display for Many {
             "{answered} questions ended by persons, {too_late} answers too late, {approved} calls approved, {fired} timers fired; {edited} edits, {refused} \
              refused; {paused} times parked behind a pause; {reset} generations reset, {rotated} rotated"
         )?;
-        writeln!(f, "{spawned} branches made, {cut_short} of them ended early, {folded} items with results")?;
+        writeln!(
+            f,
+            "{spawned} branches made, {cut_short} of them ended early, {folded} items with results"
+        )?;
         write!(
             f,
             "{crashes} crashes, {leases_lost} leases lost, {answers_lost} answers lost, {faults} other faults; \

@@ -407,7 +407,10 @@ impl Witness {
                     });
                 }
             }
-            let is_branch = database.sessions[&(account.clone(), turn.session)].conversation.branch.is_some();
+            let is_branch = database.sessions[&(account.clone(), turn.session)]
+                .conversation
+                .branch
+                .is_some();
             let speaks =
                 turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some() && !is_branch;
             let posted = database

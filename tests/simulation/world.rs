@@ -432,9 +432,11 @@ impl World {
     /// Branches ended in a transaction.
     pub(crate) fn branches_ended(&mut self, ended: &BranchesEnded) {
         let Some(account) = &ended.account else { return };
-        self.note("branches ended", [ended.branches.len() as u64, ended.items.len() as u64], || {
-            format!("{:?}: stops {:?}, tells {:?}", ended.branches, ended.cut, ended.items)
-        });
+        self.note(
+            "branches ended",
+            [ended.branches.len() as u64, ended.items.len() as u64],
+            || format!("{:?}: stops {:?}, tells {:?}", ended.branches, ended.cut, ended.items),
+        );
         for turn in &ended.cut {
             let asked = (StopKind::BranchEnded, ENDED_BY, StopThen::Continue);
             self.witness.stop_asked(&self.database, account, *turn, asked);

@@ -41,7 +41,10 @@ async fn read(
     tx.commit().await?;
     let found = found.ok_or_else(Problem::not_found)?;
     let newest = found.newest.ok_or_else(|| {
-        let what = format!("task {} has no task context: write one with PUT, or let its agent", found.task);
+        let what = format!(
+            "task {} has no task context: write one with PUT, or let its agent",
+            found.task
+        );
         Problem::new(StatusCode::NOT_FOUND, "task_context_missing").detail(what)
     })?;
     Ok(Json(shown(newest)))
@@ -55,7 +58,9 @@ async fn write(
 ) -> Result<Json<TaskContext>, ApiError> {
     if new.body.len() > BODY_BYTES_MAX {
         let what = format!("body: {} bytes; at most {BODY_BYTES_MAX} are taken", new.body.len());
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large").detail(what).into());
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large")
+            .detail(what)
+            .into());
     }
     let kept = KeptContext::of(&new.body);
     let kept = kept.ok_or_else(|| Problem::unprocessable("invalid_field", "body: empty"))?;
@@ -87,7 +92,9 @@ async fn versions(
     if !is_task(&tx, &access.account, &task).await? {
         return Err(Problem::not_found().into());
     }
-    let rows = page.read(&tx, &VERSIONS, [task.key().into()], "list task contexts").await?;
+    let rows = page
+        .read(&tx, &VERSIONS, [task.key().into()], "list task contexts")
+        .await?;
     tx.commit().await?;
     Ok(rows.show_as(TaskContext::told))
 }

@@ -14,7 +14,7 @@ use api::{
 };
 use axum::{extract::FromRequestParts, http::HeaderMap};
 use contracts::{Headers, Root, notification};
-use domain::{AccountId, KeyId, KeyRole, KeptContext, task_context::CHARACTERS_MAX};
+use domain::{AccountId, KeptContext, KeyId, KeyRole, task_context::CHARACTERS_MAX};
 use futures::FutureExt;
 use runtime::http::bearer;
 use serde::{Deserialize, de::DeserializeOwned};

@@ -25,8 +25,8 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        branches, cancel, context, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications, notify, pause,
-        provider, providers, questions, queue, release, reset, resume, sessions, stop, turns,
+        branches, cancel, context, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications,
+        notify, pause, provider, providers, questions, queue, release, reset, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };

@@ -5,8 +5,8 @@ use contracts::{TraceContext, quote, tools::OfferContext};
 use std::sync::Arc;
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, Fence, Generation, SessionId, SessionKind, TaskId, ToolCallState,
-    TurnId, TurnState, tool_policy::ToolPolicy,
+    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, Fence, Generation, SessionId, SessionKind, TaskId,
+    ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;

@@ -104,7 +104,10 @@ impl Capability<'_> {
             Some(refusal) => Err(refusal),
             None => {
                 let callable = |tool: &ToolDefinition| {
-                    tool.is_offered(self.facts.offer()) && self.allows(tool) && !self.is_stopped(tool) && self.ruled(tool).0 != PolicyVerdict::Deny
+                    tool.is_offered(self.facts.offer())
+                        && self.allows(tool)
+                        && !self.is_stopped(tool)
+                        && self.ruled(tool).0 != PolicyVerdict::Deny
                 };
                 Ok(tools::all().into_iter().filter(callable).collect())
             }

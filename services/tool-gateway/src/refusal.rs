@@ -247,7 +247,11 @@ mod tests {
                 created_at: OffsetDateTime::UNIX_EPOCH,
             });
             let task = TaskId::parse("PROJ-7").unwrap();
-            let of = ContextOfTask { task: task.clone(), need, newest };
+            let of = ContextOfTask {
+                task: task.clone(),
+                need,
+                newest,
+            };
             let missing = Refusal::ContextMissing { task };
             assert_eq!(Refusal::of_context(&of), expected.then_some(missing), "{need} {body:?}");
         };

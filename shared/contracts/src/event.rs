@@ -2,10 +2,10 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, BranchContext, BranchId, BranchState, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
-    MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
-    RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
-    ToolPolicyId, TurnId, TurnState, Verdict,
+    AccountId, Actor, AgentId, BranchContext, BranchId, BranchState, BreakerState, CloseReason, Fence, Gate,
+    Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId,
+    QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus,
+    TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -216,7 +216,10 @@ mod tests {
             assert!(!all[..n].contains(id));
         }
         let later = TurnId(Uuid::parse_str("0190b5a9-0000-7000-8000-000000000000").unwrap());
-        let child = Spawn { turn: later, ..spawn(1) };
+        let child = Spawn {
+            turn: later,
+            ..spawn(1)
+        };
         assert!(child.ids(1).1 > session, "a branch's session comes after its parent's");
     }
 }

@@ -48,8 +48,8 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
-pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
 pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
+pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
 pub use breaker::{BreakerEvent, BreakerState};
 pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TaskContextLayer, TurnContext};
 pub use conversation::Conversation;
@@ -58,8 +58,8 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
-    SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId,
+    RecoveryId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};

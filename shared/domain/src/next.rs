@@ -5,8 +5,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    BranchId, Gate, NotificationState, QuestionId, QuestionKind, RecoveryCause, RecoveryId, RecoveryState, SessionPhase,
-    TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
+    BranchId, Gate, NotificationState, QuestionId, QuestionKind, RecoveryCause, RecoveryId, RecoveryState,
+    SessionPhase, TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
 };
 
 string_enum! {

@@ -166,7 +166,11 @@ pub fn entries_left_out(count: usize) -> ModelText {
 
 /// A turn as its branch knows it: it was in progress, and had said this.
 pub fn spawning(turn: PastTurn, said: &[String], notes: usize) -> PastTurn {
-    let said: Vec<&str> = said.iter().map(|text| text.trim()).filter(|text| !text.is_empty()).collect();
+    let said: Vec<&str> = said
+        .iter()
+        .map(|text| text.trim())
+        .filter(|text| !text.is_empty())
+        .collect();
     let mut known = turn.notes;
     known.truncate(notes);
     PastTurn {

@@ -17,11 +17,13 @@ mod text;
 
 pub use entry::{CalledTool, Item, Past, PastLimits, PastTurn, past, past_and_base, spawning};
 pub use input::{
-    Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage, briefing,
-    description, input, interruption, notification, overview, run_item, stopped, task_state, tells_of_interruption,
-    thread_message,
+    Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage,
+    briefing, description, input, interruption, notification, overview, run_item, stopped, task_state,
+    tells_of_interruption, thread_message,
 };
-pub use instructions::{InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, instructions, task_context};
+pub use instructions::{
+    InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, instructions, task_context,
+};
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
 pub use note::{Injected, note, note_parts};

@@ -110,7 +110,9 @@ impl Outbox {
         if count == 0 {
             return;
         }
-        rows.iter().flat_map(|row| &row.messages).for_each(|message| self.meters.committed(message));
+        rows.iter()
+            .flat_map(|row| &row.messages)
+            .for_each(|message| self.meters.committed(message));
         let bytes = u32::try_from(payload_bytes(&rows)).unwrap_or(u32::MAX);
         let room = self.room.try_acquire_many(bytes).ok();
         match room.zip(self.tx.try_reserve_many(count).ok()) {
@@ -349,7 +351,11 @@ impl Metrics {
         if !message.subject.ends_with(BRANCH_ENDED) {
             return;
         }
-        if let Ok(EventMessage { event: Event::BranchEnded(ended), .. }) = serde_json::from_slice(&message.payload) {
+        if let Ok(EventMessage {
+            event: Event::BranchEnded(ended),
+            ..
+        }) = serde_json::from_slice(&message.payload)
+        {
             let labels = [self.service.clone(), KeyValue::new("state", ended.state.as_str())];
             self.branches_ended.add(1, &labels);
         }

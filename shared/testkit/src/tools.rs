@@ -48,9 +48,7 @@ fn value(schema: &Value, of: &str, named: &impl Fn(&str) -> Option<String>, word
     match schema["type"].as_str() {
         Some("array") => {
             let items = schema["minItems"].as_u64().unwrap_or(1).max(1);
-            (0..items)
-                .map(|_| value(&schema["items"], of, named, word))
-                .collect()
+            (0..items).map(|_| value(&schema["items"], of, named, word)).collect()
         }
         Some("integer") => json!(schema["minimum"].as_i64().unwrap_or(1).max(1)),
         Some("boolean") => json!(true),

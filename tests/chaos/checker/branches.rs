@@ -38,7 +38,10 @@ pub(super) fn live_below_open_generations(evidence: &Evidence<'_>) -> Vec<Violat
         let closed = session(&branch.session_id).and_then(|session| session.close_reason.as_deref());
         if closed != Some(reason) {
             let what = "an ended branch's session is closed, with its outcome";
-            found.push(broken(what, format!("{} is {}, its session {closed:?}", of(branch), branch.state)));
+            found.push(broken(
+                what,
+                format!("{} is {}, its session {closed:?}", of(branch), branch.state),
+            ));
         }
     }
     found
@@ -62,9 +65,14 @@ pub(super) fn told_once(evidence: &Evidence<'_>) -> Vec<Violation> {
         let there = items_of.remove(group).unwrap_or_default();
         if there != *named {
             let what = "each item with results is the one that its branches name";
-            found.push(broken(what, format!("call {} of {}: {there:?}, named {named:?}", group.1, group.0)));
+            found.push(broken(
+                what,
+                format!("call {} of {}: {there:?}, named {named:?}", group.1, group.0),
+            ));
         }
-        let joins = |branch: &&BranchRow| (branch.account_id.as_str(), branch.group_id.as_str()) == *group && branch.join_mode == "all";
+        let joins = |branch: &&BranchRow| {
+            (branch.account_id.as_str(), branch.group_id.as_str()) == *group && branch.join_mode == "all"
+        };
         if named.len() > 1 && evidence.rows.branches.iter().any(|branch| joins(&branch)) {
             let what = "branches that join bring one item";
             found.push(broken(what, format!("call {} of {}: {named:?}", group.1, group.0)));
@@ -92,8 +100,14 @@ pub(super) fn all_are_folded(evidence: &Evidence<'_>) -> Vec<Violation> {
             is_of_group && (branch.join_mode == "all" || other.id == branch.id)
         });
         let last = waits_for.map(|other| other.ended_at).max().flatten();
-        let parent = evidence.sessions.get(&(branch.account_id.as_str(), branch.parent_session_id.as_str()));
-        let was_there = parent.is_some_and(|parent| parent.closed_at.is_none_or(|closed_at| last.is_some_and(|last| closed_at > last)));
+        let parent = evidence
+            .sessions
+            .get(&(branch.account_id.as_str(), branch.parent_session_id.as_str()));
+        let was_there = parent.is_some_and(|parent| {
+            parent
+                .closed_at
+                .is_none_or(|closed_at| last.is_some_and(|last| closed_at > last))
+        });
         if !branch.is_live() && was_there {
             found.push(broken("a parent that is there is told of its branch", of(branch)));
         }

@@ -162,7 +162,9 @@ pub(super) fn replies_posted(evidence: &Evidence<'_>) -> Vec<Violation> {
     let posted = replies(evidence);
     let speaking = evidence.rows.turns.iter().filter(|turn| {
         let says = turn.reply.as_deref().is_some_and(|reply| !reply.trim().is_empty());
-        let session = evidence.sessions.get(&(turn.account_id.as_str(), turn.session_id.as_str()));
+        let session = evidence
+            .sessions
+            .get(&(turn.account_id.as_str(), turn.session_id.as_str()));
         // The reply of a branch is its parent's.
         let is_branch = session.is_some_and(|session| session.kind == "branch");
         turn.state == "finished" && !turn.late && !turn.no_reply && turn.task_id.is_some() && says && !is_branch

@@ -6,8 +6,8 @@
 //! group says which.
 
 mod accounts;
-mod branches;
 mod brakes;
+mod branches;
 mod breaker;
 mod effects;
 mod evidence;

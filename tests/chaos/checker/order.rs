@@ -44,7 +44,8 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             let Some(position) = row.position.filter(|_| here) else {
                 continue;
             };
-            let passes = has_plans && (matches!(row.kind.as_str(), "answer" | "branch_result") || row.sender_kind == "user");
+            let passes =
+                has_plans && (matches!(row.kind.as_str(), "answer" | "branch_result") || row.sender_kind == "user");
             if let Some((last, other)) = before.insert((position < 0, passes), (position, &row.id))
                 && last > position
             {

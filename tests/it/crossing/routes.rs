@@ -294,7 +294,10 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         "PUT",
         "/api/orgs/{account}/tasks/{task}/context",
         &[],
-        &[r#"{"account_id":"{any}","body":"taken-over"}"#, r#"{"body":"taken-over"}"#],
+        &[
+            r#"{"account_id":"{any}","body":"taken-over"}"#,
+            r#"{"body":"taken-over"}"#,
+        ],
     );
     check(
         "POST",

@@ -59,7 +59,10 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     if let Some((_, branch)) = input.split_once(ENDS).filter(|_| is_new) {
         let ends = json!({"branch_id": &branch[..36]});
         let call = |name: &str, arguments| (format!("c-{name}"), name.to_owned(), arguments);
-        return Reply::Calls(vec![call("subagent_list", json!({})), call(subagent_cancel::NAME, ends)]);
+        return Reply::Calls(vec![
+            call("subagent_list", json!({})),
+            call(subagent_cancel::NAME, ends),
+        ]);
     }
     if input.contains(FAILS) {
         return Reply::Status(400, r#"{"error": {"message": "no"}}"#.to_owned(), Vec::new());
@@ -840,10 +843,15 @@ impl Walk<'_> {
         }
         let page = self.api("GET", "/tasks/LIVE-1/graph?limit=1", &Value::Null).await;
         let next = page["next_cursor"].as_str().expect("more turns");
-        self.api("GET", &format!("/tasks/LIVE-1/graph?limit=1&cursor={next}"), &Value::Null)
-            .await;
+        self.api(
+            "GET",
+            &format!("/tasks/LIVE-1/graph?limit=1&cursor={next}"),
+            &Value::Null,
+        )
+        .await;
         self.delivered("LIVE-1", "ends-one", &format!("{ENDS}{}", ids[0])).await;
-        self.api("POST", &format!("/branches/{}/cancel", ids[1]), &json!({"reason": "r"})).await;
+        self.api("POST", &format!("/branches/{}/cancel", ids[1]), &json!({"reason": "r"}))
+            .await;
         live(0).await;
 
         splits("splits-3", HOLDS).await;
@@ -856,7 +864,8 @@ impl Walk<'_> {
         splits("splits-4", HOLDS).await;
         live(2).await;
         let session = database.texts(parent).await.remove(0);
-        self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"})).await;
+        self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"}))
+            .await;
         live(0).await;
     }
 

@@ -153,7 +153,10 @@ impl Database {
             self.branches.insert((account.clone(), id), row);
             let conversation = Conversation::of_branch(account, id, agent);
             self.session_open(conversation.clone(), session, Generation::FIRST, 0);
-            self.sessions.get_mut(&(account.clone(), session)).expect("opened").parent = Some(parent);
+            self.sessions
+                .get_mut(&(account.clone(), session))
+                .expect("opened")
+                .parent = Some(parent);
             let message = own_message(REQUEST, [("reopen", false.into())]);
             let item = self.item_enter(&conversation, Some(&task), message, hops.saturating_add(1), bug);
             let mut item = item.expect("its session is open");
@@ -192,8 +195,9 @@ impl Database {
     pub(super) fn group_expires(&mut self, account: &AccountId, group: &str, bug: Option<Bug>) -> BranchesEnded {
         let live = self.branches_live(account);
         let of_group = live.iter().filter(|branch| branch.group_id.to_string() == group);
-        let ends: Vec<(BranchId, BranchEvent)> =
-            of_group.map(|branch| (branch.id, BranchEvent::DeadlinePassed)).collect();
+        let ends: Vec<(BranchId, BranchEvent)> = of_group
+            .map(|branch| (branch.id, BranchEvent::DeadlinePassed))
+            .collect();
         self.branch_end(account, &ends, (&[], true), bug)
     }
 
@@ -215,8 +219,14 @@ impl Database {
         let rests = row.phase == SessionPhase::Idle
             && row.queued == 0
             && !self.has_branches(&session.name())
-            && !self.questions.iter().any(|((account, _), row)| is_own(account, row.session) && row.state.is_open())
-            && !self.timers.iter().any(|((account, _), row)| is_own(account, row.session) && waits(row));
+            && !self
+                .questions
+                .iter()
+                .any(|((account, _), row)| is_own(account, row.session) && row.state.is_open())
+            && !self
+                .timers
+                .iter()
+                .any(|((account, _), row)| is_own(account, row.session) && waits(row));
         match rests {
             true => self.branch_end(&session.account, &[(branch, event)], (&[], true), bug),
             false => BranchesEnded::default(),
@@ -248,7 +258,10 @@ impl Database {
         };
         for branch in &below {
             let event = named.get(&branch.id).copied().unwrap_or(BranchEvent::Cancelled);
-            let row = self.branches.get_mut(&(account.clone(), branch.id)).expect("it was found");
+            let row = self
+                .branches
+                .get_mut(&(account.clone(), branch.id))
+                .expect("it was found");
             let state = BranchState::Live.on(event).expect("a live branch ends");
             row.state = state;
             ended.branches.push((branch.id, state));
@@ -312,8 +325,12 @@ impl Database {
         let tried = self.lock_tried(account, &[branch.session_id]);
         let stops = self.turn_stop(stop.as_slice(), bug);
         ended.cut.extend(stops.iter().map(|stop| stop.turn_id));
-        ended.messages.push(self.closed_message(account, branch.session_id, reason));
-        ended.messages.extend(stops.into_iter().map(Message::SessionStopRequested));
+        ended
+            .messages
+            .push(self.closed_message(account, branch.session_id, reason));
+        ended
+            .messages
+            .extend(stops.into_iter().map(Message::SessionStopRequested));
         let queue = self.queue(account, branch.session_id);
         let waiting: Vec<NotificationId> = queue.into_iter().map(|(_, id, _)| id.clone()).collect();
         self.sessions.get_mut(&name).expect("locked").queued -= i32::try_from(waiting.len()).expect("few");

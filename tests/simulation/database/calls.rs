@@ -13,8 +13,8 @@ use domain::{
     tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
-    CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall, Refusal,
-    ToolAnswer, asked,
+    CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall,
+    Refusal, ToolAnswer, asked,
 };
 use uuid::Uuid;
 
@@ -358,7 +358,10 @@ impl Database {
         Some(CallFacts {
             needs_plan: false,
             session_key: row.key.clone(),
-            session_kind: row.conversation.branch.map_or(SessionKind::Task, |_| SessionKind::Branch),
+            session_kind: row
+                .conversation
+                .branch
+                .map_or(SessionKind::Task, |_| SessionKind::Branch),
             generation: Generation(row.generation),
             fence: row.fence,
             is_closed: row.closed.is_some(),
@@ -374,10 +377,14 @@ impl Database {
             coordinator_task: None,
             coordinates: false,
             turn,
-            branch: row.conversation.branch.zip(self.branch_of(&asked.account, &row.conversation)).map(|(id, branch)| CallBranch {
-                id,
-                depth: branch.depth,
-            }),
+            branch: row
+                .conversation
+                .branch
+                .zip(self.branch_of(&asked.account, &row.conversation))
+                .map(|(id, branch)| CallBranch {
+                    id,
+                    depth: branch.depth,
+                }),
             branch_depth_max: DEPTH_MAX,
             newest_hops: None,
             now: moment(self.now),

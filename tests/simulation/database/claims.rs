@@ -48,8 +48,9 @@ use storage::{
 use uuid::Uuid;
 
 use super::{
+    CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow,
     branches::DEPTH_MAX,
-    CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment,
+    moment,
     outbox::Message,
     succession::{Succeeded, Succession},
 };

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
-    AccountId, Actor, AgentId, BranchEvent, BranchId, CloseReason, Gate, Generation, NotificationId, NotificationState, SessionEvent,
-    SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState, context::Rotated,
+    AccountId, Actor, AgentId, BranchEvent, BranchId, CloseReason, Gate, Generation, NotificationId, NotificationState,
+    SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
+    context::Rotated,
 };
 use storage::{
     lifecycle::close_reason,

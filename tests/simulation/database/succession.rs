@@ -4,8 +4,9 @@
 use contracts::session::SessionStopRequested;
 use delivery::{store::SessionName, turn::change::Reset};
 use domain::{
-    AccountId, BranchEvent, BranchId, CloseReason, Gate, HoldScope, NotificationId, NotificationState, ResetInFlight, ResetQueue,
-    ResetRequest, SESSION_RESET, SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TurnId, context::Rotated,
+    AccountId, BranchEvent, BranchId, CloseReason, Gate, HoldScope, NotificationId, NotificationState, ResetInFlight,
+    ResetQueue, ResetRequest, SESSION_RESET, SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TurnId,
+    context::Rotated,
 };
 use storage::session::{sessions_lock::LockedSession, turn_stop::StopRequest};
 

@@ -9,8 +9,8 @@ use delivery::{
     turn::work::Work,
 };
 use domain::{
-    AccountId, ActorKind, BRANCH_ENDED, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET, SessionId,
-    StopKind, StopThen, TASK_CLOSED, TurnId, TurnState,
+    AccountId, ActorKind, BRANCH_ENDED, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET,
+    SessionId, StopKind, StopThen, TASK_CLOSED, TurnId, TurnState,
 };
 use storage::lifecycle::close_reason;
 

@@ -38,7 +38,9 @@ impl Witness {
                 true => self.lives(database, account, (*id, row)),
                 false => {
                     if database.sessions[&(account.clone(), row.session)].closed.is_none() {
-                        self.breaks("I30", || format!("branch {id} is {}, and its session is open", row.state));
+                        self.breaks("I30", || {
+                            format!("branch {id} is {}, and its session is open", row.state)
+                        });
                     }
                     if is_new {
                         self.is_told(database, account, (*id, row), &items);

@@ -16,7 +16,8 @@
 //! Later turns of a branch are planned by the policy, as any others; where their past is assembled, the base is a part of it.
 
 use domain::{
-    BranchContext, ContextMode, ContextPolicy, ContextReason, RotationRule, ThreadName, TurnContext, context::THREADS_LOST_MAX,
+    BranchContext, ContextMode, ContextPolicy, ContextReason, RotationRule, ThreadName, TurnContext,
+    context::THREADS_LOST_MAX,
 };
 use storage::session::sessions_lock::SessionThread;
 
@@ -328,15 +329,43 @@ mod tests {
         check(Snapshot, &none, key, None, "default", "assembled/- t1 new past -");
         check(Snapshot, &none, response, at, "default", "assembled/- t1 new past -");
         check(Fork, &none, response, at, "default", "fork/- t1 new no resp_9");
-        check(Fork, &none, response, None, "default", "assembled/fork_no_thread t1 new past -");
-        check(Fork, &none, response, at, "other", "assembled/fork_unsupported t1 new past -");
-        check(Fork, &none, key, None, "default", "assembled/fork_unsupported t1 new past -");
+        check(
+            Fork,
+            &none,
+            response,
+            None,
+            "default",
+            "assembled/fork_no_thread t1 new past -",
+        );
+        check(
+            Fork,
+            &none,
+            response,
+            at,
+            "other",
+            "assembled/fork_unsupported t1 new past -",
+        );
+        check(
+            Fork,
+            &none,
+            key,
+            None,
+            "default",
+            "assembled/fork_unsupported t1 new past -",
+        );
         // Its first turn had no answer.
         check(Fork, &dead(1, 0), response, at, "default", "fork/- t2 new no resp_9");
         // Later turns.
         check(Fork, &live(1), response, at, "default", "continue/- t1 + no resp_1");
         check(Snapshot, &live(1), key, None, "default", "continue/- t1 + no -");
-        check(Snapshot, &dead(1, 1), key, None, "default", "continue/thread_lost t2 new past -");
+        check(
+            Snapshot,
+            &dead(1, 1),
+            key,
+            None,
+            "default",
+            "continue/thread_lost t2 new past -",
+        );
     }
 
     #[test]

@@ -178,6 +178,15 @@ pub async fn rests_load(tx: &Tx, sessions: &[SessionName]) -> Result<HashMap<Ses
         return Ok(HashMap::new());
     }
     let (accounts, ids) = pairs(sessions);
-    let rows: Vec<RestRow> = tx.rows("read what branches have left to do", RESTS_LOAD, [accounts.into(), ids.into()]).await?;
-    Ok(rows.into_iter().map(|row| ((row.account_id, row.session_id), row.rest)).collect())
+    let rows: Vec<RestRow> = tx
+        .rows(
+            "read what branches have left to do",
+            RESTS_LOAD,
+            [accounts.into(), ids.into()],
+        )
+        .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| ((row.account_id, row.session_id), row.rest))
+        .collect())
 }

@@ -123,11 +123,7 @@ pub const PAST_LOAD: &str = "
     order by w.account_id, w.id, w.before, n.place";
 
 /// One statement for all. `entries_max`: turns that are read for each.
-pub async fn pasts_load(
-    tx: &Tx,
-    of: &[PastOf],
-    entries_max: i64,
-) -> Result<HashMap<PastName, Loaded>, StorageError> {
+pub async fn pasts_load(tx: &Tx, of: &[PastOf], entries_max: i64) -> Result<HashMap<PastName, Loaded>, StorageError> {
     let mut loaded: HashMap<PastName, Loaded> = HashMap::new();
     if of.is_empty() {
         return Ok(loaded);
@@ -146,7 +142,9 @@ pub async fn pasts_load(
     ];
     let rows: Vec<PastRow> = tx.rows("load the past of turns", PAST_LOAD, values).await?;
     for row in rows {
-        let past = loaded.entry(((row.account_id, row.session_id), row.before)).or_default();
+        let past = loaded
+            .entry(((row.account_id, row.session_id), row.before))
+            .or_default();
         past.subagents = row.subagents.map_or_else(Vec::new, |subagents| subagents.0);
         if let Some(turn) = row.turn {
             past.total = usize::try_from(turn.total).unwrap_or_default();

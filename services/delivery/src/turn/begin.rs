@@ -18,7 +18,8 @@ use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
 use prompt::{
-    InstructionFacts, KnownContext, Manifest, Marks, Past, Profile, ToolNames, input, manifest::Offer, tells_of_interruption,
+    InstructionFacts, KnownContext, Manifest, Marks, Past, Profile, ToolNames, input, manifest::Offer,
+    tells_of_interruption,
 };
 
 use super::{
@@ -481,13 +482,16 @@ const ANSWERS: &str = "answer_question";
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
         let bits = |n: u8| [0, 1, 2, 3, 4].map(|bit| n & (1 << bit) != 0);
-        let contexts = (0..32).map(bits).map(|[has_task, is_coordinator, is_asked, is_branch, may_branch]| OfferContext {
-            has_task,
-            is_coordinator,
-            is_asked,
-            is_branch,
-            may_branch,
-        });
+        let contexts =
+            (0..32).map(bits).map(
+                |[has_task, is_coordinator, is_asked, is_branch, may_branch]| OfferContext {
+                    has_task,
+                    is_coordinator,
+                    is_asked,
+                    is_branch,
+                    may_branch,
+                },
+            );
         contexts
             .map(|context| (context, definitions(tools::offered(context).into_iter())))
             .collect()

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use domain::{
     BRANCH_ENDED, CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, ResetInFlight,
-    ResetRequest, SESSION_RESET, SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext, breaker::Sign,
-    context::THREADS_LOST_MAX, progress::Deeds,
+    ResetRequest, SESSION_RESET, SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext,
+    breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use contracts::{
     Root, TraceContext,
     event::{
-        EVENT_REPLY_BYTES_MAX, Event, ReplyTo, NotificationEnded, ProviderSessionMismatched, ProviderThread, SessionGated,
-        TurnFinished, TurnStarted,
+        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, ProviderThread, ReplyTo,
+        SessionGated, TurnFinished, TurnStarted,
     },
     outgoing::Origin,
     tool::ToolRequested,

@@ -14,12 +14,12 @@ use storage::StorageError;
 
 pub mod begin;
 mod branching;
-mod folding;
 pub mod call;
 pub mod change;
 pub mod claim;
 pub mod claiming;
 pub mod defer;
+mod folding;
 pub mod inject;
 pub mod messages;
 pub mod profiles;

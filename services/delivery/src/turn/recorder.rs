@@ -113,7 +113,9 @@ impl Recorder {
         going_on: Option<(&HashSet<SessionName>, Uuid)>,
     ) -> Result<Option<Recorded>, StorageError> {
         // A branch that ends folds into its parent's queue.
-        let sessions = reports.iter().flat_map(|report| [Some(report.work.name()), report.work.parent_name()]);
+        let sessions = reports
+            .iter()
+            .flat_map(|report| [Some(report.work.name()), report.work.parent_name()]);
         let names: BTreeSet<SessionName> = sessions.flatten().collect();
         let names: Vec<SessionName> = names.into_iter().collect();
         let tx = self
@@ -217,7 +219,8 @@ impl Recorder {
             };
             if decided.session.branch.is_some() {
                 let failed = decided.change.ended();
-                let told = failed.map(|id| notification_failed(&self.root, &decided.report.work, (id, None), (class, error), now));
+                let told = failed
+                    .map(|id| notification_failed(&self.root, &decided.report.work, (id, None), (class, error), now));
                 dead_letters.extend(told);
             } else {
                 dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
@@ -469,7 +472,10 @@ impl Decided<'_> {
 
 /// Whether the session of its branch's parent is not locked.
 fn lacks_parent(locked: &HashMap<SessionName, LockedSession>, report: &Report) -> bool {
-    report.work.parent_name().is_some_and(|parent| !locked.contains_key(&parent))
+    report
+        .work
+        .parent_name()
+        .is_some_and(|parent| !locked.contains_key(&parent))
 }
 
 /// Whether the session's lease is still that of the report's call, and its outcome is not recorded.

@@ -12,8 +12,8 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind, TaskId, TurnId,
-    breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind,
+    TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
 use storage::{
     Setting, StorageError, Tx,
@@ -599,7 +599,9 @@ impl Starter {
             holds_past(turn.context.as_ref(), &turn.journal, found_by)
         };
         let assembled: Vec<&(LockedSession, OpenTurn)> = open.iter().filter(|(_, turn)| holds(turn)).collect();
-        let branches = self.branches_of(tx, assembled.iter().map(|(session, _)| session)).await?;
+        let branches = self
+            .branches_of(tx, assembled.iter().map(|(session, _)| session))
+            .await?;
         let of: Vec<PastAsked<'_>> = assembled
             .iter()
             .map(|(session, turn)| PastAsked {
@@ -614,7 +616,10 @@ impl Starter {
         let past = |(session, turn): &&(LockedSession, OpenTurn)| {
             let (loaded, base) = loaded.remove(&session.name()).unwrap_or_default();
             let manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
-            (session.name(), past::of_open(&loaded, &base, &limits, manifest.as_ref()))
+            (
+                session.name(),
+                past::of_open(&loaded, &base, &limits, manifest.as_ref()),
+            )
         };
         Ok(assembled.iter().map(past).collect())
     }

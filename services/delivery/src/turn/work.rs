@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use contracts::{Root, TraceContext, outgoing::Origin};
 use domain::{
-    AgentId, MessageId, NotificationId, SessionId, SessionPhase, TurnContext, TurnId, TurnRef, TurnState, progress::Wake,
+    AgentId, MessageId, NotificationId, SessionId, SessionPhase, TurnContext, TurnId, TurnRef, TurnState,
+    progress::Wake,
 };
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;

@@ -83,8 +83,13 @@ impl Scene {
     async fn cancel(&self, branch: Spawned) {
         let database = self.world.database.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
-        branches_lock(&tx, &self.account, |live| live.id == branch.branch).await.unwrap();
-        let because = Ending::Cancelled { by: "Ann", reason: None };
+        branches_lock(&tx, &self.account, |live| live.id == branch.branch)
+            .await
+            .unwrap();
+        let because = Ending::Cancelled {
+            by: "Ann",
+            reason: None,
+        };
         let ends = Ends {
             ends: vec![(branch.branch, because)],
             closing: &[],
@@ -115,7 +120,10 @@ impl Scene {
 async fn the_reply_of_a_branch_is_its_result_and_nobody_s_message() {
     let scene = scene(|_| Reply::text("It holds.")).await;
     let client = scene.world.operator().await;
-    let heard = client.subscribe("signalbox.event.acme.PROJ-7.turn.finished").await.unwrap();
+    let heard = client
+        .subscribe("signalbox.event.acme.PROJ-7.turn.finished")
+        .await
+        .unwrap();
     let running = scene.run().await;
     scene.enqueue("n-1", "The first thing").await;
     scene.until("n-1", "delivered").await;
@@ -187,8 +195,12 @@ async fn what_an_ended_branch_still_says_is_late() {
     .await;
     scene.results_are(&["delivered 1"]).await;
     running.stop().await;
-    assert_eq!(scene.world.database.texts(BRANCHES).await, ["cancelled by Ann cancelled"]);
-    let turn = "select concat_ws(' ', state, late) from turn t join session s on s.id = t.session_id where s.kind = 'branch'";
+    assert_eq!(
+        scene.world.database.texts(BRANCHES).await,
+        ["cancelled by Ann cancelled"]
+    );
+    let turn =
+        "select concat_ws(' ', state, late) from turn t join session s on s.id = t.session_id where s.kind = 'branch'";
     let turn = scene.world.database.texts(turn).await;
     assert!(turn == ["aborted f"] || turn == ["finished t"], "{turn:?}");
 }
@@ -206,7 +218,8 @@ async fn no_rule_rotates_a_session_while_its_branches_are_at_work() {
     sqlx::query(worn).execute(&scene.world.database.owner).await.unwrap();
     scene.enqueue("n-2", "The second thing").await;
     scene.until("n-2", "delivered").await;
-    let sessions = "select concat_ws(' ', generation, close_reason) from session where kind = 'task' order by generation";
+    let sessions =
+        "select concat_ws(' ', generation, close_reason) from session where kind = 'task' order by generation";
     assert_eq!(scene.world.database.texts(sessions).await, ["1"]);
     gate.add_permits(1);
     scene.branches_are(&["finished done folded"]).await;
@@ -215,7 +228,15 @@ async fn no_rule_rotates_a_session_while_its_branches_are_at_work() {
     running.stop().await;
     assert_eq!(scene.world.database.texts(sessions).await, ["1 rotated", "2"]);
     let asked = format!("branch:{}:", branch.branch);
-    assert_eq!(scene.provider.seen().iter().filter(|seen| seen.key.starts_with(&asked)).count(), 1);
+    assert_eq!(
+        scene
+            .provider
+            .seen()
+            .iter()
+            .filter(|seen| seen.key.starts_with(&asked))
+            .count(),
+        1
+    );
 }
 
 /// As a version of delivery finds one that knows no branches.
@@ -223,7 +244,10 @@ async fn no_rule_rotates_a_session_while_its_branches_are_at_work() {
 async fn a_session_of_a_branch_that_is_not_known_is_left_alone_and_holds_up_no_other() {
     let scene = scene(|_| Reply::text("never asked")).await;
     let (id, branch) = (Uuid::now_v7(), Uuid::now_v7());
-    let row = rows("session").with("id", id).with("kind", "branch").with("origin_id", branch);
+    let row = rows("session")
+        .with("id", id)
+        .with("kind", "branch")
+        .with("origin_id", branch);
     let row = row.with("task_id", "proj-7").with("agent_id", scene.agent);
     let key = format!("branch:{branch}:agent:{}:acme:v1", scene.agent);
     row.with("key", key).insert(&scene.world.database.owner).await;

@@ -10,8 +10,8 @@ use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{
-        branch_end, items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park, turns_begin,
-        turns_record, turns_resume,
+        branch_end, items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park,
+        turns_begin, turns_record, turns_resume,
     },
     tool_policy::POLICIES_OF,
 };
@@ -86,7 +86,12 @@ const STATEMENTS: [Planned; 47] = [
     (
         plans::PLANS_AWAITED,
         3,
-        &["notification_queue", "question_of_task", "question_notification", "branch_item"],
+        &[
+            "notification_queue",
+            "question_of_task",
+            "question_notification",
+            "branch_item",
+        ],
     ),
     (
         branches::BRANCHES_LOAD,
@@ -129,7 +134,13 @@ const STATEMENTS: [Planned; 47] = [
     (
         past::PAST_LOAD,
         8,
-        &["turn_number", "turn_pkey", "tool_call_turn", "branch_live", "agent_pkey"],
+        &[
+            "turn_number",
+            "turn_pkey",
+            "tool_call_turn",
+            "branch_live",
+            "agent_pkey",
+        ],
     ),
     (runs::INJECTS_LOAD, 6, &["notification_inject"]),
     (
@@ -184,7 +195,15 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "notification", "turn", "tool_call", "message", "branch"] {
+    for table in [
+        "task",
+        "session",
+        "notification",
+        "turn",
+        "tool_call",
+        "message",
+        "branch",
+    ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
     }

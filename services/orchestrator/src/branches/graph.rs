@@ -26,7 +26,11 @@ pub fn node(row: &GraphRow) -> (Node, Vec<Edge>) {
         session: row.session_id,
         branch: row.branch_id,
         number: row.number,
-        knew: row.manifest_packed.as_deref().and_then(Manifest::unpacked).map_or_else(Vec::new, knew),
+        knew: row
+            .manifest_packed
+            .as_deref()
+            .and_then(Manifest::unpacked)
+            .map_or_else(Vec::new, knew),
     };
     (node, edges.collect())
 }
@@ -34,11 +38,14 @@ pub fn node(row: &GraphRow) -> (Node, Vec<Edge>) {
 /// The turns and messages that a prompt held, each once, in their order.
 fn knew(manifest: Manifest) -> Vec<String> {
     let mut knew: Vec<String> = Vec::new();
-    let shown = manifest.parts.into_iter().filter_map(|part| match (part.part, part.source) {
-        (PartKind::Entry, Source::TurnInput(turn) | Source::TurnReply(turn)) => Some(format!("turn/{turn}")),
-        (_, Source::Message(message)) => Some(format!("message/{message}")),
-        (_, _) => None,
-    });
+    let shown = manifest
+        .parts
+        .into_iter()
+        .filter_map(|part| match (part.part, part.source) {
+            (PartKind::Entry, Source::TurnInput(turn) | Source::TurnReply(turn)) => Some(format!("turn/{turn}")),
+            (_, Source::Message(message)) => Some(format!("message/{message}")),
+            (_, _) => None,
+        });
     for source in shown {
         if knew.last() != Some(&source) && !knew.contains(&source) {
             knew.push(source);
@@ -85,9 +92,19 @@ mod tests {
         };
         let (node, edges) = node(&row);
         let named = |n| format!("{}", id(n));
-        let knew = [format!("turn/{}", named(1)), format!("turn/{}", named(2)), format!("message/{}", named(7))];
-        assert_eq!((node.knew, node.branch.map(|branch| branch.uuid())), (knew.to_vec(), Some(id(20))));
-        let lines: Vec<String> = edges.iter().map(|edge| format!("{:?} {}", edge.kind, edge.from)).collect();
+        let knew = [
+            format!("turn/{}", named(1)),
+            format!("turn/{}", named(2)),
+            format!("message/{}", named(7)),
+        ];
+        assert_eq!(
+            (node.knew, node.branch.map(|branch| branch.uuid())),
+            (knew.to_vec(), Some(id(20)))
+        );
+        let lines: Vec<String> = edges
+            .iter()
+            .map(|edge| format!("{:?} {}", edge.kind, edge.from))
+            .collect();
         assert_eq!(lines, [format!("Spawned {}", named(2)), format!("Folded {}", named(4))]);
     }
 }

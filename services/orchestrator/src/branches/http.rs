@@ -133,7 +133,11 @@ async fn graph(
         name: "graph",
         account: access.account.as_str(),
         filters: task.key().to_string(),
-        order: &[("rank", Column::Integer), ("lane", Column::Uuid), ("number", Column::BigInt)],
+        order: &[
+            ("rank", Column::Integer),
+            ("lane", Column::Uuid),
+            ("number", Column::BigInt),
+        ],
     };
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let page = match query.limit {

@@ -21,7 +21,11 @@ macro_rules! columns {
 
 /// Relies on branch_of_task. Ids grow in the order of the turns that made them.
 pub const LIST: Listing = Listing {
-    rows: concat!("select ", columns!(), " from branch b where b.account_id = $1 and b.task_id = $2"),
+    rows: concat!(
+        "select ",
+        columns!(),
+        " from branch b where b.account_id = $1 and b.task_id = $2"
+    ),
     order: &[("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: Some("$3::text is null or state = $3"),

@@ -112,6 +112,12 @@ impl Filter {
     pub fn values(&self) -> [Value; 5] {
         let (slug, agent_id) = agent_columns(self.agent.as_ref());
         let task = self.task.as_ref().map(TaskId::key);
-        [task.into(), slug.into(), agent_id.into(), self.active.into(), self.parent.into()]
+        [
+            task.into(),
+            slug.into(),
+            agent_id.into(),
+            self.active.into(),
+            self.parent.into(),
+        ]
     }
 }

@@ -43,21 +43,32 @@ async fn a_task_shows_its_branches_newest_first() {
     loop {
         let page = world.get(&tenant.member, &format!("{path}?limit=1{cursor}")).await.body;
         seen.extend(ids(&page));
-        let Some(next) = page["next_cursor"].as_str() else { break };
+        let Some(next) = page["next_cursor"].as_str() else {
+            break;
+        };
         cursor = format!("&cursor={next}");
     }
     assert_eq!(seen, newest);
-    world.get(&tenant.member, &format!("{path}?state=over")).await.is_problem(400, "invalid_query", "state");
+    world
+        .get(&tenant.member, &format!("{path}?state=over"))
+        .await
+        .is_problem(400, "invalid_query", "state");
     let missing = tenant.path("/tasks/PROJ-8/branches");
     assert_eq!(world.get(&tenant.member, &missing).await.status, 404);
 
-    let shown = world.get(&tenant.member, &tenant.path(&format!("/branches/{}", branches[0]))).await.body;
+    let shown = world
+        .get(&tenant.member, &tenant.path(&format!("/branches/{}", branches[0])))
+        .await
+        .body;
     let expected = json!({"task": "PROJ-7", "label": "tests", "state": "finished", "depth": 1, "ordinal": 1, "context": "snapshot",
         "join": "all", "parent_session_id": session});
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&shown[name], value, "{name}");
     }
-    assert_eq!((&shown["agent"]["slug"], &shown["base"]["title"]), (&json!("coder"), &json!("t")));
+    assert_eq!(
+        (&shown["agent"]["slug"], &shown["base"]["title"]),
+        (&json!("coder"), &json!("t"))
+    );
     let unknown = tenant.path(&format!("/branches/{}", Uuid::now_v7()));
     assert_eq!(world.get(&tenant.member, &unknown).await.status, 404);
 
@@ -65,7 +76,10 @@ async fn a_task_shows_its_branches_newest_first() {
     let sessions = world.get(&tenant.member, &of_session).await.body;
     assert_eq!(ids(&sessions).len(), 3);
     for one in sessions["items"].as_array().unwrap() {
-        assert_eq!((&one["kind"], &one["parent_session_id"]), (&json!("branch"), &json!(session)));
+        assert_eq!(
+            (&one["kind"], &one["parent_session_id"]),
+            (&json!("branch"), &json!(session))
+        );
         assert!(newest.contains(&one["branch_id"].as_str().unwrap().to_owned()), "{one}");
     }
 }
@@ -78,7 +92,10 @@ async fn a_branch_is_ended_once_by_whoever_may_stop_turns() {
         assert_eq!(world.post(token, &path, json!({})).await.status, 403);
     }
     let cancel = async || {
-        let call = world.call(Method::POST, &path).token(&tenant.member).header("idempotency-key", "k");
+        let call = world
+            .call(Method::POST, &path)
+            .token(&tenant.member)
+            .header("idempotency-key", "k");
         call.json(&json!({"reason": "not needed"})).send().await
     };
     let first = cancel().await;
@@ -86,14 +103,25 @@ async fn a_branch_is_ended_once_by_whoever_may_stop_turns() {
         (first.status.as_u16(), &first.body["state"], &first.body["detail"]),
         (200, &json!("cancelled"), &json!("by a member: not needed"))
     );
-    assert_eq!(cancel().await.body, first.body, "a repetition has the answer of the first");
+    assert_eq!(
+        cancel().await.body,
+        first.body,
+        "a repetition has the answer of the first"
+    );
     let again = world.post(&tenant.admin, &path, json!({})).await;
-    assert_eq!((again.status.as_u16(), &again.body["ended_at"]), (200, &first.body["ended_at"]));
+    assert_eq!(
+        (again.status.as_u16(), &again.body["ended_at"]),
+        (200, &first.body["ended_at"])
+    );
     let events = world.sent_on("signalbox.event.acme.PROJ-7.branch.ended").await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].payload["data"]["state"], "cancelled");
     let folded = format!("select kind from notification where session_id = '{session}'");
-    assert_eq!(world.test.texts(&folded).await, ["branch_result"], "each here is a group of its own");
+    assert_eq!(
+        world.test.texts(&folded).await,
+        ["branch_result"],
+        "each here is a group of its own"
+    );
     let none = tenant.path(&format!("/branches/{}/cancel", Uuid::now_v7()));
     assert_eq!(world.post(&tenant.member, &none, json!({})).await.status, 404);
 }
@@ -103,7 +131,10 @@ async fn a_graph_is_read_by_pages_without_a_turn_twice() {
     let (world, tenant, session, branches) = working("acme").await;
     // Two more turns of the session, the first one with the result of the branch that has ended.
     let of_session = format!("session s where s.id = '{session}'");
-    let item = rows("notification").with("id", "r-1").with("state", "delivered").from(&of_session);
+    let item = rows("notification")
+        .with("id", "r-1")
+        .with("state", "delivered")
+        .from(&of_session);
     item.insert(&world.test.owner).await;
     for number in 2..=3 {
         let row = rows("turn").with("number", number);
@@ -114,7 +145,10 @@ async fn a_graph_is_read_by_pages_without_a_turn_twice() {
         row.from(&of_session).insert(&world.test.owner).await;
     }
     world
-        .execute(format!("update branch set joined_item = 'r-1' where id = '{}'", branches[0]))
+        .execute(format!(
+            "update branch set joined_item = 'r-1' where id = '{}'",
+            branches[0]
+        ))
         .await;
     let path = tenant.path("/tasks/PROJ-7/graph");
     let whole = world.get(&tenant.member, &path).await.body;
@@ -127,7 +161,12 @@ async fn a_graph_is_read_by_pages_without_a_turn_twice() {
     };
     let (nodes, edges) = lines(&whole);
     assert_eq!(nodes.len(), 4);
-    let kinds: Vec<&str> = whole["edges"].as_array().unwrap().iter().map(|edge| edge["kind"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = whole["edges"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|edge| edge["kind"].as_str().unwrap())
+        .collect();
     assert_eq!(kinds, ["next", "folded", "next", "spawned"]);
 
     let (mut paged, mut cursor) = ((Vec::new(), Vec::new()), String::new());
@@ -137,7 +176,9 @@ async fn a_graph_is_read_by_pages_without_a_turn_twice() {
         assert!(nodes.len() <= 1);
         paged.0.extend(nodes);
         paged.1.extend(edges);
-        let Some(next) = page["next_cursor"].as_str() else { break };
+        let Some(next) = page["next_cursor"].as_str() else {
+            break;
+        };
         cursor = format!("&cursor={next}");
     }
     assert_eq!(paged, (nodes.clone(), edges));

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, branches, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
-    tasks, timers, turns,
+    activities, agents, branches, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys,
+    messages, notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue,
+    recovery as recoveries, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -19,8 +19,7 @@ use storage::{
     session::{
         branch_end, queue_edit, session_handover,
         session_release::SESSION_RELEASE,
-        session_reset, session_succeed, sessions_close,
-        sessions_lock,
+        session_reset, session_succeed, sessions_close, sessions_lock,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
@@ -177,12 +176,7 @@ const STATEMENTS: [Planned; 82] = [
     (
         branches::store::GRAPH,
         6,
-        &[
-            "session_generation",
-            "branch_of_task",
-            "branch_item",
-            "turn_number",
-        ],
+        &["session_generation", "branch_of_task", "branch_item", "turn_number"],
     ),
     (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
     (

@@ -76,7 +76,10 @@ fn table(branches: &[Value]) -> anyhow::Result<String> {
 }
 
 fn ended(branch: &Branch) -> String {
-    let detail = branch.detail.as_deref().map(|detail| format!(", {}", one_line(detail, 200)));
+    let detail = branch
+        .detail
+        .as_deref()
+        .map(|detail| format!(", {}", one_line(detail, 200)));
     format!("branch {} is {}{}", branch.id, branch.state, detail.unwrap_or_default())
 }
 
@@ -117,7 +120,10 @@ fn in_full(branch: &Branch) -> String {
     if branch.result_cut_bytes > 0 {
         text.push_str(&format!("and {} bytes that were not kept\n", branch.result_cut_bytes));
     }
-    let joined = branch.joined_item.as_ref().map(|item| format!("its parent got it with {item}\n"));
+    let joined = branch
+        .joined_item
+        .as_ref()
+        .map(|item| format!("its parent got it with {item}\n"));
     text + joined.as_deref().unwrap_or_default()
 }
 

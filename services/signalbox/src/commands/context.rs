@@ -54,7 +54,10 @@ fn text(file: &Path) -> anyhow::Result<String> {
 
 /// Texts of others keep to their lines.
 fn in_full(task: &str, context: &TaskContext) -> String {
-    let warning = context.warning.as_deref().map(|warning| format!("{}\n", one_line(warning, 200)));
+    let warning = context
+        .warning
+        .as_deref()
+        .map(|warning| format!("{}\n", one_line(warning, 200)));
     format!(
         "context of {}, version {}: {} characters, by {} at {}\n{}\n{}",
         one_line(task, 64),

@@ -2,8 +2,8 @@
 
 use delivery::queue::{Admission, TurnFacts, admit};
 use domain::{
-    Arrival, BranchEvent, BranchState, BreakerEvent, BreakerState, Gate, QuestionKind, QuestionState, QueueMode, SessionEvent, SessionPhase,
-    SessionState, TurnState, TurnStep, Verdict,
+    Arrival, BranchEvent, BranchState, BreakerEvent, BreakerState, Gate, QuestionKind, QuestionState, QueueMode,
+    SessionEvent, SessionPhase, SessionState, TurnState, TurnStep, Verdict,
 };
 use storage::session::sessions_lock::SessionFacts;
 
@@ -162,7 +162,11 @@ fn branch() -> String {
     for &state in BranchState::ALL {
         let next = |event: &BranchEvent| state.on(*event).map_or("—".to_owned(), |next| next.to_string());
         let session = state.closes().map_or("open".to_owned(), |reason| reason.to_string());
-        row(&mut text, state.as_str(), BranchEvent::ALL.iter().map(next).chain([session]));
+        row(
+            &mut text,
+            state.as_str(),
+            BranchEvent::ALL.iter().map(next).chain([session]),
+        );
     }
     text.push('\n');
     text

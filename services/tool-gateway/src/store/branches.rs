@@ -2,9 +2,7 @@
 
 use domain::{AccountId, AgentSlug, BranchContext, BranchId, BranchState, SessionId, TaskId};
 use sea_orm::FromQueryResult;
-use storage::{
-    StorageError, Tx, lifecycle::TaskContext, session::branch_spawn::Base, statement::column,
-};
+use storage::{StorageError, Tx, lifecycle::TaskContext, session::branch_spawn::Base, statement::column};
 use time::OffsetDateTime;
 
 use super::{ActivityRow, MessageRow, each};
@@ -162,7 +160,10 @@ pub(crate) async fn bases_read(
     };
     let bases = each::<BaseRow>(tx, "read bases of branches", BASES_FIND, asked.len(), named()).await?;
     let limited = [body_characters_max.into(), bytes_max.into()];
-    let values = named().into_iter().chain([column(asked, |one| one.messages)]).chain(limited);
+    let values = named()
+        .into_iter()
+        .chain([column(asked, |one| one.messages)])
+        .chain(limited);
     let messages = each(tx, "read messages of bases", BASE_MESSAGES, asked.len(), values).await?;
     let values = named().into_iter().chain([column(asked, |one| one.activities)]);
     let activities = each(tx, "read activities of bases", BASE_ACTIVITIES, asked.len(), values).await?;

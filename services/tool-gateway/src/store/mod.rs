@@ -15,7 +15,9 @@ mod tasks;
 use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use storage::{StorageError, Tx};
 
-pub use branches::{BASES_FIND, BASE_ACTIVITIES, BASE_MESSAGES, BRANCHES_OF_SESSION, BRANCH_OF_SESSION, CONTEXT_OF_BRANCH};
+pub use branches::{
+    BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
+};
 pub use calls::CALLS_INSERT;
 pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
@@ -32,8 +34,8 @@ pub use later::LATER;
 pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
-    agents_share, branch_lock, facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free, spawn_lock,
-    task_and_sessions_lock,
+    agents_share, branch_lock, facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free,
+    spawn_lock, task_and_sessions_lock,
 };
 pub(crate) use tasks::{
     ActivityRow, AgentRow, MessageRow, NamedAgents, Newest, TaskName, TaskRow, activities_newest, agents_find,

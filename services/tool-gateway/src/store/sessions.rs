@@ -7,7 +7,11 @@ use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
     question::question_find,
-    session::{SessionName, branch_end::{LiveBranch, branches_lock}, sessions_close::task_sessions_lock},
+    session::{
+        SessionName,
+        branch_end::{LiveBranch, branches_lock},
+        sessions_close::task_sessions_lock,
+    },
     statement::column,
     tool_policy::Policies,
 };
@@ -124,7 +128,11 @@ struct SharedAgent {
 
 /// Locks agents that are to get sessions, so that none is removed meanwhile; gives those that are there. The caller holds its session:
 /// a remover waits for that, and this waits for no remover.
-pub(crate) async fn agents_share(tx: &Tx, account: &AccountId, agents: Vec<AgentId>) -> Result<Vec<AgentId>, StorageError> {
+pub(crate) async fn agents_share(
+    tx: &Tx,
+    account: &AccountId,
+    agents: Vec<AgentId>,
+) -> Result<Vec<AgentId>, StorageError> {
     let values = [account.into(), agents.into()];
     let found: Vec<SharedAgent> = tx.rows("lock agents", AGENTS_SHARE, values).await?;
     Ok(found.into_iter().map(|agent| agent.id).collect())

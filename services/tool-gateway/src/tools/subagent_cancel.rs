@@ -28,7 +28,9 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let now = ended.branches.iter().find(|(id, _)| *id == branch.id);
     let result = match now {
         Some((id, state)) => json!({"branch_id": id, "state": state}),
-        None => json!({"branch_id": branch.id, "state": branch.state, "note": "It had ended before. Nothing was changed."}),
+        None => {
+            json!({"branch_id": branch.id, "state": branch.state, "note": "It had ended before. Nothing was changed."})
+        }
     };
     Ok(Effect::new(result, ended.messages))
 }

@@ -31,7 +31,11 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         return Err(refused("no_turn", why, "Make them in the next turn, while you work on it.").into());
     };
     if facts.depth() >= limits.depth_max {
-        let why = format!("You are a subagent yourself, at depth {} of {}.", facts.depth(), limits.depth_max);
+        let why = format!(
+            "You are a subagent yourself, at depth {} of {}.",
+            facts.depth(),
+            limits.depth_max
+        );
         return Err(refused("branch_depth", why, "Do the work yourself.").into());
     }
     let context = task_context_find(tx, running.account, task).await?;
@@ -49,7 +53,12 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             facts.hops().saturating_add(2),
             limits.hops_max
         );
-        return Err(refused("hop_limit", why, "Do the work yourself, or say in your reply what is left.").into());
+        return Err(refused(
+            "hop_limit",
+            why,
+            "Do the work yourself, or say in your reply what is left.",
+        )
+        .into());
     }
     let branches: Vec<NewBranch> = asked
         .iter()
@@ -119,10 +128,16 @@ fn asked(arguments: &Map<String, Value>) -> Result<Vec<Asked<'_>>, ToolError> {
         let text = |field: &str| one[field].as_str();
         let request = one["request"].as_str().unwrap_or_default();
         if request.trim().is_empty() {
-            return Err(ToolError::from(invalid_field("subagents", "a request must not be blank")));
+            return Err(ToolError::from(invalid_field(
+                "subagents",
+                "a request must not be blank",
+            )));
         }
         if request.len() > BODY_BYTES_MAX {
-            let what = format!("a request has {} bytes; at most {BODY_BYTES_MAX} are taken, so shorten it", request.len());
+            let what = format!(
+                "a request has {} bytes; at most {BODY_BYTES_MAX} are taken, so shorten it",
+                request.len()
+            );
             return Err(invalid_field("subagents", &what).into());
         }
         let label = text("label").map(str::trim).filter(|label| !label.is_empty());
@@ -151,7 +166,12 @@ async fn agents(running: Running<'_>, asked: &[Asked<'_>]) -> Result<Vec<AgentRo
     let there = store::agents_share(running.questions.tx, running.account, ids).await?;
     match found.iter().all(|agent| there.contains(&agent.id)) {
         true => Ok(found),
-        false => Err(refused("unknown_agent", "One of the agents was removed just now.", "Call again with another one.").into()),
+        false => Err(refused(
+            "unknown_agent",
+            "One of the agents was removed just now.",
+            "Call again with another one.",
+        )
+        .into()),
     }
 }
 
@@ -161,13 +181,22 @@ async fn room(running: Running<'_>, task: &TaskId, more: usize) -> Result<(), To
     let live = branches_count(running.questions.tx, running.account, running.session).await?;
     let more = i64::try_from(more).unwrap_or(i64::MAX);
     let (count, of, max) = match live {
-        live if live.of_session + more > limits.live_session_max => (live.of_session, "this conversation", limits.live_session_max),
-        live if live.of_account + more > limits.live_account_max => (live.of_account, "this account", limits.live_account_max),
+        live if live.of_session + more > limits.live_session_max => {
+            (live.of_session, "this conversation", limits.live_session_max)
+        }
+        live if live.of_account + more > limits.live_account_max => {
+            (live.of_account, "this account", limits.live_account_max)
+        }
         _ => return Ok(()),
     };
     let why = format!("{count} subagents of {of} are at work, at most {max} may be, and {more} more were asked for.");
     tracing::info!(account = %running.account, session_id = %running.session, task = %task, count, max, "refused to spawn branches");
-    Err(refused("too_many_branches", why, "Ask for fewer, cancel one that is no longer wanted, or wait for their results.").into())
+    Err(refused(
+        "too_many_branches",
+        why,
+        "Ask for fewer, cancel one that is no longer wanted, or wait for their results.",
+    )
+    .into())
 }
 
 fn deadline(arguments: &Map<String, Value>, limits: &BranchLimits) -> Duration {

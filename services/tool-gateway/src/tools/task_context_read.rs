@@ -20,7 +20,13 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
 }
 
 fn shown(context: TaskContext) -> Value {
-    let TaskContext { version, body, size, author, .. } = context;
+    let TaskContext {
+        version,
+        body,
+        size,
+        author,
+        ..
+    } = context;
     let mut shown = json!({"version": version, "body": body, "author": author});
     if let Some(warning) = size.warning() {
         shown["warning"] = warning.into();

@@ -60,7 +60,9 @@ async fn a_call_makes_its_branches_once_wherever_it_is_delivered() {
     let made = world.answer(&request).await.ok();
     world.delivered(4).await;
     world.told().await;
-    let labels: Vec<&str> = (0..3).map(|n| made["subagents"][n]["label"].as_str().unwrap()).collect();
+    let labels: Vec<&str> = (0..3)
+        .map(|n| made["subagents"][n]["label"].as_str().unwrap())
+        .collect();
     assert_eq!(labels, ["part 1", "part 2", "part 3"]);
     let branches = "select concat_ws(' ', ordinal, label, state, context, join_mode, depth, group_id) from branch order by ordinal";
     let group = made["group"].as_str().unwrap();
@@ -84,10 +86,16 @@ async fn all_are_made_or_none_with_the_reason() {
     let mut refused = async |session: &TestSession, arguments: Value, code: &str| {
         ordinal += 1;
         let before = world.database.count("select count(*) from branch").await;
-        let answer = world.call(&session.request(ordinal, "subagent_spawn", &arguments)).await;
+        let answer = world
+            .call(&session.request(ordinal, "subagent_spawn", &arguments))
+            .await;
         assert_eq!(answer.code(answer.state), code, "{arguments}");
         assert_ne!(answer.state, ToolCallState::Finished);
-        assert_eq!(world.database.count("select count(*) from branch").await, before, "{arguments}");
+        assert_eq!(
+            world.database.count("select count(*) from branch").await,
+            before,
+            "{arguments}"
+        );
         answer.result
     };
     let parts = |count: usize| json!({"subagents": (1..=count).map(part).collect::<Vec<Value>>()});
@@ -95,7 +103,12 @@ async fn all_are_made_or_none_with_the_reason() {
     rows("task_context").from("task t").insert(&world.database.owner).await;
     refused(&coder, parts(0), "invalid_arguments").await;
     refused(&coder, parts(11), "invalid_arguments").await;
-    refused(&coder, json!({"subagents": [{"request": "a", "context": "whole"}]}), "invalid_arguments").await;
+    refused(
+        &coder,
+        json!({"subagents": [{"request": "a", "context": "whole"}]}),
+        "invalid_arguments",
+    )
+    .await;
     refused(&coder, json!({"subagents": [{"request": " "}]}), "invalid_arguments").await;
     let two = json!({"subagents": [part(1), {"request": "b", "agent": "nobody"}]});
     let told = refused(&coder, two, "unknown_agent").await;
@@ -146,9 +159,19 @@ async fn a_parent_lists_and_cancels_its_own() {
     let coder = coder(&world).await;
     let made = world.call(&spawn(&coder, 1, 2)).await.ok();
     let list = async |ordinal| {
-        let listed = world.call(&coder.request(ordinal, "subagent_list", &json!({}))).await.ok();
+        let listed = world
+            .call(&coder.request(ordinal, "subagent_list", &json!({})))
+            .await
+            .ok();
         let all = listed["subagents"].as_array().unwrap().clone();
-        let line = |one: &Value| format!("{} {} {}", one["label"].as_str().unwrap(), one["state"].as_str().unwrap(), one["detail"]);
+        let line = |one: &Value| {
+            format!(
+                "{} {} {}",
+                one["label"].as_str().unwrap(),
+                one["state"].as_str().unwrap(),
+                one["detail"]
+            )
+        };
         let mut lines: Vec<String> = all.iter().map(line).collect();
         lines.sort_unstable();
         lines
@@ -156,10 +179,17 @@ async fn a_parent_lists_and_cancels_its_own() {
     assert_eq!(list(2).await, ["part 1 live null", "part 2 live null"]);
     let branch = made["subagents"][0]["branch_id"].as_str().unwrap();
     let cancel = |session: &TestSession, ordinal, branch: &str| {
-        session.request(ordinal, "subagent_cancel", &json!({"branch_id": branch, "reason": "not needed"}))
+        session.request(
+            ordinal,
+            "subagent_cancel",
+            &json!({"branch_id": branch, "reason": "not needed"}),
+        )
     };
     // Another session has no such branch, as if it were not there at all.
-    let reviewer = world.database.texts("select id::text from agent where slug = 'reviewer'").await;
+    let reviewer = world
+        .database
+        .texts("select id::text from agent where slug = 'reviewer'")
+        .await;
     let reviewer = AgentId::parse(&reviewer[0]).unwrap();
     let other = world.session(&coder.account, coder.task.as_ref(), reviewer).await;
     let mut words = Vec::new();
@@ -175,7 +205,10 @@ async fn a_parent_lists_and_cancels_its_own() {
     let again = world.call(&cancel(&coder, 4, branch)).await.ok();
     assert_eq!(again["state"], "cancelled");
     assert!(again["note"].as_str().unwrap().contains("before"), "{again}");
-    assert_eq!(list(5).await, ["part 1 cancelled \"by coder: not needed\"", "part 2 live null"]);
+    assert_eq!(
+        list(5).await,
+        ["part 1 cancelled \"by coder: not needed\"", "part 2 live null"]
+    );
     world.told().await;
     assert_eq!(world.heard("signalbox.event.acme.PROJ-7.branch.ended").len(), 1);
     let items = "select count(*) from notification where kind = 'branch_result'";
@@ -191,27 +224,47 @@ async fn a_branch_sees_the_task_as_its_parent_knew_it() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = coder(&world).await;
-    rows("message").with("body", "Before.").insert(&world.database.owner).await;
+    rows("message")
+        .with("body", "Before.")
+        .insert(&world.database.owner)
+        .await;
     let made = world.call(&spawn(&coder, 1, 1)).await.ok();
     // The world goes on.
-    rows("message").with("body", "After.").insert(&world.database.owner).await;
+    rows("message")
+        .with("body", "After.")
+        .insert(&world.database.owner)
+        .await;
     rows("task_context")
         .with("version", 2)
         .with("body", "We build a compiler.")
         .from("task t")
         .insert(&world.database.owner)
         .await;
-    world.run(sqlx::query("update task set title = 'Renamed', status = 'review'")).await;
+    world
+        .run(sqlx::query("update task set title = 'Renamed', status = 'review'"))
+        .await;
     let below = inside(&world, &coder, &made, 0).await;
     let look = async |session: &TestSession, ordinal: i32| {
-        let history = world.call(&session.request(ordinal, "task_history", &json!({"task_id": "PROJ-7"}))).await.ok();
-        let context = world.call(&session.request(ordinal + 1, "task_context_read", &json!({}))).await.ok();
+        let history = world
+            .call(&session.request(ordinal, "task_history", &json!({"task_id": "PROJ-7"})))
+            .await
+            .ok();
+        let context = world
+            .call(&session.request(ordinal + 1, "task_context_read", &json!({})))
+            .await
+            .ok();
         (history.to_string(), context.to_string())
     };
     let (history, context) = look(&below, 1).await;
     assert!(history.contains("Before.") && !history.contains("After."), "{history}");
-    assert!(history.contains("in_progress") && !history.contains("Renamed"), "{history}");
-    assert!(context.contains("a parser") && !context.contains("a compiler"), "{context}");
+    assert!(
+        history.contains("in_progress") && !history.contains("Renamed"),
+        "{history}"
+    );
+    assert!(
+        context.contains("a parser") && !context.contains("a compiler"),
+        "{context}"
+    );
     let (history, context) = look(&coder, 2).await;
     assert!(history.contains("After.") && history.contains("Renamed"), "{history}");
     assert!(context.contains("a compiler"), "{context}");
@@ -244,11 +297,18 @@ async fn a_branch_writes_nothing_whatever_key_it_has() {
         let list = client.get(format!("{base}/agent/tools")).bearer_auth(&token);
         let list = list.header("x-openclaw-session-key", &below.key).send().await.unwrap();
         let list: Value = list.json().await.unwrap();
-        let names: Vec<&str> = list["items"].as_array().into_iter().flatten().map(|tool| tool["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = list["items"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|tool| tool["name"].as_str().unwrap())
+            .collect();
         for (name, arguments) in &calls {
             assert!(!names.contains(name), "{role}: {names:?}");
             let call = client.post(format!("{base}/agent/tools/{name}")).bearer_auth(&token);
-            let call = call.header("x-openclaw-session-key", &below.key).body(arguments.to_string());
+            let call = call
+                .header("x-openclaw-session-key", &below.key)
+                .body(arguments.to_string());
             let answer = call.send().await.unwrap();
             assert!(!answer.status().is_success(), "{role} {name}");
         }
@@ -263,7 +323,10 @@ async fn no_branch_is_made_for_an_agent_that_is_removed_meanwhile() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = coder(&world).await;
-    let reviewer = world.database.texts("select id::text from agent where slug = 'reviewer'").await;
+    let reviewer = world
+        .database
+        .texts("select id::text from agent where slug = 'reviewer'")
+        .await;
     let reviewer = AgentId::parse(&reviewer[0]).unwrap();
     let database = world.database.connect(Role::Orchestrator).await;
     let tx = database.begin(&storage::Accounts::one(&coder.account)).await.unwrap();
@@ -274,7 +337,10 @@ async fn no_branch_is_made_for_an_agent_that_is_removed_meanwhile() {
         origin: contracts::outgoing::Origin::default(),
         now: time::OffsetDateTime::now_utc(),
     };
-    let removed = agent_remove(&tx, &coder.account, reviewer, &setting).await.unwrap().unwrap();
+    let removed = agent_remove(&tx, &coder.account, reviewer, &setting)
+        .await
+        .unwrap()
+        .unwrap();
     outbox_insert(&tx, removed.messages).await.unwrap();
     let arguments = json!({"subagents": [{"request": "a", "agent": "reviewer"}]});
     let request = coder.request(1, "subagent_spawn", &arguments);

@@ -18,26 +18,48 @@ async fn each_write_is_the_next_version_and_the_newest_is_read() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
-    let none = world.call(&coder.request(1, "task_context_read", &json!({}))).await.ok();
+    let none = world
+        .call(&coder.request(1, "task_context_read", &json!({})))
+        .await
+        .ok();
     assert_eq!(none, json!({"ok": true, "task_context": null}));
     let first = coder.request(2, "task_context_write", &text(" Build the parser.\n"));
     let written = world.call(&first).await.ok();
-    assert_eq!(written, json!({"ok": true, "version": 1, "characters": 17, "cut_characters": 0}));
+    assert_eq!(
+        written,
+        json!({"ok": true, "version": 1, "characters": 17, "cut_characters": 0})
+    );
     // The same call again, as after a crash that lost its answer.
     world.ask_as(&first, "again").await;
     let second = coder.request(3, "task_context_write", &text("Build the parser in Rust."));
     assert_eq!(world.call(&second).await.ok()["version"], 2);
-    let read = world.call(&coder.request(4, "task_context_read", &json!({}))).await.ok();
+    let read = world
+        .call(&coder.request(4, "task_context_read", &json!({})))
+        .await
+        .ok();
     assert_eq!(
-        (&read["version"], &read["body"], &read["author"]["name"], &read["warning"]),
-        (&json!(2), &json!("Build the parser in Rust."), &json!("coder"), &Value::Null)
+        (
+            &read["version"],
+            &read["body"],
+            &read["author"]["name"],
+            &read["warning"]
+        ),
+        (
+            &json!(2),
+            &json!("Build the parser in Rust."),
+            &json!("coder"),
+            &Value::Null
+        )
     );
     let of_turn = "select count(*) from task_context where turn_id = (select id from turn) and task_id = 'proj-7'";
     assert_eq!(world.database.count(of_turn).await, 2);
     world.told().await;
     assert_eq!(
         world.database.texts(VERSIONS).await,
-        ["acme 1 coder Build the parser.", "acme 2 coder Build the parser in Rust."]
+        [
+            "acme 1 coder Build the parser.",
+            "acme 2 coder Build the parser in Rust."
+        ]
     );
     let heard = world.heard("signalbox.event.acme.PROJ-7.task_context.written");
     let versions: Vec<&Value> = heard.iter().map(|heard| &heard.payload["data"]["version"]).collect();
@@ -57,19 +79,28 @@ async fn a_long_text_is_cut_by_characters_when_it_is_written_and_said_at_every_u
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
     let whole = "😀".repeat(10_000);
-    let kept = world.call(&coder.request(1, "task_context_write", &text(&whole))).await.ok();
+    let kept = world
+        .call(&coder.request(1, "task_context_write", &text(&whole)))
+        .await
+        .ok();
     assert_eq!(
         kept,
         json!({"ok": true, "version": 1, "characters": 10_000, "cut_characters": 0})
     );
     let long = format!("{whole}!");
-    let cut = world.call(&coder.request(2, "task_context_write", &text(&long))).await.ok();
+    let cut = world
+        .call(&coder.request(2, "task_context_write", &text(&long)))
+        .await
+        .ok();
     let warning = "The task context was cut from 10,001 to 10,000 characters. Consider shortening it.";
     assert_eq!(
         (&cut["characters"], &cut["cut_characters"], &cut["warning"]),
         (&json!(10_000), &json!(1), &json!(warning))
     );
-    let read = world.call(&coder.request(3, "task_context_read", &json!({}))).await.ok();
+    let read = world
+        .call(&coder.request(3, "task_context_read", &json!({})))
+        .await
+        .ok();
     assert_eq!((&read["body"], &read["warning"]), (&json!(whole), &json!(warning)));
     for (ordinal, bad, code) in [
         (4, json!({"body": " \n"}), "invalid_arguments"),
@@ -115,7 +146,10 @@ async fn writers_of_a_task_take_turns_and_accounts_stay_apart() {
         world.database.texts(counted).await,
         ["acme 16 1 16 of acme of acme", "umbra 8 1 8 of umbra of umbra"]
     );
-    let read = world.call(&other.request(9, "task_context_read", &json!({}))).await.ok();
+    let read = world
+        .call(&other.request(9, "task_context_read", &json!({})))
+        .await
+        .ok();
     assert_eq!((&read["version"], &read["body"]), (&json!(8), &json!("of umbra")));
     world.end(&gateways).await;
 }
@@ -125,13 +159,21 @@ async fn after_a_stop_or_the_end_of_the_task_it_is_not_written() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
-    world.call(&coder.request(1, "task_context_write", &text("first"))).await.ok();
+    world
+        .call(&coder.request(1, "task_context_write", &text("first")))
+        .await
+        .ok();
     world
         .run(sqlx::query("update session set stop_turn_id = active_turn_id"))
         .await;
-    let stopped = world.call(&coder.request(2, "task_context_write", &text("second"))).await;
+    let stopped = world
+        .call(&coder.request(2, "task_context_write", &text("second")))
+        .await;
     assert_eq!(stopped.code(Refused), "turn_stopped");
-    let read = world.call(&coder.request(3, "task_context_read", &json!({}))).await.ok();
+    let read = world
+        .call(&coder.request(3, "task_context_read", &json!({})))
+        .await
+        .ok();
     assert_eq!(read["body"], "first");
     world
         .run(sqlx::query(

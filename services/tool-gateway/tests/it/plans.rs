@@ -124,7 +124,16 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "turn", "tool_call", "message", "activity", "timer", "branch"] {
+    for table in [
+        "task",
+        "session",
+        "turn",
+        "tool_call",
+        "message",
+        "activity",
+        "timer",
+        "branch",
+    ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off))
             .execute(owner)

@@ -212,10 +212,7 @@ pub fn schema_hash(tool: &str) -> &'static [u8] {
 
 /// The tools to offer; the same context gives the same list, byte for byte.
 pub fn offered(context: OfferContext) -> Vec<ToolDefinition> {
-    all()
-        .into_iter()
-        .filter(|tool| tool.is_offered(context))
-        .collect()
+    all().into_iter().filter(|tool| tool.is_offered(context)).collect()
 }
 
 /// The argument that names a task.

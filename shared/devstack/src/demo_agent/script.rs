@@ -304,7 +304,10 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
         wishes.push(wish("check_later", waits, "I look again when it is time."));
     }
     if let Some(task) = task.filter(|_| says("split")) {
-        let body = format!("{task} is worked on in parts: {}.", PARTS.map(|(part, _)| part).join(", "));
+        let body = format!(
+            "{task} is worked on in parts: {}.",
+            PARTS.map(|(part, _)| part).join(", ")
+        );
         let context = json!({"body": body});
         wishes.push(wish("task_context_write", context, "I wrote down what this is about."));
         let part = |(label, request): (&str, &str)| json!({"label": label, "request": request});

@@ -2,8 +2,8 @@
 
 use contracts::quote;
 use domain::{
-    AccountId, Actor, ActorKind, AgentSlug, BranchId, ContextSize, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus,
-    TurnId,
+    AccountId, Actor, ActorKind, AgentSlug, BranchId, ContextSize, InstructionLayout, MessageId, NotificationId,
+    StopKind, TaskId, TaskStatus, TurnId,
 };
 use prompt::{
     Extract, Further, Injected, InputFacts, InstructionFacts, KnownContext, Manifest, MarkSecret, Marks, OverviewEntry,
@@ -186,13 +186,25 @@ fn instructions_of_a_branch_are_pinned() {
         may_branch: false,
     };
     let all = contracts::tools::all();
-    let kept: Vec<&str> = all.iter().filter(|tool| !tool.is_offered(context)).map(|tool| tool.name).collect();
+    let kept: Vec<&str> = all
+        .iter()
+        .filter(|tool| !tool.is_offered(context))
+        .map(|tool| tool.name)
+        .collect();
     let (text, manifest) = profile_of("You write code.", true, false, Some(known), &names("").without(&kept));
     for name in kept {
         assert!(!text.contains(name), "{name} is not offered: {text}");
     }
     let kinds: Vec<PartKind> = manifest.parts.iter().map(|part| part.part).collect();
-    assert_eq!(kinds, [PartKind::Policy, PartKind::Branch, PartKind::Role, PartKind::TaskContext]);
+    assert_eq!(
+        kinds,
+        [
+            PartKind::Policy,
+            PartKind::Branch,
+            PartKind::Role,
+            PartKind::TaskContext
+        ]
+    );
     insta::assert_snapshot!("instructions_branch", text);
 }
 

@@ -135,7 +135,10 @@ fn contexts_of_branches_are_pinned() {
     let said = ["I split this.".to_owned(), " ".to_owned(), "Two parts.".to_owned()];
     let mut turns = three();
     let now = PastTurn {
-        notes: vec!["Note from Signalbox: known.\n".to_owned(), "Note from Signalbox: too late.\n".to_owned()],
+        notes: vec![
+            "Note from Signalbox: known.\n".to_owned(),
+            "Note from Signalbox: too late.\n".to_owned(),
+        ],
         ..turns.remove(0)
     };
     let now = spawning(now, &said, 1);
@@ -149,7 +152,11 @@ fn contexts_of_branches_are_pinned() {
     check_parts(&branch);
     insta::assert_snapshot!("context_branch", shown(&branch));
     let from_base = branch.parts.iter().filter(|part| part.because == Because::Base).count();
-    assert_eq!((from_base, branch.parts.len()), (6, 8), "three turns of its parent, and its own");
+    assert_eq!(
+        (from_base, branch.parts.len()),
+        (6, 8),
+        "three turns of its parent, and its own"
+    );
     assert!(!shown(&branch).contains("too late"), "{}", shown(&branch));
 }
 

@@ -21,7 +21,10 @@ const REFUSALS: [(u16, &str); 14] = [
     (408, "Its body came too slowly"),
     (409, "It conflicts with the current state; `code` says why"),
     (410, "Its session is over"),
-    (412, "It was made for another version than the newest; `detail` names it"),
+    (
+        412,
+        "It was made for another version than the newest; `detail` names it",
+    ),
     (413, "It is too large"),
     (415, "Its body is not JSON"),
     (422, "The request is valid and cannot be carried out"),

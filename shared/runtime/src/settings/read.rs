@@ -55,14 +55,16 @@ pub(super) fn value<T: DeserializeOwned>(config: &Config, setting: &str) -> Resu
     let Some(value) = find(&config.cache, setting) else {
         return Ok(None);
     };
-    T::deserialize(Reader(value)).map(Some).map_err(|fault| SettingsError::Invalid {
-        setting: setting.to_owned(),
-        origin: place(Some(value)),
-        problem: match fault {
-            Fault::Invalid(problem) => problem,
-            Fault::Unknown { .. } | Fault::Missing(_) => "expected a value".to_owned(),
-        },
-    })
+    T::deserialize(Reader(value))
+        .map(Some)
+        .map_err(|fault| SettingsError::Invalid {
+            setting: setting.to_owned(),
+            origin: place(Some(value)),
+            problem: match fault {
+                Fault::Invalid(problem) => problem,
+                Fault::Unknown { .. } | Fault::Missing(_) => "expected a value".to_owned(),
+            },
+        })
 }
 
 /// The address of a listener, for serde's `deserialize_with`: serde's own error does not say what is allowed.

@@ -30,7 +30,8 @@ use super::{
     SessionName,
     item_enter::{Entered, NewEntry, OwnEntry, items_enter_found},
     sessions_close::{
-        CLOSE, ItemRow, LOCK, LOCK_ITEMS, LOCK_TRIED, LOCK_WITH_OWN, SessionRow, ended_messages, items_cancel, items_uncount,
+        CLOSE, ItemRow, LOCK, LOCK_ITEMS, LOCK_TRIED, LOCK_WITH_OWN, SessionRow, ended_messages, items_cancel,
+        items_uncount,
     },
     sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
     turn_stop::{StopRequest, turn_stop},
@@ -55,10 +56,17 @@ const DETAIL_BYTES_MAX: usize = 2 * 1024;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending<'a> {
     /// With the reply of its last turn; none: it had nothing to say.
-    Finished { result: Option<&'a str> },
-    Failed { error: &'a str },
+    Finished {
+        result: Option<&'a str>,
+    },
+    Failed {
+        error: &'a str,
+    },
     /// `by`: the name of who asked.
-    Cancelled { by: &'a str, reason: Option<&'a str> },
+    Cancelled {
+        by: &'a str,
+        reason: Option<&'a str>,
+    },
     Expired,
 }
 
@@ -77,7 +85,10 @@ impl Ending<'_> {
             Ending::Finished { .. } | Ending::Expired => return None,
             Ending::Failed { error } => (*error).to_owned(),
             Ending::Cancelled { by, reason: None } => format!("by {by}"),
-            Ending::Cancelled { by, reason: Some(reason) } => format!("by {by}: {reason}"),
+            Ending::Cancelled {
+                by,
+                reason: Some(reason),
+            } => format!("by {by}: {reason}"),
         };
         Some(text[..text.floor_char_boundary(DETAIL_BYTES_MAX)].to_owned())
     }
@@ -160,7 +171,8 @@ pub async fn branches_lock(
         }
         let ids: Vec<SessionId> = new.iter().copied().collect();
         let values = [account.into(), ids.into()];
-        tx.execute("lock the sessions of branches", LOCK_WITH_OWN, values).await?;
+        tx.execute("lock the sessions of branches", LOCK_WITH_OWN, values)
+            .await?;
         locked.extend(new);
     }
 }
@@ -274,7 +286,11 @@ pub async fn branch_end(
 
     let mut messages = sessions_end(tx, account, &ended, &ending, setting).await?;
     // The timer that ends a group is marked by its firing.
-    let fires = |group: &Uuid| ended.iter().any(|member| member.group_id == *group && member.state == BranchState::Expired);
+    let fires = |group: &Uuid| {
+        ended
+            .iter()
+            .any(|member| member.group_id == *group && member.state == BranchState::Expired)
+    };
     let groups = groups_over(&members).into_iter().filter(|group| !fires(group));
     let keys: Vec<String> = groups.map(|group| group.to_string()).collect();
     if !keys.is_empty() {
@@ -325,7 +341,12 @@ impl Member {
             parent_session_id: self.parent_session_id,
             joined_item: self.joined_item.clone().filter(|_| self.ends),
         };
-        setting.event(account, Some(&self.task), &self.id.to_string(), Event::BranchEnded(ended))
+        setting.event(
+            account,
+            Some(&self.task),
+            &self.id.to_string(),
+            Event::BranchEnded(ended),
+        )
     }
 
     /// What its parent calls it.
@@ -370,7 +391,10 @@ fn joins(members: &[Member]) -> Vec<Join> {
         let (id, of) = match member.join_mode {
             JoinMode::Each => (result_id(member.id), vec![at]),
             JoinMode::All if over.contains(&member.group_id) => {
-                let group = members.iter().enumerate().filter(|(_, other)| other.group_id == member.group_id);
+                let group = members
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, other)| other.group_id == member.group_id);
                 (join_id(member.group_id), group.map(|(at, _)| at).collect())
             }
             JoinMode::All => continue,
@@ -396,7 +420,12 @@ async fn sessions_end<'e>(
     let values = [account.into(), ids.clone().into()];
     let sessions: Vec<SessionRow> = tx.rows("lock the sessions of ended branches", LOCK, values).await?;
     let mut messages = Vec::new();
-    for state in [BranchState::Finished, BranchState::Failed, BranchState::Cancelled, BranchState::Expired] {
+    for state in [
+        BranchState::Finished,
+        BranchState::Failed,
+        BranchState::Cancelled,
+        BranchState::Expired,
+    ] {
         let Some(reason) = state.closes() else { continue };
         let closing: Vec<&SessionRow> = sessions
             .iter()
@@ -422,7 +451,10 @@ async fn sessions_end<'e>(
         .iter()
         .map(|row| ending(by_session[&row.session.session_id].id).by())
         .collect();
-    let running = sessions.iter().zip(&names).filter_map(|(row, by)| Some((row, row.session.active_turn?, by)));
+    let running = sessions
+        .iter()
+        .zip(&names)
+        .filter_map(|(row, by)| Some((row, row.session.active_turn?, by)));
     let asked: Vec<StopRequest<'_>> = running
         .map(|(row, turn, by)| StopRequest {
             session: (account.clone(), row.session.session_id),
@@ -480,7 +512,10 @@ async fn fold(
     joins.retain(|join| parents.get(&join.parent).is_some_and(|parent| !parent.facts.closed));
     let values = [account.into(), column(&joins, |join| join.id.clone())];
     let known: Vec<KnownId> = tx.rows("find items of ended branches", ITEMS_KNOWN, values).await?;
-    for join in joins.iter_mut().filter(|join| known.iter().any(|known| known.id == join.id)) {
+    for join in joins
+        .iter_mut()
+        .filter(|join| known.iter().any(|known| known.id == join.id))
+    {
         // A publisher has used it.
         join.id = fresh_id().into();
     }
@@ -631,7 +666,10 @@ mod tests {
         for &at in ends {
             members[at].end(&DONE);
         }
-        joins(members).into_iter().map(|join| (join.id.to_string(), join.of)).collect()
+        joins(members)
+            .into_iter()
+            .map(|join| (join.id.to_string(), join.of))
+            .collect()
     }
 
     #[test]
@@ -654,7 +692,9 @@ mod tests {
 
     #[test]
     fn each_branch_of_a_group_brings_its_own_result() {
-        let mut members: Vec<Member> = (1..=3).map(|n| member(n, 9, JoinMode::Each, BranchState::Live)).collect();
+        let mut members: Vec<Member> = (1..=3)
+            .map(|n| member(n, 9, JoinMode::Each, BranchState::Live))
+            .collect();
         let own = |n: u128, at: usize| (format!("branch:{}", Uuid::from_u128(n)), vec![at]);
         assert_eq!(after(&mut members, &[1]), [own(2, 1)]);
         for member in &mut members {
@@ -686,7 +726,13 @@ mod tests {
             group_id: Uuid::nil(),
         };
         // 1 and 2 of session 50, 3 of branch 1, 4 of branch 3; 5 of another session.
-        let live = [branch(4, 103), branch(3, 101), branch(1, 50), branch(2, 50), branch(5, 60)];
+        let live = [
+            branch(4, 103),
+            branch(3, 101),
+            branch(1, 50),
+            branch(2, 50),
+            branch(5, 60),
+        ];
         let below = |sessions: &[SessionId], chosen: &[u128]| {
             let found = branches_below(&live, sessions, |branch| chosen.contains(&branch.id.uuid().as_u128()));
             let mut ids: Vec<u128> = found.iter().map(|branch| branch.id.uuid().as_u128()).collect();
@@ -703,11 +749,15 @@ mod tests {
     #[test]
     fn results_are_quoted_and_fit_into_one_item() {
         let long = "x".repeat(RESULT_BYTES_MAX + 10);
-        let mut members: Vec<Member> = (1..=10).map(|n| member(n, 9, JoinMode::All, BranchState::Live)).collect();
+        let mut members: Vec<Member> = (1..=10)
+            .map(|n| member(n, 9, JoinMode::All, BranchState::Live))
+            .collect();
         members[0].end(&Ending::Finished {
             result: Some("Line 1\n2. \"part 2\" (coder): failed"),
         });
-        members[1].end(&Ending::Failed { error: "timeout: no answer" });
+        members[1].end(&Ending::Failed {
+            error: "timeout: no answer",
+        });
         members[2].end(&Ending::Finished { result: None });
         members[3].end(&Ending::Cancelled {
             by: "Ann",
@@ -720,7 +770,11 @@ mod tests {
         }
         let of: Vec<&Member> = members.iter().collect();
         let message = results(&of);
-        assert!(message.body.len() <= contracts::notification::BODY_BYTES_MAX, "{}", message.body.len());
+        assert!(
+            message.body.len() <= contracts::notification::BODY_BYTES_MAX,
+            "{}",
+            message.body.len()
+        );
         let lines: Vec<&str> = message.body.lines().collect();
         let expected = [
             "1. \"part 1\" (coder): finished",
@@ -741,7 +795,10 @@ mod tests {
         assert_eq!(lines[expected.len() + 1], left_out);
         // Alone it has more room.
         let alone = results(&of[5..6]);
-        assert_eq!(alone.title.as_deref(), Some("Result of your subagent \"part 6\" (coder)"));
+        assert_eq!(
+            alone.title.as_deref(),
+            Some("Result of your subagent \"part 6\" (coder)")
+        );
         assert!(alone.body.len() > SHOWN_BYTES_MAX);
     }
 }

@@ -180,7 +180,9 @@ pub async fn branches_count(tx: &Tx, account: &AccountId, session: SessionId) ->
     const ATTEMPT: &str = "count branches";
     tx.execute("lock the branches of an account", BRANCHES_LOCK, [account.into()])
         .await?;
-    let count = tx.one(ATTEMPT, BRANCHES_COUNT, [account.into(), session.into()]).await?;
+    let count = tx
+        .one(ATTEMPT, BRANCHES_COUNT, [account.into(), session.into()])
+        .await?;
     count.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
@@ -204,7 +206,13 @@ pub async fn branch_spawn(
     setting: &Setting<'_>,
 ) -> Result<Option<(Vec<Spawned>, Vec<Owned>)>, StorageError> {
     const ATTEMPT: &str = "spawn branches";
-    let Parent { account, task, session, turn, .. } = new.parent;
+    let Parent {
+        account,
+        task,
+        session,
+        turn,
+        ..
+    } = new.parent;
     let values: [Value; 5] = [
         account.into(),
         task.key().into(),
@@ -259,7 +267,8 @@ pub async fn branch_spawn(
         column(&all, |(.., conversation)| key(conversation)),
         column(&all, |(_, _, ids, _)| ids.branch),
     ];
-    tx.execute("open the sessions of branches", SESSIONS_BRANCH, values).await?;
+    tx.execute("open the sessions of branches", SESSIONS_BRANCH, values)
+        .await?;
     requests_enter(tx, new, &all, setting).await?;
     let group = new.call.to_string();
     let timer = NewTimer {
@@ -283,7 +292,12 @@ pub async fn branch_spawn(
             generation: Generation::FIRST,
             agent_id: Some(one.agent),
         };
-        told.push(setting.event(account, Some(task), &ids.session.to_string(), Event::SessionOpened(opened)));
+        told.push(setting.event(
+            account,
+            Some(task),
+            &ids.session.to_string(),
+            Event::SessionOpened(opened),
+        ));
         let spawned = BranchSpawned {
             branch_id: ids.branch,
             group_id: new.call,
@@ -297,7 +311,12 @@ pub async fn branch_spawn(
             base_sha256: base.sha256.clone(),
             deadline_at: new.deadline_at.into(),
         };
-        told.push(setting.event(account, Some(task), &ids.branch.to_string(), Event::BranchSpawned(spawned)));
+        told.push(setting.event(
+            account,
+            Some(task),
+            &ids.branch.to_string(),
+            Event::BranchSpawned(spawned),
+        ));
         let wake = SessionResolved::new(conversation, (ids.session, Generation::FIRST), Some(task), 1);
         told.push(setting.message(&wake.message_id(), &wake));
     }
@@ -359,7 +378,13 @@ async fn requests_enter(
             task: Some(task),
             agent: Some(one.agent),
             queued: Some((ids.session, 1)),
-            ..NewItem::of(account, id, Some(content), ContentHash::of(Some(task), content), lineage)
+            ..NewItem::of(
+                account,
+                id,
+                Some(content),
+                ContentHash::of(Some(task), content),
+                lineage,
+            )
         })
         .collect();
     match items_append(tx, &rows).await? == rows.len() as u64 {

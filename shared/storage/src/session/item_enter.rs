@@ -18,7 +18,8 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AgentId, BRANCH_ENDED, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId, session,
+    AgentId, BRANCH_ENDED, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId,
+    session,
 };
 use sea_orm::FromQueryResult;
 

@@ -95,7 +95,12 @@ async fn lock(tx: &Tx, handing: &Handing<'_>) -> Result<(Vec<SessionRow>, Vec<Li
         ];
         let found: Vec<Found> = tx.rows("find sessions to hand over", OF_AGENTS, values).await?;
         let mut ids: Vec<SessionId> = found.into_iter().map(|found| found.id).collect();
-        ids.extend(branches.iter().map(|branch| branch.session_id).filter(|id| !known.contains(id)));
+        ids.extend(
+            branches
+                .iter()
+                .map(|branch| branch.session_id)
+                .filter(|id| !known.contains(id)),
+        );
         if ids.is_empty() {
             return Ok((locked, branches));
         }
@@ -118,7 +123,8 @@ pub(crate) async fn session_handover(
 ) -> Result<Handed, StorageError> {
     let account = handing.account;
     let (sessions, branches) = lock(tx, handing).await?;
-    let of_from = |row: &&SessionRow| row.session.agent_id == Some(handing.from) && row.session.kind != SessionKind::Branch;
+    let of_from =
+        |row: &&SessionRow| row.session.agent_id == Some(handing.from) && row.session.kind != SessionKind::Branch;
     let theirs = sessions.iter().filter(of_from);
     let (closing, open): (Vec<&SessionRow>, Vec<&SessionRow>) =
         theirs.partition(|row| row.session.kind == SessionKind::Task);
@@ -161,7 +167,9 @@ pub(crate) async fn session_handover(
     let (moving, cancelled): (Vec<ItemRow>, Vec<ItemRow>) = items
         .into_iter()
         .partition(|item| !is_own_kind(&item.kind) && item.sender_id != to);
-    let told = closing.iter().flat_map(|row| ended_messages(account, row, (reason, None), setting));
+    let told = closing
+        .iter()
+        .flat_map(|row| ended_messages(account, row, (reason, None), setting));
     messages.extend(told);
     messages.extend(stops.iter().map(|stop| setting.message(&stop.message_id(), stop)));
     let task = |_: &ItemRow| Some(handing.task.clone());

@@ -224,7 +224,12 @@ async fn lock(tx: &Tx, account: &AccountId, scope: Scope<'_>, cuts: bool) -> Res
     let (mut known, mut locked): (Vec<SessionId>, Vec<SessionRow>) = Default::default();
     let branches = loop {
         let mut ids = find(tx, account, sql, of.clone(), known.clone()).await?;
-        let above: Vec<SessionId> = locked.iter().filter(|row| scope.closes(row)).map(SessionRow::id).chain(ids.iter().copied()).collect();
+        let above: Vec<SessionId> = locked
+            .iter()
+            .filter(|row| scope.closes(row))
+            .map(SessionRow::id)
+            .chain(ids.iter().copied())
+            .collect();
         let live = branches_live(tx, account).await?;
         let branches = branches_below(&live, &above, is_chosen);
         ids.extend(branches.iter().flat_map(sessions_of).filter(|id| !known.contains(id)));

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent, SessionId,
-    SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent,
+    SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
     context::{THREADS_LOST_MAX, Told},
     progress::Streak,
 };
@@ -382,7 +382,9 @@ fn columns(conversations: &[&Conversation]) -> (ConversationColumns, Conversatio
     let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
     let mut tasks = Vec::new();
     // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
-    let named = (0..).zip(conversations).filter(|(_, conversation)| conversation.branch.is_none());
+    let named = (0..)
+        .zip(conversations)
+        .filter(|(_, conversation)| conversation.branch.is_none());
     for (n, conversation) in named {
         let columns = match &conversation.task {
             Some(task) => {

@@ -48,20 +48,27 @@ async fn scene() -> Scene {
     let task = fixture.task(&account, "PROJ-7", &[coder]).await;
     let (session, turn) = (SessionId(Uuid::now_v7()), TurnId(Uuid::now_v7()));
     let row = rows("session").with("id", session).with("task_id", task.key());
-    let row = row.with("agent_id", coder).with("turn_count", 3).with("phase", "waiting");
+    let row = row
+        .with("agent_id", coder)
+        .with("turn_count", 3)
+        .with("phase", "waiting");
     let row = row.with("active_turn_id", turn).with("provider_thread", "resp_2");
     row.insert(&test.owner).await;
     for (number, state) in [(1, "finished"), (2, "aborted"), (3, "awaiting_tools")] {
         let row = rows("turn").with("number", number).with("state", state);
         let row = match number {
-            3 => row.with("id", turn).with("journal", r#"[{"text": "I split it.", "calls": []}]"#),
+            3 => row
+                .with("id", turn)
+                .with("journal", r#"[{"text": "I split it.", "calls": []}]"#),
             _ => row,
         };
         row.from("session s").insert(&test.owner).await;
     }
     for n in 0..3 {
         let row = rows("message").with("body", format!("m{n}"));
-        row.set("created_at", format!("now() - interval '{} minutes'", 10 - n)).insert(&test.owner).await;
+        row.set("created_at", format!("now() - interval '{} minutes'", 10 - n))
+            .insert(&test.owner)
+            .await;
     }
     sqlx::query(
         "insert into task_context (account_id, task_id, version, body, characters, author_kind, author_id, author_name)
@@ -97,7 +104,9 @@ const BY_ANN: Ending<'static> = Ending::Cancelled {
     by: "Ann",
     reason: Some("not needed"),
 };
-const DONE: Ending<'static> = Ending::Finished { result: Some("It holds.") };
+const DONE: Ending<'static> = Ending::Finished {
+    result: Some("It holds."),
+};
 
 /// Each branch with its session; the items of its parent that bring results; what waits, by session.
 const BRANCHES: &str = "
@@ -132,7 +141,13 @@ impl Scene {
     }
 
     /// Branches of a turn, without a commit. As the tool does, under the parent's session.
-    async fn spawn_in(&self, tx: &Tx, of: (SessionId, TurnId, i32), agents: &[AgentId], join: JoinMode) -> Vec<Spawned> {
+    async fn spawn_in(
+        &self,
+        tx: &Tx,
+        of: (SessionId, TurnId, i32),
+        agents: &[AgentId],
+        join: JoinMode,
+    ) -> Vec<Spawned> {
         let (session, turn, depth) = of;
         let branches: Vec<NewBranch> = (1..)
             .zip(agents)
@@ -172,7 +187,9 @@ impl Scene {
 
     /// As the API cancels a branch, and a record ends it.
     async fn end_in(&self, tx: &Tx, branch: BranchId, ending: Ending<'_>) -> Vec<(BranchId, BranchState)> {
-        branches_lock(tx, &self.account, |live| live.id == branch).await.unwrap();
+        branches_lock(tx, &self.account, |live| live.id == branch)
+            .await
+            .unwrap();
         let ends = Ends {
             ends: vec![(branch, ending)],
             closing: &[],
@@ -259,7 +276,11 @@ async fn branches_are_made_at_once_with_all_that_they_need() {
         select count(distinct xmin::text) from (
             select xmin from branch union all select xmin from session where kind = 'branch'
             union all select xmin from notification where kind = 'subagent' union all select xmin from timer) x";
-    assert_eq!(scene.test.count(transactions).await, 1, "one transaction makes them all");
+    assert_eq!(
+        scene.test.count(transactions).await,
+        1,
+        "one transaction makes them all"
+    );
     let sessions = "
         select concat_ws(' ', s.kind, s.task_id, s.generation, s.phase, s.queued, s.queue_tail, s.origin_id = b.id,
                          s.parent_session_id = b.parent_session_id, s.key = format('branch:%s:agent:%s:acme:v1', b.id, b.agent_id))
@@ -283,7 +304,9 @@ async fn branches_are_made_at_once_with_all_that_they_need() {
 #[tokio::test]
 async fn the_last_of_a_group_tells_the_parent_of_all() {
     let scene = scene().await;
-    let of = scene.spawn(&[scene.coder, scene.reviewer, scene.coder], JoinMode::All).await;
+    let of = scene
+        .spawn(&[scene.coder, scene.reviewer, scene.coder], JoinMode::All)
+        .await;
     scene.end(of[1].branch, DONE).await;
     scene.end(of[0].branch, Ending::Failed { error: "timeout: none" }).await;
     assert_eq!(scene.texts(RESULTS).await, Vec::<String>::new());
@@ -298,7 +321,9 @@ async fn the_last_of_a_group_tells_the_parent_of_all() {
         ]
     );
     assert_eq!(scene.texts(RESULTS).await, ["1 queued 2 Results of your 3 subagents"]);
-    let body = scene.texts("select body from notification where kind = 'branch_result'").await;
+    let body = scene
+        .texts("select body from notification where kind = 'branch_result'")
+        .await;
     assert_eq!(
         body[0].lines().collect::<Vec<_>>(),
         [
@@ -376,7 +401,11 @@ async fn what_comes_to_an_ended_branch_is_cancelled() {
         ["a cancelled branch ended", "b cancelled branch ended"]
     );
     let generations = "select count(*) from session where kind = 'branch'";
-    assert_eq!(scene.test.count(generations).await, 1, "a branch opens no next generation");
+    assert_eq!(
+        scene.test.count(generations).await,
+        1,
+        "a branch opens no next generation"
+    );
     scene.is_sound().await;
 }
 
@@ -396,7 +425,9 @@ async fn nested(scene: &Scene) -> (Vec<Spawned>, Vec<Spawned>) {
         .unwrap();
     let tx = scene.begin_gateway().await;
     let of = (above[0].session, turn, 1);
-    let below = scene.spawn_in(&tx, of, &[scene.coder, scene.reviewer], JoinMode::Each).await;
+    let below = scene
+        .spawn_in(&tx, of, &[scene.coder, scene.reviewer], JoinMode::Each)
+        .await;
     tx.commit().await.unwrap();
     (above, below)
 }
@@ -483,7 +514,11 @@ async fn whatever_ends_the_parent_ends_its_branches() {
         tx.commit().await.unwrap();
         let live = "select count(*) from branch where state = 'live'";
         assert_eq!(scene.test.count(live).await, 0, "{by:?}");
-        assert_eq!(scene.texts(RESULTS).await, Vec::<String>::new(), "{by:?}: nobody is there to read them");
+        assert_eq!(
+            scene.texts(RESULTS).await,
+            Vec::<String>::new(),
+            "{by:?}: nobody is there to read them"
+        );
         let waiting = "select count(*) from timer where state = 'waiting'";
         assert_eq!(scene.test.count(waiting).await, 0, "{by:?}");
         let stopping = "select stop_kind from session where kind = 'branch' and stop_turn_id = active_turn_id";
@@ -503,7 +538,10 @@ async fn a_parent_is_told_of_a_branch_whose_agent_was_removed() {
     scene.end(of[0].branch, DONE).await;
     assert_eq!(
         scene.texts(BRANCHES).await,
-        ["1 finished It holds. folded t", "2 cancelled by Signalbox: agent removed cancelled t"]
+        [
+            "1 finished It holds. folded t",
+            "2 cancelled by Signalbox: agent removed cancelled t"
+        ]
     );
     assert_eq!(scene.texts(RESULTS).await.len(), 1);
     scene.is_sound().await;
@@ -614,10 +652,18 @@ async fn a_task_that_ends_during_a_spawn_ends_what_it_made() {
     let scene = scene().await;
     let first = scene.begin_gateway().await;
     // As the tool does: the task and the session for share.
-    for sql in ["select from task for share", "select from session where kind = 'task' for share"] {
-        first.execute("lock", sql, std::iter::empty::<sea_orm::Value>()).await.unwrap();
+    for sql in [
+        "select from task for share",
+        "select from session where kind = 'task' for share",
+    ] {
+        first
+            .execute("lock", sql, std::iter::empty::<sea_orm::Value>())
+            .await
+            .unwrap();
     }
-    scene.spawn_in(&first, (scene.session, scene.turn, 0), &[scene.reviewer], JoinMode::All).await;
+    scene
+        .spawn_in(&first, (scene.session, scene.turn, 0), &[scene.reviewer], JoinMode::All)
+        .await;
     one_waits(&scene, first, async {
         let tx = scene.begin().await;
         scene.move_to(&tx, TaskStatus::Cancelled).await;

@@ -4,10 +4,11 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, BranchEnded, BranchSpawned, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded,
-        ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged, ReplyTo, RecoveryChanged, SessionEnded,
-        SessionGated, SessionLeaseReleased, SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart,
-        TaskRecovery, TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        AgentRemoved, BranchEnded, BranchSpawned, Event, EventMessage, HoldChanged, MessageDied, MessagePosted,
+        NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged,
+        RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened, SessionReset,
+        TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged, TimerChanged,
+        ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -17,10 +18,11 @@ use contracts::{
     tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchContext, BranchId, BranchState, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
-    HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode,
-    QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId,
-    TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
+    AccountId, Actor, ActorKind, AgentId, BranchContext, BranchId, BranchState, BreakerState, CallId, CloseReason,
+    Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict,
+    QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind,
+    StopKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState,
+    Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
