@@ -122,6 +122,8 @@ const HUNTS: &[Hunt] = &[
         "repeat",
         meanwhile("I28 the first turn of a generation"),
     ),
+    // Of two branches that end at once in two replicas, neither brings the results of both.
+    hunt("fold_unlocked", "repeat", Seen::AtRest { faults: 25 }),
     hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
     hunt("hold_unread", "repeat", at_once("I20 no turn begins behind")),
     hunt(

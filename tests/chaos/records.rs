@@ -217,8 +217,8 @@ pub(crate) enum WorkKind {
     Later,
     /// `submit_plan`, which ends the turn.
     Plan,
-    /// `subagent_spawn` of two, whose requests are `work=reply effect=<effect>-1-asked` and `work=slow effect=<effect>-2-asked`, then
-    /// a reply. Their results have no words of their own.
+    /// `subagent_spawn` of two, whose requests are `work=reply effect=<effect>-1-asked` and `work=reply` or `work=slow` with
+    /// `effect=<effect>-2-asked`, then a reply. Their results have no words of their own.
     Split,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
