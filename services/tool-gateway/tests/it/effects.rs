@@ -13,7 +13,7 @@ use domain::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    Tenant, eventually,
+    Tenant, eventually, rows,
     tools::{arguments, in_order},
 };
 
@@ -26,11 +26,12 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
     world.fixture().agent(&coder.account, "reviewer").await;
+    rows("task_context").from("task t").insert(&world.database.owner).await;
     let tenant = Tenant {
         account: coder.account.to_string(),
         keys: BTreeMap::new(),
     };
-    let rows = async || {
+    let all_rows = async || {
         let mut rows = tenant.snapshot(&world.database.owner).await;
         rows.remove("tool_call");
         rows
@@ -61,14 +62,14 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         let said = arguments(tool, |argument| argument == "text", id, "review");
         let request = coder.request(ordinal, tool.name, &said);
         world.record(&request).await;
-        let before = rows().await;
+        let before = all_rows().await;
         world.call(&request).await.ok();
         world.told().await;
         let writes = match tool.effect {
             ToolEffect::None | ToolEffect::Read => false,
             ToolEffect::Write | ToolEffect::External => true,
         };
-        assert_eq!(rows().await != before, writes, "{}", tool.name);
+        assert_eq!(all_rows().await != before, writes, "{}", tool.name);
     }
     world.end(&[&gateway]).await;
 }
