@@ -26,7 +26,7 @@ use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
         cancel, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications, notify, pause,
-        provider, providers, questions, queue, release, resume, sessions, stop, turns,
+        provider, providers, questions, queue, release, reset, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };

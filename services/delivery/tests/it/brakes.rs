@@ -62,7 +62,7 @@ impl Scene {
         asked
     }
 
-    async fn wake(&self) {
+    pub(crate) async fn wake(&self) {
         let resolved = serde_json::json!({
             "account": "acme", "task": "PROJ-7", "session_id": self.session, "session_key": self.key, "generation": 1,
             "agent_id": self.agent, "position": 1,

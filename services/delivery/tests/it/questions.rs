@@ -37,7 +37,7 @@ impl Scene {
         self.execute("update task set status = 'awaiting_approval'").await;
     }
 
-    async fn execute(&self, sql: &'static str) {
+    pub(crate) async fn execute(&self, sql: &'static str) {
         sqlx::query(sql).execute(&self.world.database.owner).await.unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! `/api/orgs/{account}/sessions`.
 
-use api::sessions::{Release, Reset, ResetState, Resetting, Resume, Session, Stop, StopState, Stopping};
+use api::sessions::{Release, Reset, Resetting, Resume, Session, Stop, StopState, Stopping};
 use axum::{Json, extract::State};
 use contracts::{
     event::{Event, SessionGated},

@@ -437,7 +437,7 @@ impl ItemRow {
 }
 
 impl SessionRow {
-    pub fn task(&self) -> Option<TaskId> {
+    pub(super) fn task(&self) -> Option<TaskId> {
         TaskId::parse(self.display_id.as_deref()?).ok()
     }
 }
