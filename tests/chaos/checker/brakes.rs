@@ -89,7 +89,7 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
                     && hold.released_at.is_none_or(|released_at| turn.started_at < released_at)
             }),
             // The error of a cancelled task has no name in it.
-            StopKind::Cancelled | StopKind::HandedOver => false,
+            StopKind::Cancelled | StopKind::HandedOver | StopKind::Reset => false,
         };
         if !is_asked {
             let what = "a turn is stopped only if a stop named it, or something steered it";

@@ -17,6 +17,7 @@ use prompt::{
     manifest::{Hash, Layer, Source},
 };
 use serde_json::{Value, json};
+use sqlx::Row;
 use testkit::{Reply, Seen, Server, StubProvider, World, eventually, rows};
 
 use crate::scene::Scene;
@@ -45,15 +46,6 @@ impl Scene {
         self.enqueue(id, body).await;
         self.wake().await;
         self.until(id, "delivered").await;
-    }
-
-    async fn wake(&self) {
-        let woken = json!({"account": "acme", "task": "PROJ-7", "session_id": self.session, "session_key": self.key,
-            "generation": 1, "agent_id": self.agent, "position": 1});
-        let subject = "signalbox.session.resolved.acme.PROJ-7".to_owned();
-        self.world
-            .publish_as_service(subject, woken.to_string().into_bytes())
-            .await;
     }
 
     async fn contexts(&self) -> Vec<TurnContext> {
@@ -104,9 +96,10 @@ impl Scene {
         }
     }
 
-    async fn session_column(&self, column: &str) -> String {
+    async fn session_column(&self, column: &'static str) -> String {
         let sql = format!("select coalesce(({column})::text, '') from session where closed_at is null");
-        self.world.database.texts(&sql).await.remove(0)
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(&self.world.database.owner);
+        row.await.unwrap().get(0)
     }
 }
 
@@ -670,9 +663,7 @@ async fn a_past_is_of_one_task() {
         .fixture()
         .task(&scene.account, "PROJ-8", &[scene.agent])
         .await;
-    let session = rows("session")
-        .with("agent_id", scene.agent)
-        .with("task_id", None::<String>);
+    let session = rows("session").with("agent_id", scene.agent).set("task_id", "null");
     session.insert(owner).await;
     for (n, task) in [(1, "proj-7"), (2, "proj-8"), (3, "proj-7")] {
         rows("notification")

@@ -2,8 +2,8 @@
 //! sessions, tools in between, and the prompt's content.
 
 use futures::StreamExt;
+use prompt::{Manifest, manifest::PartKind};
 use serde_json::{Value, json};
-use storage::manifest::{Manifest, PartKind};
 use testkit::{Reply, StubProvider, World, eventually};
 
 use crate::scene::Scene;
