@@ -71,6 +71,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "domain",
             "messaging",
             "orchestrator",
+            "prompt",
             "resolver",
             "runtime",
             "storage",

@@ -17,6 +17,7 @@ use prompt::{
     manifest::{Hash, Layer, Source},
 };
 use serde_json::{Value, json};
+use sqlx::Row;
 use testkit::{Reply, Seen, Server, StubProvider, World, eventually, rows};
 
 use crate::scene::Scene;
@@ -95,9 +96,10 @@ impl Scene {
         }
     }
 
-    async fn session_column(&self, column: &str) -> String {
+    async fn session_column(&self, column: &'static str) -> String {
         let sql = format!("select coalesce(({column})::text, '') from session where closed_at is null");
-        self.world.database.texts(sql.leak()).await.remove(0)
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(&self.world.database.owner);
+        row.await.unwrap().get(0)
     }
 }
 
