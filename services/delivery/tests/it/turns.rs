@@ -77,6 +77,8 @@ async fn a_notification_becomes_a_recorded_turn() {
         [
             PartKind::Policy,
             PartKind::Notification,
+            PartKind::TaskState,
+            PartKind::Notification,
             PartKind::Thread,
             PartKind::Message
         ]
