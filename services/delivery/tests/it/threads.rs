@@ -653,6 +653,41 @@ async fn a_fresh_start_survives_its_replica() {
     scene.manifests_account_for(&[seen[0].clone(), seen[2].clone()]).await;
 }
 
+/// What rules of rotation count: the tokens of ended turns, and failures that are not their provider's.
+#[tokio::test]
+async fn a_generation_counts_its_tokens_and_its_own_failures() {
+    let script = |seen: &Seen| match seen.input() {
+        input if input.contains("refuse") => Reply::Status(400, "{}".to_owned(), Vec::new()),
+        input if input.contains("break") => Reply::Status(503, "{}".to_owned(), Vec::new()),
+        _ => counting(seen),
+    };
+    let provider = StubProvider::like(Server::Generic, script).await;
+    let mut world = World::start().await;
+    world.provider(&provider);
+    world.set("delivery.attempts_max", 1);
+    let scene = Scene::of(world, provider).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Body").await;
+    for (n, body, tokens, failures) in [
+        (2, "refuse", "53", "1"),
+        (3, "break", "53", "1"),
+        (4, "refuse", "53", "2"),
+        (5, "Body", "106", "0"),
+    ] {
+        let id = format!("n-{n}");
+        scene.enqueue(&id, body).await;
+        scene.wake().await;
+        let end = if body == "Body" { "delivered" } else { "failed" };
+        scene.until(&id, end).await;
+        let counts = (
+            scene.session_column("tokens_used").await,
+            scene.session_column("failures_in_row").await,
+        );
+        assert_eq!(counts, (tokens.to_owned(), failures.to_owned()), "{id}");
+    }
+    running.stop().await;
+}
+
 /// In a session of all of an agent's work, a past is about one task.
 #[tokio::test]
 async fn a_past_is_of_one_task() {
