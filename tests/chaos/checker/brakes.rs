@@ -94,7 +94,7 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
             }),
             StopKind::Reset => resets(evidence, &turn.account_id, &turn.session_id).next().is_some(),
             // The error of a cancelled task has no name in it.
-            StopKind::Cancelled | StopKind::HandedOver | StopKind::Reset => false,
+            StopKind::Cancelled | StopKind::HandedOver => false,
         };
         if !is_asked {
             let what = "a turn is stopped only if a stop named it, or something steered it";

@@ -38,7 +38,7 @@ impl Scene {
     }
 
     pub(crate) async fn execute(&self, sql: &'static str) {
-        sqlx::query(sql).execute(&self.world.database.owner).await.unwrap();
+        sqlx::raw_sql(sql).execute(&self.world.database.owner).await.unwrap();
     }
 }
 
