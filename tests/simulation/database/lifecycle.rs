@@ -330,7 +330,6 @@ impl Database {
         let old = row.clone();
         let id = SessionId(self.fresh_id());
         let count = i32::try_from(items.len()).expect("a queue of the simulation is short");
-        let now = self.now;
         self.session_open(conversation.clone(), id, generation, count);
         let next = self.sessions.get_mut(&(account.clone(), id)).expect("opened");
         next.interrupted = old.interrupted;
@@ -343,7 +342,6 @@ impl Database {
         if carried.gate.is_some() {
             next.phase = SessionPhase::Backoff;
             next.gate = carried.gate;
-            next.wake_at = Some(now);
         }
         for (number, item) in (1..).zip(items) {
             let row = self

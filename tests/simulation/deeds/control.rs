@@ -2,7 +2,7 @@
 
 use delivery::store::SessionName;
 use domain::{
-    AccountId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ResetInFlight, ResetQueue, ResetRequest,
+    AccountId, BranchId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ResetInFlight, ResetQueue, ResetRequest,
     StopKind, StopThen, hold::Hold,
 };
 use storage::session::sessions_lock::queue_revision;

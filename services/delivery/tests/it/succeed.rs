@@ -83,10 +83,6 @@ impl Scene {
         .await;
     }
 
-    async fn execute(&self, sql: &'static str) {
-        sqlx::raw_sql(sql).execute(&self.world.database.owner).await.unwrap();
-    }
-
     async fn texts(&self, sql: &'static str) -> Vec<String> {
         self.world.database.texts(sql).await
     }
@@ -495,7 +491,12 @@ async fn other_instructions_and_age_rotate_where_they_are_to() {
 #[tokio::test]
 async fn a_generation_has_a_turn_before_it_is_rotated() {
     let scene = Scene::with(|_| Reply::text("ok")).await;
-    scene.execute(r#"update account set rotation = '{"age_hours_max": 1}'; update session set opened_at = now() - interval '9 hours'"#).await;
+    scene
+        .execute(r#"update account set rotation = '{"age_hours_max": 1}'"#)
+        .await;
+    scene
+        .execute("update session set opened_at = now() - interval '9 hours'")
+        .await;
     scene.enqueue("n-1", "x").await;
     let running = scene.run().await;
     scene.until("n-1", "delivered").await;

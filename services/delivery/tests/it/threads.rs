@@ -17,6 +17,7 @@ use prompt::{
     manifest::{Hash, Layer, Source},
 };
 use serde_json::{Value, json};
+use sqlx::Row;
 use testkit::{Reply, Seen, Server, StubProvider, World, eventually, rows};
 
 use crate::scene::Scene;
@@ -45,15 +46,6 @@ impl Scene {
         self.enqueue(id, body).await;
         self.wake().await;
         self.until(id, "delivered").await;
-    }
-
-    async fn wake(&self) {
-        let woken = json!({"account": "acme", "task": "PROJ-7", "session_id": self.session, "session_key": self.key,
-            "generation": 1, "agent_id": self.agent, "position": 1});
-        let subject = "signalbox.session.resolved.acme.PROJ-7".to_owned();
-        self.world
-            .publish_as_service(subject, woken.to_string().into_bytes())
-            .await;
     }
 
     async fn contexts(&self) -> Vec<TurnContext> {
@@ -104,9 +96,10 @@ impl Scene {
         }
     }
 
-    async fn session_column(&self, column: &str) -> String {
+    async fn session_column(&self, column: &'static str) -> String {
         let sql = format!("select coalesce(({column})::text, '') from session where closed_at is null");
-        self.world.database.texts(&sql).await.remove(0)
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(&self.world.database.owner);
+        row.await.unwrap().get(0)
     }
 }
 
@@ -660,6 +653,41 @@ async fn a_fresh_start_survives_its_replica() {
     scene.manifests_account_for(&[seen[0].clone(), seen[2].clone()]).await;
 }
 
+/// What rules of rotation count: the tokens of ended turns, and failures that are not their provider's.
+#[tokio::test]
+async fn a_generation_counts_its_tokens_and_its_own_failures() {
+    let script = |seen: &Seen| match seen.input() {
+        input if input.contains("refuse") => Reply::Status(400, "{}".to_owned(), Vec::new()),
+        input if input.contains("break") => Reply::Status(503, "{}".to_owned(), Vec::new()),
+        _ => counting(seen),
+    };
+    let provider = StubProvider::like(Server::Generic, script).await;
+    let mut world = World::start().await;
+    world.provider(&provider);
+    world.set("delivery.attempts_max", 1);
+    let scene = Scene::of(world, provider).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Body").await;
+    for (n, body, tokens, failures) in [
+        (2, "refuse", "53", "1"),
+        (3, "break", "53", "1"),
+        (4, "refuse", "53", "2"),
+        (5, "Body", "106", "0"),
+    ] {
+        let id = format!("n-{n}");
+        scene.enqueue(&id, body).await;
+        scene.wake().await;
+        let end = if body == "Body" { "delivered" } else { "failed" };
+        scene.until(&id, end).await;
+        let counts = (
+            scene.session_column("tokens_used").await,
+            scene.session_column("failures_in_row").await,
+        );
+        assert_eq!(counts, (tokens.to_owned(), failures.to_owned()), "{id}");
+    }
+    running.stop().await;
+}
+
 /// In a session of all of an agent's work, a past is about one task.
 #[tokio::test]
 async fn a_past_is_of_one_task() {
@@ -670,9 +698,7 @@ async fn a_past_is_of_one_task() {
         .fixture()
         .task(&scene.account, "PROJ-8", &[scene.agent])
         .await;
-    let session = rows("session")
-        .with("agent_id", scene.agent)
-        .with("task_id", None::<String>);
+    let session = rows("session").with("agent_id", scene.agent).set("task_id", "null");
     session.insert(owner).await;
     for (n, task) in [(1, "proj-7"), (2, "proj-8"), (3, "proj-7")] {
         rows("notification")

@@ -51,7 +51,7 @@ async fn admins_choose_how_their_account_works() {
     world.task(&tenant, "HQ", &[]).await;
     let change = json!({"name": "Acme Ltd", "session_scope": "agent", "instruction_layout": "inline",
         "auto_create_tasks": false, "coordinator_task": "hq", "briefing": "We build.", "turns_in_flight_max": 3,
-        "task_context_layer": "always"});
+        "context_policy": "assembled", "task_context_layer": "always"});
     let changed = world.patch(&tenant.admin, &tenant.path(""), change.clone()).await;
     assert_eq!(changed.status, 200, "{changed:?}");
     let read = world.get(&tenant.admin, &tenant.path("")).await;

@@ -87,6 +87,7 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::SessionLeaseReleased(_)
             | Event::QueueChanged(_)
             | Event::AgentRemoved(_)
+            | Event::SessionReset(_)
             | Event::ProviderSessionMismatched(_)
             | Event::ProviderThreadLost(_)
             | Event::ProviderThreadUnconfirmed(_)

@@ -21,6 +21,9 @@ async fn coder(world: &World) -> TestSession {
     coder
 }
 
+/// As `resolver.hops_max` is by default.
+const HOPS_MAX: i32 = 8;
+
 fn part(n: usize) -> Value {
     json!({"request": format!("Do part {n}."), "label": format!("part {n}")})
 }
@@ -34,10 +37,10 @@ fn spawn(session: &TestSession, ordinal: i32, count: usize) -> ToolRequested {
 async fn inside(world: &World, parent: &TestSession, made: &Value, n: usize) -> TestSession {
     let of = &made["subagents"][n];
     let id = Uuid::parse_str(of["session_id"].as_str().unwrap()).unwrap();
-    let key = format!("select key from session where id = '{id}'");
+    let key: &'static str = format!("select key from session where id = '{id}'").leak();
     let session = TestSession {
         id: SessionId(id),
-        key: world.database.texts(&key).await.remove(0),
+        key: world.database.texts(key).await.remove(0),
         turn: TurnId(Uuid::now_v7()),
         ..parent.clone()
     };
@@ -115,7 +118,7 @@ async fn all_are_made_or_none_with_the_reason() {
     assert!(told.to_string().contains("No subagent was made."), "{told}");
     refused(&coder, parts(4), "too_many_branches").await;
     let hops = |n: i32| sqlx::query("update turn set hops = $1").bind(n);
-    world.run(hops(i32::from(domain::session::HOPS_MAX_DEFAULT) - 1)).await;
+    world.run(hops(HOPS_MAX - 1)).await;
     refused(&coder, parts(1), "hop_limit").await;
     world.run(hops(2)).await;
     for status in ["done", "cancelled"] {

@@ -48,6 +48,8 @@ create unique index session_active_origin on session (account_id, origin_id) whe
 drop index session_generation;
 create unique index session_generation on session (account_id, kind, task_id, agent_id, user_id, generation, origin_id)
     nulls not distinct;
+-- The newest index of the table again, as in 0001: of two that cost the same, the planner takes it.
+alter table session drop constraint session_pkey, add primary key (account_id, id);
 
 alter table turn
     -- {asked, used, reason, thread, from, base_sha256}, and what only a turn in progress needs (domain::context::TurnContext);
@@ -75,6 +77,7 @@ alter table message add column woke uuid[];
 
 -- A record or a claim of delivery opens the next generation: at a rotation, and at the end of a turn that a reset has stopped.
 grant insert on session to signalbox_delivery;
+grant update (session_id, position, agent_id) on notification to signalbox_delivery;
 -- What is set for a session holds for the generation that follows.
 grant update (scope_id) on hold, tool_policy to signalbox_delivery;
 create policy own_delivery on hold as restrictive for update to signalbox_delivery

@@ -114,6 +114,12 @@ const ENDED: &str = "select concat_ws(' ', id, state, reason) from notification 
 const SENT: &str = "select one from outbox cross join string_to_table(subject, ' ') as s (one) order by one";
 
 impl Scene {
+    /// With delivery's rights.
+    async fn of_delivery(self) -> Scene {
+        let database = self.test.connect(Role::Delivery).await;
+        Scene { database, ..self }
+    }
+
     fn setting<'a>(&self, root: &'a Root) -> Setting<'a> {
         Setting {
             root,
@@ -294,11 +300,7 @@ async fn what_is_set_for_a_session_holds_for_the_next_generation() {
         let row = rows("tool_policy").with("scope_kind", "session").with("scope_id", id);
         row.with("verdict", "deny").insert(&scene.test.owner).await;
     }
-    // As delivery does, with its rights.
-    let scene = Scene {
-        database: scene.test.connect(Role::Delivery).await,
-        ..scene
-    };
+    let scene = scene.of_delivery().await;
     scene.succeed(Succession::Rotated(&rotated())).await;
     let scopes =
         "select concat_ws(' ', h.scope_id = s.id::text, p.scope_id = s.id::text) from session s, hold h, tool_policy p
@@ -480,7 +482,7 @@ async fn a_reset_cancels_what_waited_when_it_was_asked_for() {
 /// A stop that a person asks for after the reset holds what waits, in the next generation.
 #[tokio::test]
 async fn what_a_later_stop_holds_is_held_in_the_next_generation() {
-    let scene = scene().await;
+    let scene = scene().await.of_delivery().await;
     let request = keep();
     let held = Succession::Reset {
         request: &request,
