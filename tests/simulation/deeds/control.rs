@@ -2,8 +2,8 @@
 
 use delivery::store::SessionName;
 use domain::{
-    AccountId, BranchId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ResetInFlight, ResetQueue, ResetRequest,
-    StopKind, StopThen, hold::Hold,
+    AccountId, BranchId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ResetInFlight, ResetQueue,
+    ResetRequest, StopKind, StopThen, hold::Hold,
 };
 use storage::session::sessions_lock::queue_revision;
 

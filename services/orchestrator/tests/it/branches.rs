@@ -116,8 +116,7 @@ async fn a_branch_is_ended_once_by_whoever_may_stop_turns() {
     let events = world.sent_on("signalbox.event.acme.PROJ-7.branch.ended").await;
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].payload["data"]["state"], "cancelled");
-    let folded: &'static str = format!("select kind from notification where session_id = '{session}'")
-        .leak();
+    let folded: &'static str = format!("select kind from notification where session_id = '{session}'").leak();
     assert_eq!(
         world.test.texts(folded).await,
         ["branch_result"],
