@@ -233,6 +233,12 @@ async fn a_branch_knows_what_its_parent_knew_and_nothing_younger() {
     };
     assert_eq!((knew("A1"), knew("B1")), (vec!["P1", "P2"], vec!["P1", "P2"]));
     assert_eq!(knew("C1"), ["P1", "P2", "P3", "P4", "P5"]);
+    let metrics = runtime::telemetry::metrics_text();
+    let ended = metrics
+        .lines()
+        .filter(|line| line.starts_with("signalbox_branches_ended_total{") && line.contains("state=\"finished\""))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    assert_eq!(ended.sum::<f64>(), 3.0, "{metrics}");
     house.ends_once(3).await;
     house.close().await;
 }

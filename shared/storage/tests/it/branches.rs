@@ -222,6 +222,22 @@ impl Scene {
         outbox_insert(tx, moved.messages).await.unwrap();
     }
 
+    /// The parent's session is reset, at rest.
+    async fn reset_in(&self, tx: &Tx) {
+        let name = (self.account.clone(), self.session);
+        let locked = sessions_lock(tx, SESSIONS_LOCK, &[name]).await.unwrap().pop().unwrap();
+        let request = ResetRequest {
+            reason: "it is confused".to_owned(),
+            by: ann(),
+            queue: ResetQueue::Keep,
+            in_flight: ResetInFlight::Cancel,
+            at: OffsetDateTime::now_utc().into(),
+        };
+        let of = (&locked, Some(&self.task));
+        let (_, messages) = session_reset(tx, of, &request, &self.setting()).await.unwrap();
+        outbox_insert(tx, messages).await.unwrap();
+    }
+
     /// The sweep of due timers; false: another one has cleared one of them.
     async fn fire_in(&self, tx: &Tx) -> bool {
         let due = timers_due(tx, &self.account, 100).await.unwrap();
@@ -496,20 +512,7 @@ async fn whatever_ends_the_parent_ends_its_branches() {
                 let done = handover(&tx, &asked, &scene.setting()).await.unwrap().unwrap();
                 outbox_insert(&tx, done.messages).await.unwrap();
             }
-            By::Reset => {
-                let name = (scene.account.clone(), scene.session);
-                let locked = sessions_lock(&tx, SESSIONS_LOCK, &[name]).await.unwrap().pop().unwrap();
-                let request = ResetRequest {
-                    reason: "it is confused".to_owned(),
-                    by: ann(),
-                    queue: ResetQueue::Keep,
-                    in_flight: ResetInFlight::Cancel,
-                    at: OffsetDateTime::now_utc().into(),
-                };
-                let of = (&locked, Some(&scene.task));
-                let (_, messages) = session_reset(&tx, of, &request, &scene.setting()).await.unwrap();
-                outbox_insert(&tx, messages).await.unwrap();
-            }
+            By::Reset => scene.reset_in(&tx).await,
         }
         tx.commit().await.unwrap();
         let live = "select count(*) from branch where state = 'live'";
@@ -562,6 +565,24 @@ async fn the_deadline_ends_those_that_are_still_at_work() {
     );
     assert_eq!(scene.texts(TIMERS).await, ["branch_deadline fired"]);
     assert_eq!(scene.texts(RESULTS).await.len(), 1);
+    scene.is_sound().await;
+}
+
+#[tokio::test]
+async fn results_that_wait_go_with_their_parent_to_its_next_generation() {
+    let scene = scene().await;
+    let of = scene.spawn(&[scene.coder, scene.coder], JoinMode::Each).await;
+    let rest = "update session set phase = 'idle', active_turn_id = null where kind = 'task'";
+    sqlx::query(rest).execute(&scene.test.owner).await.unwrap();
+    scene.end(of[0].branch, DONE).await;
+    let tx = scene.begin().await;
+    scene.reset_in(&tx).await;
+    tx.commit().await.unwrap();
+    assert_eq!(
+        scene.texts(RESULTS).await,
+        ["2 queued 2 Result of your subagent \"part 1\" (coder)"],
+        "what had come is kept, and of the other one nobody is told"
+    );
     scene.is_sound().await;
 }
 
