@@ -48,8 +48,12 @@ create unique index session_active_origin on session (account_id, origin_id) whe
 drop index session_generation;
 create unique index session_generation on session (account_id, kind, task_id, agent_id, user_id, generation, origin_id)
     nulls not distinct;
--- The newest index of the table again, as in 0001: of two that cost the same, the planner takes it.
+-- The primary key is the youngest index of its table again (0001).
+alter table tool_call drop constraint tool_call_account_id_session_id_fkey;
 alter table session drop constraint session_pkey, add primary key (account_id, id);
+-- The calls that are there have been checked.
+alter table tool_call
+    add constraint tool_call_account_id_session_id_fkey foreign key (account_id, session_id) references session not valid;
 
 alter table turn
     -- {asked, used, reason, thread, from, base_sha256}, and what only a turn in progress needs (domain::context::TurnContext);
