@@ -171,6 +171,7 @@ const PLANTED: &[&str] = &[
     "services/delivery/tests/it/twins.rs",
     "services/orchestrator/tests/it/handover.rs",
     "services/orchestrator/tests/it/notifications.rs",
+    "services/orchestrator/tests/it/policies.rs",
     "services/orchestrator/tests/it/providers.rs",
     "services/orchestrator/tests/it/queue.rs",
     "services/orchestrator/tests/it/recovery.rs",
