@@ -19,14 +19,14 @@ macro_rules! columns {
     };
 }
 
-/// Relies on branch_of_task. Ids grow in the order of the turns that made them.
+/// Relies on branch_of_task.
 pub const LIST: Listing = Listing {
     rows: concat!(
         "select ",
         columns!(),
         " from branch b where b.account_id = $1 and b.task_id = $2"
     ),
-    order: &[("id", Column::Uuid)],
+    order: &[("created_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: Some("$3::text is null or state = $3"),
     bytes: "octet_length(request) + coalesce(octet_length(result), 0) + coalesce(octet_length(detail), 0)",
@@ -71,20 +71,28 @@ pub struct GraphRow {
 }
 
 /// The turns of a task's own sessions, and of its branches, each session's in their order; from the turn after a place on. Relies on
-/// session_generation, branch_of_task, branch_item, turn_number and primary keys.
+/// session_generation, branch_of_task, branch_item and turn_number, whose orders are requested, and on primary keys.
 pub const GRAPH: &str = "
     with lanes as materialized (
-        (select 0 as rank, s.id as lane, s.id as session_id, null::uuid as branch_id, null::uuid as parent_turn_id
+        (select 0 as rank, '-infinity'::timestamptz as begun_at, s.id as lane, s.id as session_id, null::uuid as branch_id,
+                null::uuid as parent_turn_id
          from (select * from session s where s.account_id = $1 and s.kind = 'task' and s.task_id = $2
                order by s.account_id, s.kind, s.task_id, s.agent_id offset 0) s
          where $3 = 0 and s.id >= $4 order by s.id limit $6)
         union all
-        (select 1, b.id, b.session_id, b.id, b.parent_turn_id from branch b
-         where b.account_id = $1 and b.task_id = $2 and b.id >= case when $3 = 1 then $4 else '00000000-0000-0000-0000-000000000000' end
-         order by b.account_id, b.task_id, b.id limit $6)
+        (select 1, b.created_at, b.id, b.session_id, b.id, b.parent_turn_id
+         from (select case when $3 = 1 then $4 else '00000000-0000-0000-0000-000000000000' end as id,
+                      coalesce((select b.created_at from (select $1::text as account_id, $4::uuid as id where $3 = 1 offset 0) f
+                                join branch b on b.account_id = any (array[f.account_id]) and b.id = f.id), '-infinity') as created_at
+               offset 0) f
+         cross join lateral (
+             select * from branch b
+             where b.account_id = $1 and b.task_id = $2 and (b.created_at, b.id) >= (f.created_at, f.id)
+             order by b.created_at, b.id limit $6) b)
     )
     select l.rank, l.lane, t.id as turn_id, t.session_id, l.branch_id, t.number, t.manifest_packed, coalesce(t.notes, '[]') as notes,
-           (select p.id from turn p where p.account_id = t.account_id and p.session_id = t.session_id and p.number = t.number - 1) as previous,
+           (select p.id from turn p where p.account_id = t.account_id and p.session_id = t.session_id and p.number < t.number
+            order by p.account_id desc, p.session_id desc, p.number desc limit 1) as previous,
            case when t.number = 1 then l.parent_turn_id end as spawned_by,
            array(select f.id from unnest(t.notification_ids) as n (id)
                  cross join lateral (
@@ -93,13 +101,13 @@ pub const GRAPH: &str = "
                  cross join lateral (
                      select f.id from turn f where f.account_id = b.account_id and f.session_id = b.session_id
                      order by f.account_id desc, f.session_id desc, f.number desc limit 1) f) as folded
-    from (select * from lanes order by rank, lane limit $6) l
+    from (select * from lanes order by rank, begun_at, lane limit $6) l
     cross join lateral (
         select * from turn t
         where t.account_id = $1 and t.session_id = l.session_id
           and t.number > case when l.rank = $3 and l.lane = $4 then $5 else 0 end
         order by t.account_id, t.session_id, t.number limit $6) t
-    order by l.rank, l.lane, t.number limit $6";
+    order by l.rank, l.begun_at, l.lane, t.number limit $6";
 
 /// Where a page of a graph begins: after this turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

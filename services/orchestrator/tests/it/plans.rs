@@ -176,7 +176,13 @@ const STATEMENTS: [Planned; 82] = [
     (
         branches::store::GRAPH,
         6,
-        &["session_generation", "branch_of_task", "branch_item", "turn_number"],
+        &[
+            "session_generation",
+            "branch_pkey",
+            "branch_of_task",
+            "branch_item",
+            "turn_number",
+        ],
     ),
     (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
     (

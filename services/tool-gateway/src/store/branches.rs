@@ -28,14 +28,14 @@ macro_rules! branch_columns {
     };
 }
 
-/// The newest branches of a session. Relies on branch_of_parent and agent_pkey.
+/// The newest branches of a session. Relies on branch_of_parent, whose order is requested, and on agent_pkey.
 pub const BRANCHES_OF_SESSION: &str = concat!(
     "select ",
     branch_columns!(),
     " from (select * from branch b where b.account_id = $1 and b.parent_session_id = $2
-            order by b.account_id desc, b.parent_session_id desc, b.id desc limit $3) b
+            order by b.created_at desc, b.id desc limit $3) b
       join agent a on a.account_id = any (array[b.account_id]) and a.id = b.agent_id
-      order by b.id desc"
+      order by b.created_at desc, b.id desc"
 );
 
 pub(crate) async fn branches_of_session(

@@ -20,7 +20,7 @@ pub use branches::{
 };
 pub use calls::CALLS_INSERT;
 pub use questions::{EXECUTES, UNREAD};
-pub use sessions::{FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
+pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
 pub(crate) use branches::{

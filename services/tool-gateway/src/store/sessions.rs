@@ -94,9 +94,11 @@ pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: Questi
 /// Relies on the primary keys.
 pub const TASK_OF_CALL: &str = "
     select k.id from (
-        select s.account_id, coalesce((select t.task_id from turn t where t.account_id = s.account_id and t.id = coalesce($3, s.active_turn_id)),
-                                      s.task_id) as task_id
-        from session s where s.account_id = $1 and s.id = $2 offset 0) f
+        select s.account_id, coalesce(t.task_id, s.task_id) as task_id
+        from (select s.account_id, s.task_id, coalesce($3, s.active_turn_id) as turn_id from session s
+              where s.account_id = $1 and s.id = $2 offset 0) s
+        left join turn t on t.account_id = any (array[s.account_id]) and t.id = s.turn_id
+        offset 0) f
     join task k on k.account_id = any (array[f.account_id]) and k.id = f.task_id
     for share of k";
 
@@ -118,8 +120,11 @@ pub(crate) async fn branch_lock(tx: &Tx, asked: &CallRequest, branch: Option<Bra
     session_lock(tx, asked).await
 }
 
-const AGENTS_SHARE: &str = "
-    select a.id from agent a where a.account_id = $1 and a.id = any ($2) and a.removed_at is null order by a.id for share nowait";
+/// Relies on the primary key.
+pub const AGENTS_SHARE: &str = "
+    select a.id from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
+    join agent a on a.account_id = any (array[f.account_id]) and a.id = f.id
+    where coalesce(a.removed_at is null, false) order by a.id for share of a nowait";
 
 #[derive(FromQueryResult)]
 struct SharedAgent {

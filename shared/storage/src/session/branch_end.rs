@@ -113,7 +113,7 @@ pub struct LiveBranch {
     pub group_id: Uuid,
 }
 
-/// All of an account, which are limited in number. Relies on branch_live.
+/// All of an account, which are limited in number. Relies on branch_live, whose order is requested.
 pub const BRANCHES_LIVE: &str = "
     select b.id, b.session_id, b.parent_session_id, b.task_id, b.agent_id, b.group_id from branch b
     where b.account_id = $1 and b.state = 'live' order by b.account_id, b.parent_session_id, b.id";
@@ -201,29 +201,34 @@ struct Member {
     ends: bool,
 }
 
-/// The groups of these branches, locked, each in its order. Relies on primary keys and branch_group.
+/// The groups of these branches, locked, each in its order. Relies on primary keys and branch_group, whose order is requested.
 pub const GROUPS_LOCK: &str = "
     select m.id, m.group_id, m.session_id, m.parent_session_id, m.agent_id, a.slug as agent_slug, m.label, m.join_mode, m.state, m.detail,
            m.result, m.result_cut_bytes, m.joined_item, coalesce((m.base -> 'hops')::integer, 0) as hops, k.display_id as task
     from (select b.account_id, b.group_id from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
           join branch b on b.account_id = any (array[f.account_id]) and b.id = f.id
-          group by b.account_id, b.group_id offset 0) g
-    join branch m on m.account_id = any (array[g.account_id]) and m.group_id = g.group_id
+          group by b.account_id, b.group_id order by b.group_id offset 0) g
+    cross join lateral (
+        select * from branch m where m.account_id = g.account_id and m.group_id = g.group_id
+        order by m.account_id, m.group_id, m.ordinal for no key update) m
     join agent a on a.account_id = any (array[m.account_id]) and a.id = m.agent_id
     join task k on k.account_id = any (array[m.account_id]) and k.id = m.task_id
-    order by m.group_id, m.ordinal for no key update of m";
+    order by m.group_id, m.ordinal";
 
 /// Relies on the primary key.
 pub const BRANCHES_END: &str = "
     update branch b set state = e.state, detail = nullif(e.detail, ''), result = nullif(e.result, ''), result_cut_bytes = e.cut_bytes,
         ended_at = $2
-    from unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::integer[]) as e (id, state, detail, result, cut_bytes)
-    where b.account_id = any (array[$1]) and b.id = e.id and coalesce(b.state = 'live', false)";
+    from (select $1::text as account_id, e.*
+          from unnest($3::uuid[], $4::text[], $5::text[], $6::text[], $7::integer[]) as e (id, state, detail, result, cut_bytes)
+          offset 0) e
+    where b.account_id = any (array[e.account_id]) and b.id = e.id and coalesce(b.state = 'live', false)";
 
 /// Relies on the primary key.
 pub const BRANCHES_JOIN: &str = "
-    update branch b set joined_item = e.item from unnest($2::uuid[], $3::text[]) as e (id, item)
-    where b.account_id = any (array[$1]) and b.id = e.id";
+    update branch b set joined_item = e.item
+    from (select $1::text as account_id, e.* from unnest($2::uuid[], $3::text[]) as e (id, item) offset 0) e
+    where b.account_id = any (array[e.account_id]) and b.id = e.id";
 
 /// Branches that end in one transaction.
 #[derive(Debug)]
