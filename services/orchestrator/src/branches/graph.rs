@@ -59,6 +59,7 @@ mod tests {
     use domain::{InstructionLayout, SessionId, TurnId};
     use prompt::manifest::{Layer, Part};
     use storage::session::items_join::Notes;
+    use time::OffsetDateTime;
     use uuid::Uuid;
 
     use super::*;
@@ -79,6 +80,7 @@ mod tests {
         }
         let row = GraphRow {
             rank: 1,
+            begun_at: OffsetDateTime::UNIX_EPOCH,
             lane: id(20),
             turn_id: TurnId(id(3)),
             session_id: SessionId(id(10)),

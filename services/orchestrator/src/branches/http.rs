@@ -10,6 +10,7 @@ use storage::{
     Accounts, Tx,
     session::branch_end::{Ending, Ends, branch_end, branches_lock},
 };
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
@@ -135,6 +136,7 @@ async fn graph(
         filters: task.key().to_string(),
         order: &[
             ("rank", Column::Integer),
+            ("begun_at", Column::Time),
             ("lane", Column::Uuid),
             ("number", Column::BigInt),
         ],
@@ -148,12 +150,15 @@ async fn graph(
     if !is_task(&tx, &access.account, &task).await? {
         return Err(Problem::not_found().into());
     }
-    let after = page.after.as_deref().map_or_else(GraphPlace::default, place);
+    let after = page.after.as_deref().map_or(GraphPlace::START, place);
     let limit = i64::try_from(page.rows()).unwrap_or(i64::MAX);
     let rows = store::graph_read(&tx, &access.account, &task, after, limit).await?;
     tx.commit().await?;
     let (rows, places) = page
-        .cut(rows, |row| format!("{} {} {}", row.rank, row.lane.simple(), row.number))
+        .cut(rows, |row| {
+            let micros = row.begun_at.unix_timestamp_nanos() / 1000;
+            format!("{} {micros} {} {}", row.rank, row.lane.simple(), row.number)
+        })
         .apart();
     let (nodes, edges): (Vec<_>, Vec<_>) = rows.iter().map(node).unzip();
     Ok(Json(Graph {
@@ -169,7 +174,14 @@ fn place(text: &str) -> GraphPlace {
     let mut word = || words.next().unwrap_or_default();
     GraphPlace {
         rank: word().parse().unwrap_or_default(),
+        begun_at: moment(word()),
         lane: Uuid::try_parse(word()).unwrap_or_default(),
         number: word().parse().unwrap_or_default(),
     }
+}
+
+/// Of microseconds.
+fn moment(text: &str) -> OffsetDateTime {
+    let micros: i128 = text.parse().unwrap_or_default();
+    OffsetDateTime::from_unix_timestamp_nanos(micros.saturating_mul(1000)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
 }

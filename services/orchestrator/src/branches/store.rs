@@ -4,6 +4,7 @@ use api::branches::Branch;
 use domain::{AccountId, BranchId, SessionId, TaskId, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, session::items_join::Notes};
+use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::paging::{Column, Listing, Order};
@@ -54,8 +55,10 @@ pub async fn branch_find(tx: &Tx, account: &AccountId, branch: BranchId) -> Resu
 /// A turn on a task.
 #[derive(Debug, FromQueryResult)]
 pub struct GraphRow {
-    /// 0: a session of the task, by its id; 1: a branch, by its own id.
+    /// 0: a session of the task, by its id; 1: a branch, by its time and id.
     pub rank: i32,
+    /// Of a session, the epoch.
+    pub begun_at: OffsetDateTime,
     pub lane: Uuid,
     pub turn_id: TurnId,
     pub session_id: SessionId,
@@ -74,23 +77,19 @@ pub struct GraphRow {
 /// session_generation, branch_of_task, branch_item and turn_number, whose orders are requested, and on primary keys.
 pub const GRAPH: &str = "
     with lanes as materialized (
-        (select 0 as rank, '-infinity'::timestamptz as begun_at, s.id as lane, s.id as session_id, null::uuid as branch_id,
+        (select 0 as rank, 'epoch'::timestamptz as begun_at, s.id as lane, s.id as session_id, null::uuid as branch_id,
                 null::uuid as parent_turn_id
          from (select * from session s where s.account_id = $1 and s.kind = 'task' and s.task_id = $2
                order by s.account_id, s.kind, s.task_id, s.agent_id offset 0) s
-         where $3 = 0 and s.id >= $4 order by s.id limit $6)
+         where $3 = 0 and s.id >= $5 order by s.id limit $7)
         union all
-        (select 1, b.created_at, b.id, b.session_id, b.id, b.parent_turn_id
-         from (select case when $3 = 1 then $4 else '00000000-0000-0000-0000-000000000000' end as id,
-                      coalesce((select b.created_at from (select $1::text as account_id, $4::uuid as id where $3 = 1 offset 0) f
-                                join branch b on b.account_id = any (array[f.account_id]) and b.id = f.id), '-infinity') as created_at
-               offset 0) f
-         cross join lateral (
-             select * from branch b
-             where b.account_id = $1 and b.task_id = $2 and (b.created_at, b.id) >= (f.created_at, f.id)
-             order by b.created_at, b.id limit $6) b)
+        (select 1, b.created_at, b.id, b.session_id, b.id, b.parent_turn_id from branch b
+         where b.account_id = $1 and b.task_id = $2
+           and (b.created_at, b.id) >= (case when $3 = 1 then $4 else '-infinity'::timestamptz end,
+                                        case when $3 = 1 then $5 else '00000000-0000-0000-0000-000000000000'::uuid end)
+         order by b.created_at, b.id limit $7)
     )
-    select l.rank, l.lane, t.id as turn_id, t.session_id, l.branch_id, t.number, t.manifest_packed, coalesce(t.notes, '[]') as notes,
+    select l.rank, l.begun_at, l.lane, t.id as turn_id, t.session_id, l.branch_id, t.number, t.manifest_packed, coalesce(t.notes, '[]') as notes,
            (select p.id from turn p where p.account_id = t.account_id and p.session_id = t.session_id and p.number < t.number
             order by p.account_id desc, p.session_id desc, p.number desc limit 1) as previous,
            case when t.number = 1 then l.parent_turn_id end as spawned_by,
@@ -101,20 +100,31 @@ pub const GRAPH: &str = "
                  cross join lateral (
                      select f.id from turn f where f.account_id = b.account_id and f.session_id = b.session_id
                      order by f.account_id desc, f.session_id desc, f.number desc limit 1) f) as folded
-    from (select * from lanes order by rank, begun_at, lane limit $6) l
+    from (select * from lanes order by rank, begun_at, lane limit $7) l
     cross join lateral (
         select * from turn t
         where t.account_id = $1 and t.session_id = l.session_id
-          and t.number > case when l.rank = $3 and l.lane = $4 then $5 else 0 end
-        order by t.account_id, t.session_id, t.number limit $6) t
-    order by l.rank, l.begun_at, l.lane, t.number limit $6";
+          and t.number > case when l.rank = $3 and l.lane = $5 then $6 else 0 end
+        order by t.account_id, t.session_id, t.number limit $7) t
+    order by l.rank, l.begun_at, l.lane, t.number limit $7";
 
 /// Where a page of a graph begins: after this turn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GraphPlace {
     pub rank: i32,
+    pub begun_at: OffsetDateTime,
     pub lane: Uuid,
     pub number: i64,
+}
+
+impl GraphPlace {
+    /// Before the first turn.
+    pub const START: GraphPlace = GraphPlace {
+        rank: 0,
+        begun_at: OffsetDateTime::UNIX_EPOCH,
+        lane: Uuid::nil(),
+        number: 0,
+    };
 }
 
 pub async fn graph_read(
@@ -128,6 +138,7 @@ pub async fn graph_read(
         account.into(),
         task.key().into(),
         after.rank.into(),
+        after.begun_at.into(),
         after.lane.into(),
         after.number.into(),
         limit.into(),

@@ -32,7 +32,11 @@ use testkit::{
 };
 
 const STATEMENTS: [Planned; 82] = [
-    (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
+    (
+        ENDED_TURNS,
+        2,
+        &["turn_pkey", "agent_pkey", "task_pkey", "session_pkey"],
+    ),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
     (forget::LETTERS, 3, &["dead_letter_newest of the account"]),
@@ -175,14 +179,8 @@ const STATEMENTS: [Planned; 82] = [
     ),
     (
         branches::store::GRAPH,
-        6,
-        &[
-            "session_generation",
-            "branch_pkey",
-            "branch_of_task",
-            "branch_item",
-            "turn_number",
-        ],
+        7,
+        &["session_generation", "branch_of_task", "branch_item", "turn_number"],
     ),
     (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
     (

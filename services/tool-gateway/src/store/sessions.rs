@@ -184,8 +184,8 @@ pub const FACTS: &str = concat!(
     cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.session_id offset 0) s
     cross join lateral (select * from account acc where acc.id = s.account_id offset 0) acc
     cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) a
-    left join lateral (
-        select * from branch b where b.account_id = s.account_id and b.id = case s.kind when 'branch' then s.origin_id end offset 0) b on true
+    cross join lateral (select case s.kind when 'branch' then s.origin_id end as id offset 0) o
+    left join lateral (select * from branch b where b.account_id = s.account_id and b.id = o.id offset 0) b on true
     left join lateral (select * from task st where st.account_id = s.account_id and st.id = s.task_id offset 0) st on true
     cross join lateral (select coalesce(nullif(w.turn_id, '00000000-0000-0000-0000-000000000000'), s.active_turn_id) as id offset 0) c
     left join lateral (select * from turn t where t.account_id = s.account_id and t.id = c.id offset 0) t on true

@@ -51,6 +51,9 @@ create unique index session_generation on session (account_id, kind, task_id, ag
 -- The primary key is the youngest index of its table again (0001).
 alter table tool_call drop constraint tool_call_account_id_session_id_fkey;
 alter table session drop constraint session_pkey, add primary key (account_id, id);
+-- Younger still, as before.
+drop index session_gated;
+create index session_gated on session (gate_ref, account_id, id) where gate_ref is not null;
 -- The calls that are there have been checked.
 alter table tool_call
     add constraint tool_call_account_id_session_id_fkey foreign key (account_id, session_id) references session not valid;

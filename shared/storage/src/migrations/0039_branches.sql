@@ -39,13 +39,13 @@ create table branch (
     foreign key (account_id, agent_id) references agent,
     check ((state = 'live') = (ended_at is null))
 );
-create index branch_item on branch (account_id, joined_item) where joined_item is not null;
 create index branch_of_task on branch (account_id, task_id, created_at, id);
 create index branch_of_parent on branch (account_id, parent_session_id, created_at, id);
 create unique index branch_group on branch (account_id, group_id, ordinal);
-create index branch_live on branch (account_id, parent_session_id, id) where state = 'live';
--- The newest index of its table, as in 0001: of two that cost the same, the planner takes it.
+-- Of indexes that cost the same, the planner takes the newest: the primary key, and before it those that few statements can use.
 alter table branch add primary key (account_id, id);
+create index branch_item on branch (account_id, joined_item) where joined_item is not null;
+create index branch_live on branch (account_id, parent_session_id, id) where state = 'live';
 alter table branch enable row level security;
 alter table branch force row level security;
 create policy tenant on branch

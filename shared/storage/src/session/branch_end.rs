@@ -493,7 +493,7 @@ struct KnownId {
 /// Relies on the primary key.
 pub const ITEMS_KNOWN: &str = "
     select n.id from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
-    join notification n on n.account_id = any (array[f.account_id]) and n.id = f.id";
+    cross join lateral (select n.id from notification n where n.account_id = f.account_id and n.id = f.id offset 0) n";
 
 /// Enters the items into the parents' queues, and notes them on the branches.
 async fn fold(
