@@ -2244,6 +2244,12 @@ create unique index session_active_origin on session (account_id, origin_id) whe
 drop index session_generation;
 create unique index session_generation on session (account_id, kind, task_id, agent_id, user_id, generation, origin_id)
     nulls not distinct;
+-- The primary key is the youngest index of its table again (0001).
+alter table tool_call drop constraint tool_call_account_id_session_id_fkey;
+alter table session drop constraint session_pkey, add primary key (account_id, id);
+-- The calls that are there have been checked.
+alter table tool_call
+    add constraint tool_call_account_id_session_id_fkey foreign key (account_id, session_id) references session not valid;
 
 alter table turn
     -- {asked, used, reason, thread, from, base_sha256}, and what only a turn in progress needs (domain::context::TurnContext);
@@ -2271,6 +2277,7 @@ alter table message add column woke uuid[];
 
 -- A record or a claim of delivery opens the next generation: at a rotation, and at the end of a turn that a reset has stopped.
 grant insert on session to signalbox_delivery;
+grant update (session_id, position, agent_id) on notification to signalbox_delivery;
 -- What is set for a session holds for the generation that follows.
 grant update (scope_id) on hold, tool_policy to signalbox_delivery;
 create policy own_delivery on hold as restrictive for update to signalbox_delivery

@@ -53,7 +53,7 @@ async fn an_agent_is_made_found_changed_and_removed() {
         (&json!("Coder"), &json!("assembled"))
     );
     assert!(plain.body["context_policy"].is_null(), "the account's");
-    for (policy, status) in [(json!(null), 200), (json!("continue"), 200), (json!("fork"), 422)] {
+    for (policy, status) in [(json!(null), 200), (json!("continue"), 200), (json!("fork"), 400)] {
         let change = json!({"context_policy": policy});
         let changed = world.patch(&tenant.admin, &tenant.path("/agents/dev"), change).await;
         assert_eq!(changed.status, status, "{changed:?}");

@@ -351,7 +351,8 @@ pub const OPEN_NEXT: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, opened_at, queued, queue_tail, interrupted,
                          continues_id, told, streak, streak_key, streak_since, stopped_turn_id, stop_kind, stop_by, stop_at,
                          phase, gate, gated_since)
-    select s.account_id, $3, s.kind, s.task_id, s.agent_id, s.user_id, s.generation + 1, $4, $5, $6::bigint, $6::bigint, s.interrupted or $7,
+    select s.account_id, $3, s.kind, s.task_id, s.agent_id, s.user_id, s.generation + 1, $4, $5::timestamptz, $6::bigint, $6::bigint,
+           s.interrupted or $7,
            case when $8 then s.id end, $9::text::jsonb, case when $8 then s.streak else 0 end,
            case when $8 then s.streak_key end, case when $8 then s.streak_since end,
            case when $10 then s.stopped_turn_id end, case when $10 then s.stop_kind end, case when $10 then s.stop_by end,
