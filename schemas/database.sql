@@ -2247,6 +2247,9 @@ create unique index session_generation on session (account_id, kind, task_id, ag
 -- The primary key is the youngest index of its table again (0001).
 alter table tool_call drop constraint tool_call_account_id_session_id_fkey;
 alter table session drop constraint session_pkey, add primary key (account_id, id);
+-- Younger still, as before.
+drop index session_gated;
+create index session_gated on session (gate_ref, account_id, id) where gate_ref is not null;
 -- The calls that are there have been checked.
 alter table tool_call
     add constraint tool_call_account_id_session_id_fkey foreign key (account_id, session_id) references session not valid;
@@ -2337,3 +2340,300 @@ begin
             one.suffix, one.name, one.reads, format(publishes, 'subject', one.events, one.messages));
     end loop;
 end $$;
+
+-- == 0037_task_context --------------------------------------------------------
+
+-- What agents say of a task for whoever joins its work, in versions: the newest counts.
+create table task_context (
+    account_id     text not null references account,
+    task_id        text not null,
+    -- 1, 2, …
+    version        integer not null,
+    body           text not null,
+    -- of the body
+    characters     integer not null,
+    -- of what was written after it, and was cut off
+    cut_characters integer not null,
+    author_kind    text not null,
+    author_id      text not null,
+    author_name    text not null,
+    -- the turn whose agent wrote it
+    turn_id        uuid,
+    created_at     timestamptz not null default now(),
+    primary key (account_id, task_id, version),
+    foreign key (account_id, task_id) references task
+);
+alter table task_context enable row level security;
+alter table task_context force row level security;
+create policy tenant on task_context
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+-- A version is never changed. The oldest ones are removed.
+grant select, insert, delete on task_context to signalbox_tool_gateway, signalbox_orchestrator;
+create policy own_tool_gateway on task_context as restrictive for insert to signalbox_tool_gateway with check (author_kind = 'agent');
+
+-- Whether calls that hand its work on need it.
+alter table task add column task_context text not null default 'required' check (task_context in ('required', 'optional'));
+
+-- One more event of two services, before the last of their lists.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_tool_gateway', 'own_orchestrator')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+                       replace(one.rule, ',message.died}', ',task_context.written,message.died}'));
+    end loop;
+end $$;
+
+-- == 0039_branches ------------------------------------------------------------
+
+-- Branches: parts of a turn's work that other sessions do at the same time, from what their parent knew then. A live branch has an
+-- open session of its own, and so has its parent.
+create table branch (
+    account_id        text not null references account,
+    id                uuid not null,
+    -- the call that made it, and its place among the branches of that call, from 1
+    group_id          uuid not null,
+    ordinal           integer not null,
+    task_id           text not null,
+    parent_session_id uuid not null,
+    parent_turn_id    uuid not null,
+    -- whose origin_id it is
+    session_id        uuid not null,
+    agent_id          uuid not null,
+    -- 1: its parent is no branch
+    depth             integer not null check (depth > 0),
+    label             text,
+    request           text not null,
+    -- snapshot or fork
+    context           text not null check (context in ('snapshot', 'fork')),
+    -- all or each
+    join_mode         text not null check (join_mode in ('all', 'each')),
+    -- what its parent knew (storage::session::branch_spawn::Base): with the newest messages and activities of the task, newest first
+    base              jsonb not null,
+    base_messages     uuid[] not null,
+    base_activities   uuid[] not null,
+    deadline_at       timestamptz not null,
+    state             text not null default 'live' check (state in ('live', 'finished', 'failed', 'cancelled', 'expired')),
+    -- why it was cancelled, or its error
+    detail            text,
+    result            text,
+    -- of the result's end, which was cut off
+    result_cut_bytes  integer not null default 0,
+    -- the item of its parent that brings the result
+    joined_item       text,
+    created_at        timestamptz not null default now(),
+    ended_at          timestamptz,
+    foreign key (account_id, task_id) references task,
+    foreign key (account_id, agent_id) references agent,
+    check ((state = 'live') = (ended_at is null))
+);
+create index branch_of_task on branch (account_id, task_id, created_at, id);
+create index branch_of_parent on branch (account_id, parent_session_id, created_at, id);
+create unique index branch_group on branch (account_id, group_id, ordinal);
+-- Of indexes that cost the same, the planner takes the newest: the primary key, and before it those that few statements can use.
+alter table branch add primary key (account_id, id);
+create index branch_item on branch (account_id, joined_item) where joined_item is not null;
+create index branch_live on branch (account_id, parent_session_id, id) where state = 'live';
+alter table branch enable row level security;
+alter table branch force row level security;
+create policy tenant on branch
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert on branch to signalbox_tool_gateway;
+grant select on branch to signalbox_delivery, signalbox_orchestrator;
+-- Its prompts show the version of the task's context that its parent knew.
+grant select on task_context to signalbox_delivery;
+-- It ends once, in the transaction that closes its session.
+grant update (state, detail, result, result_cut_bytes, joined_item, ended_at) on branch
+    to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+-- It is kept as long as its session.
+grant select, delete on branch to signalbox_resolver;
+-- Whoever opens a session holds the agent's row for share (S11), and a row lock needs the right to update some column.
+grant update (created_at) on agent to signalbox_tool_gateway;
+
+-- Two more events, before the last of the lists of those that send them; and the hint of a stop from delivery: the record that ends a
+-- session ends the turns of its branches.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_delivery', 'own_tool_gateway', 'own_orchestrator')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, replace(replace(one.rule,
+            ',message.died}', case one.polname when 'own_tool_gateway' then ',branch.spawned' else '' end || ',branch.ended,message.died}'),
+            'session.resolved,session.closed,tool.requested', 'session.resolved,session.closed,session.stop_requested,tool.requested'));
+    end loop;
+end $$;
+
+-- == mo -----------------------------------------------------------------------
+
+//! The schema, one SQL file a step. Steps are only added: existing databases have run the present ones.
+
+use sea_orm::{ConnectionTrait, DatabaseConnection, DbErr, TransactionTrait};
+use sea_orm_migration::{MigrationName, MigrationTrait, MigratorTrait, SchemaManager, async_trait::async_trait};
+
+use crate::{StorageError, error::Attempt, statement};
+
+pub struct Migrator;
+
+/// A step of one SQL file.
+struct Step {
+    name: &'static str,
+    sql: &'static str,
+}
+
+impl MigrationName for Step {
+    fn name(&self) -> &str {
+        self.name
+    }
+}
+
+#[async_trait]
+impl MigrationTrait for Step {
+    async fn up(&self, manager: &SchemaManager) -> Result<(), DbErr> {
+        manager.get_connection().execute_unprepared(self.sql).await.map(|_| ())
+    }
+}
+
+/// The step from which on a service's role may read the list of steps.
+const SEEN_SINCE: &str = "0010_seen_steps";
+
+/// Names and SQL. `build.rs` lists the files.
+const STEPS: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/steps.rs"));
+
+#[async_trait]
+impl MigratorTrait for Migrator {
+    fn migrations() -> Vec<Box<dyn MigrationTrait>> {
+        STEPS
+            .iter()
+            .map(|&(name, sql)| Box::new(Step { name, sql }) as Box<dyn MigrationTrait>)
+            .collect()
+    }
+}
+
+/// Migrates the schema, and revokes the rights of services' roles to create objects in the database. Safe to call from
+/// many processes at once: they run one after the other.
+pub async fn migrate(connection: &DatabaseConnection) -> Result<(), StorageError> {
+    // The lock belongs to a transaction without other statements, so that it ends with the transaction in every case.
+    let turn = connection.begin().await.attempt("begin migration")?;
+    // The transaction is idle while the steps run, which may take minutes on large tables.
+    turn.execute_unprepared("set local idle_in_transaction_session_timeout = 0; select pg_advisory_xact_lock(74160)")
+        .await
+        .attempt("wait for other migrations")?;
+    let migrated = up(connection).await;
+    // Also after a failed step: lent rights are revoked.
+    withdraw(connection).await?;
+    migrated?;
+    turn.commit().await.attempt("end migration")
+}
+
+async fn up(connection: &DatabaseConnection) -> Result<(), StorageError> {
+    if pending(connection).await?.is_empty() {
+        return Ok(());
+    }
+    let lend = connection.execute_unprepared(LEND).await;
+    lend.attempt("lend rights to the sweeper role")?;
+    Migrator::up(connection, None).await.attempt("migrate")
+}
+
+/// Revokes rights that no service needs from every role: temporary objects, and objects in the schema. An unqualified
+/// name in a statement or a function then means an object of a migration. Not a step, since a dump or a copy of the
+/// database does not contain these rights. A login that may not revoke them leaves the report to the check at the start
+/// ([`crate::fitness`]).
+pub async fn withdraw(connection: &DatabaseConnection) -> Result<(), StorageError> {
+    let withdraw = connection.execute_unprepared(WITHDRAW).await;
+    withdraw.attempt("revoke the right to create objects").map(|_| ())
+}
+
+/// An owner that is no superuser can give a function only to a role that may create objects in its schema.
+const LEND: &str = "
+    do $$
+    begin
+        if not has_schema_privilege('signalbox_sweeper', 'public', 'create') then
+            grant create on schema public to signalbox_sweeper;
+        end if;
+    exception when undefined_object or insufficient_privilege then
+        raise notice 'nothing lent to signalbox_sweeper: %', sqlerrm;
+    end $$";
+/// Checks first: a change of these rights invalidates the caches of every connection.
+const WITHDRAW: &str = "
+    do $$
+    declare everybody constant text :=
+        'public, signalbox_resolver, signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator, signalbox_sweeper';
+    begin
+        if exists (select from string_to_table(everybody, ', ') r (name)
+                   where has_database_privilege(r.name, current_database(), 'temporary')
+                      or has_schema_privilege(r.name, 'public', 'create')) then
+            execute format('revoke temporary on database %I from %s', current_database(), everybody);
+            execute format('revoke create on schema public from %s', everybody);
+        end if;
+    exception when undefined_object or insufficient_privilege then
+        raise notice 'rights to make objects stay as they are: %', sqlerrm;
+    end $$";
+
+/// Names of the steps that this version has and the database has not run, as far as the connected role may read them.
+/// Writes nothing.
+pub async fn pending(connection: &DatabaseConnection) -> Result<Vec<String>, StorageError> {
+    let (is_there, is_readable, ran) = ran(connection).await?;
+    let lacks = |name: &str| match (is_there, is_readable) {
+        // A role that may not read the list sees a schema from before that right was granted, or has no role.
+        (true, false) => name >= SEEN_SINCE,
+        (_, _) => ran.iter().all(|done| done != name),
+    };
+    let lacking = STEPS.iter().map(|(name, _)| *name).filter(|name| lacks(name));
+    Ok(lacking.map(str::to_owned).collect())
+}
+
+/// Whether the database has run a step that this version does not know.
+pub(crate) async fn is_newer(connection: &DatabaseConnection) -> Result<bool, StorageError> {
+    let (_, _, ran) = ran(connection).await?;
+    Ok(ran.iter().any(|done| STEPS.iter().all(|(name, _)| name != done)))
+}
+
+/// Whether the list of steps exists, whether it can be read, and its content.
+async fn ran(connection: &DatabaseConnection) -> Result<(bool, bool, Vec<String>), StorageError> {
+    let table = connection.query_one_raw(statement(TABLE, [])).await;
+    let table = table.attempt("find the list of migrations")?;
+    let (mut is_there, mut is_readable) = (false, false);
+    if let Some(row) = table {
+        is_there = row.try_get("", "is_there").attempt("find the list of migrations")?;
+        is_readable = row.try_get("", "is_readable").attempt("find the list of migrations")?;
+    }
+    let mut ran = Vec::new();
+    if is_readable {
+        let rows = connection.query_all_raw(statement(RAN, [])).await;
+        for row in rows.attempt("read migrations")? {
+            ran.push(row.try_get::<String>("", "version").attempt("read migrations")?);
+        }
+    }
+    Ok((is_there, is_readable, ran))
+}
+
+/// Asked before the table is read: the first migration creates it, and reading a missing table is an error.
+const TABLE: &str = "select to_regclass('seaql_migrations') is not null as is_there, \
+    coalesce(has_table_privilege(to_regclass('seaql_migrations'), 'select'), false) as is_readable";
+const RAN: &str = "select version from seaql_migrations order by version";
+
+/// Names and SQL of all steps, in order.
+pub fn steps() -> &'static [(&'static str, &'static str)] {
+    STEPS
+}
+
+/// A hash of all steps: names the template that tests clone.
+pub fn fingerprint() -> String {
+    // FNV-1a: stable between builds, which the standard library's hasher does not promise. It secures nothing.
+    let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in STEPS.iter().flat_map(|(name, sql)| name.bytes().chain(sql.bytes())) {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
