@@ -162,9 +162,9 @@ impl Claimer {
             if possible(awaited, session, Some(turn.id)).is_none() {
                 continue;
             }
-            match turn.asked.open_ms {
-                Some(_) => undecided.push((session.name(), call.ordinal)),
-                None => asked.push((session.name(), call.ordinal)),
+            match turn.asked.is_undecided {
+                true => undecided.push((session.name(), call.ordinal)),
+                false => asked.push((session.name(), call.ordinal)),
             }
             let setting = Setting {
                 root: &self.root,
