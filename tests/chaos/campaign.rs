@@ -38,8 +38,19 @@ use crate::{
 
 /// Interval at which accounts read their own data and try to read foreign data.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
-/// The shortest time of a timer is longer than a campaign may wait: the campaign makes one of three due at each look.
-const DUE: &str = "update timer set due_at = now() where state = 'waiting' and kind = 'check_later' and due_at > now() and random() < 0.3";
+/// The shortest time of a timer is longer than a campaign may wait: the campaign makes one of three due at each look, and a deadline of
+/// branches sometimes, or when one of them waits for a person.
+const DUE: &str = "
+    update timer t set due_at = now()
+    where t.state = 'waiting' and t.due_at > now()
+      and case t.kind
+              when 'check_later' then random() < 0.3
+              when 'branch_deadline' then random() < 0.01 or random() < 0.3 and exists (
+                  select from branch b join session s on s.account_id = b.account_id and s.id = b.session_id
+                  where b.account_id = t.account_id and b.group_id::text = t.key and b.state = 'live'
+                    and (s.gate is not null or s.phase = 'idle' and s.queued = 0))
+              else false
+          end";
 /// Interval of reading the processes' memory and open files.
 const SAMPLE_EVERY: Duration = Duration::from_secs(2);
 /// The schedule pauses while more faults wait for their target, or more offers for an answer, than this; at most as long as the

@@ -108,9 +108,15 @@ impl Clients {
         }
         for (place, task) in TASKS.iter().chain(&JUDGED).enumerate() {
             let assignees: &[&str] = if place < ASSIGNED { &AGENTS[..2] } else { &[] };
-            let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees});
+            let body = json!({"id": task, "title": format!("{task} {canary}"), "assignees": assignees, "task_context": "optional"});
             self.made((&post, &format!("/api/orgs/{id}/tasks")), body).await?;
         }
+        // Every answer of the stub counts 53 tokens; a client whose account has no such limit keeps its generations.
+        let limits = [
+            json!({}),
+            json!({"tokens_max": 250}),
+            json!({"tokens_max": 1_000, "failures_max": 1}),
+        ];
         let asks = json!({"scope": {"kind": "task", "id": APPROVED}, "tool": "task_message", "verdict": "ask"});
         let stages = json!({"stages": [{"name": "looked at"}]});
         for (method, path, body) in [
@@ -121,8 +127,14 @@ impl Clients {
                 json!({"plan_gate": {"mode": "required"}}),
             ),
             (Method::PUT, format!("tasks/{REVIEWED}/stages"), stages),
+            (
+                Method::PATCH,
+                String::new(),
+                json!({"rotation": limits[account % limits.len()]}),
+            ),
         ] {
-            self.made((&method, &format!("/api/orgs/{id}/{path}")), body).await?;
+            let path = format!("/api/orgs/{id}/{path}");
+            self.made((&method, path.trim_end_matches('/')), body).await?;
         }
         let tenant = Tenant {
             id,
@@ -193,8 +205,10 @@ impl Clients {
         let message = match book.find(number).what {
             Offered::Stop { .. }
             | Offered::Resume { .. }
+            | Offered::Reset { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
+            | Offered::EndBranch { .. }
             | Offered::Answer { .. } => self.aim(book, number, account).await,
             _ => self.message(book, number, account, via),
         };
@@ -248,10 +262,12 @@ impl Clients {
                 named,
                 after_ms,
             } => (seen_at(&task, &agent), Some((then, named, after_ms))),
-            Offered::Resume { task, agent } | Offered::Hold { task, agent, .. } | Offered::Edit { task, agent, .. } => {
-                (seen_at(&task, &agent), None)
-            }
+            Offered::Resume { task, agent }
+            | Offered::Reset { task, agent, .. }
+            | Offered::Hold { task, agent, .. }
+            | Offered::Edit { task, agent, .. } => (seen_at(&task, &agent), None),
             Offered::Answer { .. } => ("/questions?state=open&limit=100".to_owned(), None),
+            Offered::EndBranch { task } => (format!("/tasks/{task}/branches?state=live&limit=100"), None),
             _ => return None,
         };
         let path = format!("{whose}{path}");
@@ -264,10 +280,10 @@ impl Clients {
             if !matches!(answer, Answer::Unknown { .. }) {
                 let found = body["items"].as_array();
                 seen = found.and_then(|found| found.last()).cloned().unwrap_or_default();
-                // A turn is likely to begin soon, and so is a question to be asked.
+                // A turn is likely to begin soon, and so is a question to be asked or a branch to be made.
                 let is_there = match (&stop, &book.find(number).what) {
                     (Some(_), _) => seen["active_turn_id"].is_string(),
-                    (None, Offered::Answer { .. }) => seen.is_object(),
+                    (None, Offered::Answer { .. } | Offered::EndBranch { .. }) => seen.is_object(),
                     (None, _) => true,
                 };
                 if is_there || place >= AIMS_MAX {
@@ -333,6 +349,7 @@ impl Clients {
                     }
                 }
             }
+            (Offered::EndBranch { .. }, _) => format!("branches/{target}/cancel"),
             (Offered::Answer { withdraws: true }, _) => format!("questions/{target}/withdraw"),
             (Offered::Answer { withdraws: false }, _) => {
                 body["text"] = json!(answer(&self.tenants[account].canary, number));
@@ -346,6 +363,19 @@ impl Clients {
                     }
                 }
                 format!("questions/{target}/answer")
+            }
+            (
+                Offered::Reset {
+                    queue,
+                    in_flight,
+                    after_ms,
+                    ..
+                },
+                _,
+            ) => {
+                body = json!({"reason": "the campaign", "queue": queue, "in_flight": in_flight});
+                sleep(Duration::from_millis(after_ms)).await;
+                format!("sessions/{target}/reset")
             }
             (_, None) => format!("sessions/{target}/resume"),
             (_, Some((then, is_named, after_ms))) => {
@@ -624,8 +654,10 @@ impl Clients {
             Offered::Poison { .. }
             | Offered::Stop { .. }
             | Offered::Resume { .. }
+            | Offered::Reset { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
+            | Offered::EndBranch { .. }
             | Offered::Answer { .. } => return None,
         })
     }

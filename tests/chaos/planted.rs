@@ -117,6 +117,13 @@ const HUNTS: &[Hunt] = &[
     hunt("approval_unread", "repeat", at_once("I27 a call that needs")),
     hunt("plan_unread", "repeat", at_once("I27 nothing is changed")),
     hunt("stage_skipped", "repeat", at_once("I27 a task with a review")),
+    hunt(
+        "close_keeps_thread",
+        "repeat",
+        meanwhile("I28 the first turn of a generation"),
+    ),
+    // Of two branches that end at once in two replicas, neither brings the results of both.
+    hunt("fold_unlocked", "repeat", Seen::AtRest { faults: 25 }),
     hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
     hunt("hold_unread", "repeat", at_once("I20 no turn begins behind")),
     hunt(

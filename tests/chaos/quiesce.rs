@@ -57,6 +57,10 @@ const QUEUES: &[(&str, &str)] = &[
         "select account_id || ' ' || id || coalesce(' ' || reason, '') from timer where state = 'waiting' and kind = 'check_later' limit 10",
     ),
     (
+        "branches at work",
+        "select account_id || ' ' || id || ' ' || session_id from branch where state = 'live' limit 10",
+    ),
+    (
         "messages in the outbox",
         "select service || ' ' || subject || ' ' || created_at || coalesce(' claimed ' || claimed_at::text, '')
          from outbox limit 10",
@@ -101,14 +105,19 @@ pub(crate) async fn wait(campaign: &Campaign, still_limit: Duration) -> anyhow::
 /// Goes on with the sessions that the campaign itself stopped, once for each stop: a gate that stays closed, or that nobody closed,
 /// is stuck.
 async fn resume_stopped(campaign: &Campaign, resumed: &mut BTreeSet<(Uuid, i64)>) -> anyhow::Result<()> {
-    const STOPPED: &str = "select s.account_id, s.id, s.turn_count, k.display_id, g.slug from session s
+    const STOPPED: &str = "select s.account_id, s.id, s.turn_count, k.display_id, g.slug, array(
+            select o.id::text from session o
+            where o.account_id = s.account_id and o.task_id = s.task_id and o.agent_id = s.agent_id) as generations
+        from session s
         join task k on k.account_id = s.account_id and k.id = s.task_id
         join agent g on g.account_id = s.account_id and g.id = s.agent_id
         where s.gate = 'stopped' and s.closed_at is null";
     let aims = campaign.book.aims();
     for row in sqlx::query(STOPPED).fetch_all(&campaign.system.observer).await? {
         let (account, session): (String, Uuid) = (row.get(0), row.get(1));
-        let is_ours = aims.iter().any(|aim| aim.target == session.to_string());
+        // A stop after a reset holds the next generation.
+        let generations: Vec<String> = row.get(5);
+        let is_ours = aims.iter().any(|aim| generations.contains(&aim.target));
         if is_ours && resumed.insert((session, row.get(2))) {
             let what = Offered::Resume {
                 task: row.get(3),

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
 };
 
-use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, ResetInFlight, ResetQueue, StopThen};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 
@@ -121,6 +121,14 @@ pub(crate) enum Offered {
         named: bool,
         after_ms: u64,
     },
+    /// Resets an agent's session, so long after its client saw the session.
+    Reset {
+        task: String,
+        agent: String,
+        queue: ResetQueue,
+        in_flight: ResetInFlight,
+        after_ms: u64,
+    },
     /// Goes on with what waits behind a stop.
     Resume { task: String, agent: String },
     /// Pauses what an agent works at, and releases the hold after this time.
@@ -138,6 +146,8 @@ pub(crate) enum Offered {
     /// Answers the oldest open question of the account that its client sees, with its own words and `effect=a<number>-asked`, and
     /// with the verdict that its number gives; or withdraws it.
     Answer { withdraws: bool },
+    /// Ends the oldest live branch of a task that its client sees.
+    EndBranch { task: String },
     /// Hands a task from one agent to another.
     Handover { task: String, from: String, to: String },
 }
@@ -191,6 +201,8 @@ pub(crate) enum WorkKind {
     TwoAtOnce,
     /// `task_history`, then a reply.
     History,
+    /// `task_context_write` with body `effect <effect>`, then a reply.
+    Context,
     /// `response_request` to another agent with body `work=reply effect=<effect>-asked`, then a reply.
     Ask,
     /// `task_status` to `done`, then a reply.
@@ -205,6 +217,9 @@ pub(crate) enum WorkKind {
     Later,
     /// `submit_plan`, which ends the turn.
     Plan,
+    /// `subagent_spawn` of two, whose requests are `work=reply effect=<effect>-1-asked` and `work=reply` or `work=slow` with
+    /// `effect=<effect>-2-asked`, then a reply. Their results have no words of their own.
+    Split,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }

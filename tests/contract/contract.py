@@ -66,6 +66,7 @@ def furnish(base, token):
     other = ask("POST", "/agents", {"slug": "other", "name": "Other"})["id"]
     key = ask("POST", "/keys", {"name": "spare", "role": "member"})["id"]
     ask("POST", "/tasks", {"id": TASK, "title": "t", "assignees": [coder]})
+    ask("PUT", f"/tasks/{TASK}/context", {"body": "what is built"})
     sent = ask("POST", "/notifications", {"task": TASK, "agent": coder, "body": "please look"})["id"]
 
     def delivered():

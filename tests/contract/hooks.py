@@ -36,6 +36,9 @@ def before_call(context, case, **kwargs):
     # A question that is open.
     if body.get("answers"):
         body["answers"] = None
+    # The newest version of a task's context, whichever it is.
+    if body.get("if_version") is not None:
+        body["if_version"] = None
     # Of a key: those with the role `gateway` may be for one agent.
     if "role" in body and body.get("agent"):
         body["agent"] = AGENT if body["role"] == "gateway" else None

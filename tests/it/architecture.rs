@@ -14,6 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("domain", &[]),
     ("contracts", &["domain"]),
     ("api", &["contracts", "domain"]),
+    ("prompt", &["contracts", "domain"]),
     ("storage", &["contracts", "domain"]),
     ("messaging", &["contracts", "domain"]),
     ("runtime", &["api", "contracts", "domain", "messaging", "storage"]),
@@ -23,14 +24,25 @@ const ALLOWED: &[(&str, &[&str])] = &[
         &["contracts", "devstack", "domain", "messaging", "runtime", "storage"],
     ),
     ("resolver", &["contracts", "domain", "messaging", "runtime", "storage"]),
-    ("delivery", &["contracts", "domain", "messaging", "runtime", "storage"]),
+    (
+        "delivery",
+        &["contracts", "domain", "messaging", "prompt", "runtime", "storage"],
+    ),
     (
         "tool-gateway",
         &["contracts", "domain", "messaging", "runtime", "storage"],
     ),
     (
         "orchestrator",
-        &["api", "contracts", "domain", "messaging", "runtime", "storage"],
+        &[
+            "api",
+            "contracts",
+            "domain",
+            "messaging",
+            "prompt",
+            "runtime",
+            "storage",
+        ],
     ),
     (
         "signalbox",
@@ -59,6 +71,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "domain",
             "messaging",
             "orchestrator",
+            "prompt",
             "resolver",
             "runtime",
             "storage",
@@ -145,7 +158,7 @@ fn names_say_what_is_inside() {
 }
 
 /// Tables that only their home writes (ADR 50).
-const OF_THE_HOME: [&str; 3] = ["session", "notification", "turn"];
+const OF_THE_HOME: [&str; 4] = ["session", "notification", "turn", "branch"];
 const HOME: &str = "shared/storage/src/session/";
 /// Migrations, the floor's own tables of the same names, the kit that fills test databases, and this file.
 const EXEMPT: &[&str] = &[
@@ -160,6 +173,7 @@ const EXEMPT: &[&str] = &[
 /// Tests that plant a state by updating or deleting existing rows. They insert rows with `testkit::rows`.
 const PLANTED: &[&str] = &[
     "services/delivery/tests/it/brakes.rs",
+    "services/delivery/tests/it/branches.rs",
     "services/delivery/tests/it/breaker.rs",
     "services/delivery/tests/it/claims.rs",
     "services/delivery/tests/it/fairness.rs",
@@ -168,7 +182,10 @@ const PLANTED: &[&str] = &[
     "services/delivery/tests/it/no_progress.rs",
     "services/delivery/tests/it/overdue.rs",
     "services/delivery/tests/it/policies.rs",
+    "services/delivery/tests/it/succeed.rs",
+    "services/delivery/tests/it/threads.rs",
     "services/delivery/tests/it/twins.rs",
+    "services/orchestrator/tests/it/branches.rs",
     "services/orchestrator/tests/it/handover.rs",
     "services/orchestrator/tests/it/notifications.rs",
     "services/orchestrator/tests/it/policies.rs",
@@ -186,6 +203,7 @@ const PLANTED: &[&str] = &[
     "services/resolver/tests/it/sweeps.rs",
     "services/resolver/tests/it/twins.rs",
     "services/tool-gateway/tests/it/asking.rs",
+    "services/tool-gateway/tests/it/branches.rs",
     "services/tool-gateway/tests/it/capability.rs",
     "services/tool-gateway/tests/it/effects.rs",
     "services/tool-gateway/tests/it/http.rs",
@@ -196,8 +214,10 @@ const PLANTED: &[&str] = &[
     "services/tool-gateway/tests/it/questions.rs",
     "services/tool-gateway/tests/it/world.rs",
     "shared/storage/tests/it/attacker.rs",
+    "shared/storage/tests/it/branches.rs",
     "shared/storage/tests/it/lifecycle.rs",
     "shared/storage/tests/it/neglected.rs",
+    "shared/storage/tests/it/succeed.rs",
     "shared/storage/tests/it/waiting.rs",
     "tests/it/walls/listed.rs",
     "tests/it/walls/mod.rs",

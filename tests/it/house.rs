@@ -81,6 +81,7 @@ impl House {
             account,
             task: None,
             agent: AgentId::parse(&agent).unwrap(),
+            branch: None,
         };
         let item = NewEntry {
             id: &NotificationId::parse(id).unwrap(),

@@ -6,10 +6,12 @@ mod age;
 mod agent_http;
 mod architecture;
 mod brakes;
+mod branches;
 mod broker_lost;
 mod builds;
 mod choices;
 mod closing;
+mod contexts;
 mod contract;
 #[cfg(debug_assertions)]
 mod crash_points;

@@ -47,7 +47,7 @@ async fn one_notification_walked_hop_by_hop() {
     assert_eq!(turn["number"], 1);
     assert_eq!(turn["notifications"], json!(["ci-4711"]));
     assert_eq!(turn["reply"], "The tests pass again.");
-    assert_eq!(turn["profile"]["version"], delivery::prompt::PROFILE_VERSION);
+    assert_eq!(turn["profile"]["version"], prompt::PROFILE_VERSION);
     assert_eq!(turn["tool_calls"][0]["name"], "task_history");
     assert_eq!(turn["tool_calls"][0]["state"], "finished");
     assert_eq!(

@@ -71,6 +71,11 @@ fn a_thousand_seeds_keep_every_promise() {
         ("edits of queues", counts.edited),
         ("edits refused", counts.refused),
         ("sessions parked behind a pause", counts.paused),
+        ("generations reset", counts.reset),
+        ("generations rotated", counts.rotated),
+        ("branches made", counts.spawned),
+        ("branches that ended early", counts.cut_short),
+        ("items with results of branches", counts.folded),
     ] {
         assert!(count > SEEDS / 100, "only {count} {what} in {SEEDS} seeds");
     }

@@ -85,6 +85,20 @@ pub(crate) enum Bug {
     ApprovalForOthers,
     /// An edit exchanges the places that its editor has seen.
     PlacesFromLook,
+    /// A reset is not carried out if its turn has finished all the same.
+    ResetForgotten,
+    /// A reset that cancels what waits cancels also what came after it.
+    ResetCancelsLater,
+    /// A rotation leaves the queue in the closed generation.
+    RotatedLeavesQueue,
+    /// Branches are made without a timer for their time.
+    SpawnForgetsDeadline,
+    /// The end of a branch does not look whether it has ended before.
+    FoldedTwice,
+    /// A branch that is cancelled counts for no join.
+    CancelForgetsJoin,
+    /// The end of a session leaves its branches.
+    CloseLeavesBranches,
 }
 
 impl Bug {
@@ -115,7 +129,7 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 18] = [
+    pub(crate) const OF_CONTROL: [Bug; 25] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -134,5 +148,12 @@ impl Bug {
         Bug::VerdictUnread,
         Bug::ApprovalForOthers,
         Bug::PlacesFromLook,
+        Bug::ResetForgotten,
+        Bug::ResetCancelsLater,
+        Bug::RotatedLeavesQueue,
+        Bug::SpawnForgetsDeadline,
+        Bug::FoldedTwice,
+        Bug::CancelForgetsJoin,
+        Bug::CloseLeavesBranches,
     ];
 }

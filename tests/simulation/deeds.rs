@@ -7,8 +7,8 @@ mod control;
 use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, HoldId, NotificationId, QuestionId, QueueMode, StopKind, StopThen, TaskId,
-    TaskStatus, TurnId, hold::Hold,
+    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight,
+    ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
 };
 
 use self::answers::Reply;
@@ -39,6 +39,9 @@ pub(crate) enum Deed {
     Edit(Box<Edit>),
     Hold(AccountId, Box<Hold>),
     Release(AccountId, HoldId),
+    /// End a session's generation.
+    Reset(SessionName, ResetQueue, ResetInFlight),
+    EndBranch(AccountId, BranchId),
 }
 
 /// The name of the person who stops.
@@ -161,7 +164,9 @@ impl World {
             | Deed::Reply(..)
             | Deed::Edit(_)
             | Deed::Hold(..)
-            | Deed::Release(..) => self.orchestrator().is_some(),
+            | Deed::Release(..)
+            | Deed::Reset(..)
+            | Deed::EndBranch(..) => self.orchestrator().is_some(),
         }
     }
 
@@ -199,6 +204,8 @@ impl World {
             Deed::Edit(edit) => self.edit(edit),
             Deed::Hold(account, hold) => self.hold(account, hold),
             Deed::Release(account, hold) => self.release(account, *hold),
+            Deed::Reset(session, queue, in_flight) => self.reset(session, *queue, *in_flight),
+            Deed::EndBranch(account, branch) => self.end_branch(account, *branch),
         }
     }
 
@@ -253,6 +260,7 @@ impl World {
                 )
             },
         );
+        self.branches_ended(&closed.branches);
         for turn in &closed.cut {
             let asked = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
             self.witness.stop_asked(&self.database, account, *turn, asked);
@@ -267,6 +275,7 @@ impl World {
             return false;
         }
         let closed = self.database.agent_remove(account, agent, self.bug).unwrap_or_default();
+        self.branches_ended(&closed.branches);
         self.note(
             "agent removed",
             [closed.sessions.len() as u64, closed.cancelled.len() as u64],

@@ -78,6 +78,12 @@ impl World {
         if self.random.chance(rates.hold) {
             self.plan_hold();
         }
+        if self.random.chance(rates.reset) {
+            self.plan_reset();
+        }
+        if self.random.chance(rates.end_branch) {
+            self.plan_end_of_branch();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

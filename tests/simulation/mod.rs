@@ -197,6 +197,11 @@ impl fmt::Display for Many {
             too_late,
             approved,
             fired,
+            reset,
+            rotated,
+            spawned,
+            cut_short,
+            folded,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -212,7 +217,11 @@ impl fmt::Display for Many {
         writeln!(
             f,
             "{answered} questions ended by persons, {too_late} answers too late, {approved} calls approved, {fired} timers fired; {edited} edits, {refused} \
-             refused; {paused} times parked behind a pause"
+             refused; {paused} times parked behind a pause; {reset} generations reset, {rotated} rotated"
+        )?;
+        writeln!(
+            f,
+            "{spawned} branches made, {cut_short} of them ended early, {folded} items with results"
         )?;
         write!(
             f,
@@ -265,5 +274,10 @@ impl Counts {
         self.too_late += other.too_late;
         self.approved += other.approved;
         self.fired += other.fired;
+        self.reset += other.reset;
+        self.rotated += other.rotated;
+        self.spawned += other.spawned;
+        self.cut_short += other.cut_short;
+        self.folded += other.folded;
     }
 }

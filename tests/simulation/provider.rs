@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use delivery::{
-    providers::{FailureClass, FunctionCall, ProviderAnswer, ProviderError, Reconciled, Sent},
+    providers::{FailureClass, FunctionCall, ProviderAnswer, ProviderError, Reconciled, Sent, Usage},
     turn::work::Work,
 };
 use domain::{AccountId, AgentId, TurnId};
@@ -107,6 +107,7 @@ impl Provider {
                 FailureClass::ServerError,
                 FailureClass::Unauthorized,
                 FailureClass::BadRequest,
+                FailureClass::ThreadLost,
             ]);
             return open.then(|| (id, Seen::Error(error(class, Sent::No))));
         }
@@ -130,6 +131,10 @@ impl Provider {
             // Names its turn, so that a misplaced reply shows.
             text: format!("{turn}"),
             calls,
+            usage: Some(Usage {
+                total_tokens: 10,
+                ..Usage::default()
+            }),
             ..ProviderAnswer::default()
         };
         self.record.insert(key, Run::Answered(answer.clone()));
@@ -196,7 +201,7 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
     let count = 1 + random.below(2);
     (0..count)
         .map(|n| {
-            let (name, arguments) = match random.below(16) {
+            let (name, arguments) = match random.below(19) {
                 0 | 1 => ("task_status", "done".to_owned()),
                 2 => ("task_status", "in_progress".to_owned()),
                 3 => ("task_status", "cancelled".to_owned()),
@@ -209,6 +214,12 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
                 8 => ("no_reply", String::new()),
                 9 => ("no_such_tool", String::new()),
                 10 | 12 => ("ask_question", (*random.pick(&["", "2000", "30000"])).to_owned()),
+                13..=15 => {
+                    let (_, agent) = random.pick(agents);
+                    let of = random.pick(&["1 all 5000", "2 all 30000", "2 each 30000", "3 all 60000"]);
+                    ("subagent_spawn", format!("{of} {agent}"))
+                }
+                16 => ("subagent_cancel", String::new()),
                 11 => ("check_later", (*random.pick(&["500", "5000", "60000"])).to_owned()),
                 _ => ("task_history", String::new()),
             };

@@ -2,9 +2,11 @@
 //! seeds disable most faults: some mistakes show only with a single fault.
 
 use delivery::{
-    providers::{Continuation, Effects},
+    providers::{Continuation, Effects, Thread},
     settings::DeliverySettings,
+    turn::claim::ProviderFacts,
 };
+use domain::Rotation;
 use runtime::settings::{Bytes, Count, Millis as Ms};
 
 use super::{database::Millis, random::Random};
@@ -40,6 +42,10 @@ pub(crate) struct Rates {
     pub(crate) answer: u32,
     pub(crate) edit: u32,
     pub(crate) hold: u32,
+    /// A person resets a session.
+    pub(crate) reset: u32,
+    /// A person ends a branch.
+    pub(crate) end_branch: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -57,9 +63,13 @@ pub(crate) struct Rates {
 pub(crate) struct Settings {
     pub(crate) delivery: DeliverySettings,
     pub(crate) continuation: Continuation,
+    /// How long the providers keep a thread.
+    pub(crate) keeps: Thread,
     /// Whether the record of an agent with effects of its own can be read.
     pub(crate) has_record: bool,
     pub(crate) rates: Rates,
+    /// Of all accounts. An answer counts ten tokens.
+    pub(crate) rotation: Rotation,
     /// Processes of each service.
     pub(crate) replicas: usize,
     /// Steps with faults; then faults end.
@@ -105,15 +115,18 @@ impl Settings {
             hold_look_ms: Ms::new(3_000),
             ..DeliverySettings::default()
         };
+        let (continuation, keeps) = *random.pick(&[
+            (Continuation::Key, Thread::Durable),
+            (Continuation::Key, Thread::Process),
+            (Continuation::Whole, Thread::None),
+        ]);
         Settings {
             delivery,
-            continuation: if random.chance(500) {
-                Continuation::Key
-            } else {
-                Continuation::Whole
-            },
+            continuation,
+            keeps,
             has_record: random.chance(700),
             rates: Rates::new(random),
+            rotation: rotation(random),
             replicas: 1 + random.below(2),
             steps: 120 + random.below(240) as u64,
             offers: 3 + random.below(8),
@@ -124,12 +137,35 @@ impl Settings {
         }
     }
 
+    pub(crate) fn provider(&self, provider: &str) -> ProviderFacts {
+        ProviderFacts {
+            effects: self.effects(provider),
+            keeps: self.keeps,
+            found_by: self.continuation,
+        }
+    }
+
     pub(crate) fn effects(&self, provider: &str) -> Effects {
         if provider == OWN {
             Effects::Own
         } else {
             Effects::GatewayOnly
         }
+    }
+}
+
+fn rotation(random: &mut Random) -> Rotation {
+    let (failures_max, tokens_max) = *random.pick(&[
+        (None, None),
+        (Some(3), None),
+        (Some(1), None),
+        (Some(2), Some(30)),
+        (None, Some(10)),
+    ]);
+    Rotation {
+        failures_max,
+        tokens_max,
+        ..Rotation::default()
     }
 }
 
@@ -166,6 +202,8 @@ impl Rates {
             answer: rate(60),
             edit: rate(10),
             hold: rate(6),
+            reset: rate(8),
+            end_branch: rate(40),
         }
     }
 

@@ -1,23 +1,26 @@
-//! Checks the invariants I1 to I11 and I18 to I27 independently of the rows that they concern: some after every transaction, the rest
+//! Checks the invariants I1 to I11, I18 to I28 and I30 independently of the rows that they concern: some after every transaction, the rest
 //! at the end.
 
 mod brakes;
+mod branches;
 mod breaker;
 mod control;
 mod questions;
+mod resets;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
-use domain::Conversation;
-use domain::{AccountId, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{
+    AccountId, CloseReason, Conversation, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState,
+};
 use storage::lifecycle::reply_message_id;
 use uuid::Uuid;
 
 use self::brakes::Brakes;
 use super::{
     database::{
-        Database, NotificationRow,
+        Database, NotificationRow, SessionRow,
         calls::Effect,
         claims::Claimed,
         outbox::{Message, Published},
@@ -63,6 +66,8 @@ pub(crate) struct Witness {
     tries: breaker::Tries,
     asked: questions::Asked,
     control: control::Control,
+    resets: resets::Resets,
+    branches: branches::Branches,
     /// Calls that a person has approved, by their records.
     pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
@@ -85,6 +90,7 @@ impl Witness {
         self.look_at_notifications(database);
         self.look_at_turns(database);
         self.look_at_asked(database);
+        self.look_at_branches(database);
     }
 
     fn look_at_sessions(&mut self, database: &Database) {
@@ -119,7 +125,7 @@ impl Witness {
                     format!("{counted} items wait in session {id}, which is closed")
                 });
             }
-            if row.queue_tail == 0 {
+            if row.queue_tail == 0 && !is_after_reset(database, (account, row)) {
                 self.breaks("I3", || format!("session {id} was opened without an item"));
             }
             if (row.phase == SessionPhase::Running) != row.lease_owner.is_some() {
@@ -401,7 +407,12 @@ impl Witness {
                     });
                 }
             }
-            let speaks = turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some();
+            let is_branch = database.sessions[&(account.clone(), turn.session)]
+                .conversation
+                .branch
+                .is_some();
+            let speaks =
+                turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some() && !is_branch;
             let posted = database
                 .messages
                 .contains_key(&(account.clone(), reply_message_id(*id)));
@@ -489,6 +500,15 @@ impl Witness {
     pub(crate) fn effects(&self) -> u64 {
         self.effects.values().map(|count| u64::from(*count)).sum()
     }
+}
+
+/// A person may reset a session in which nothing waits.
+fn is_after_reset(database: &Database, (account, row): (&AccountId, &SessionRow)) -> bool {
+    database.of_account(account).any(|(_, before)| {
+        before.conversation == row.conversation
+            && before.generation + 1 == row.generation
+            && matches!(before.closed, Some((_, CloseReason::Reset)))
+    })
 }
 
 /// An outcome is final, except that a person may redrive a refused or failed notification.

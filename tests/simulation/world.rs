@@ -1,7 +1,7 @@
 //! The whole state of one run, and the scheduler: the seed picks one small step after another, until no step is left.
 
 use contracts::tool::ToolRequested;
-use domain::{AccountId, AgentId, SessionScope, TaskId, TaskStatus};
+use domain::{AccountId, AgentId, BranchState, SessionScope, StopKind, StopThen, TaskId, TaskStatus};
 use uuid::Uuid;
 
 use super::{
@@ -9,6 +9,7 @@ use super::{
     bugs::Bug,
     database::{
         Account, Agent, Database, Millis, PartitionRow, Task,
+        branches::{BranchesEnded, ENDED_BY},
         outbox::{Message, Service},
     },
     deeds::Deed,
@@ -85,6 +86,13 @@ pub(crate) struct Counts {
     pub(crate) approved: u64,
     /// Timers that have fired.
     pub(crate) fired: u64,
+    /// Generations that ended by a reset and by a rule.
+    pub(crate) reset: u64,
+    pub(crate) rotated: u64,
+    /// Branches that were made, that ended before their work was done, and items with results.
+    pub(crate) spawned: u64,
+    pub(crate) cut_short: u64,
+    pub(crate) folded: u64,
 }
 
 /// Possible next steps.
@@ -419,6 +427,24 @@ impl World {
             self.hear((hint.account.clone(), hint.session_id));
         }
         self.broker.publish(message, self.database.now);
+    }
+
+    /// Branches ended in a transaction.
+    pub(crate) fn branches_ended(&mut self, ended: &BranchesEnded) {
+        let Some(account) = &ended.account else { return };
+        self.note(
+            "branches ended",
+            [ended.branches.len() as u64, ended.items.len() as u64],
+            || format!("{:?}: stops {:?}, tells {:?}", ended.branches, ended.cut, ended.items),
+        );
+        for turn in &ended.cut {
+            let asked = (StopKind::BranchEnded, ENDED_BY, StopThen::Continue);
+            self.witness.stop_asked(&self.database, account, *turn, asked);
+        }
+        self.witness.own_items(&self.database, &ended.items);
+        let is_cut = |(_, state): &&(_, BranchState)| matches!(state, BranchState::Cancelled | BranchState::Expired);
+        self.counts.cut_short += ended.branches.iter().filter(is_cut).count() as u64;
+        self.counts.folded += ended.items.len() as u64;
     }
 
     pub(crate) fn note(&mut self, what: &'static str, numbers: [u64; 2], text: impl FnOnce() -> String) {

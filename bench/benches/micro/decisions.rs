@@ -130,6 +130,8 @@ fn settle_an_answer(bencher: Bencher) {
         lost_for: Duration::ZERO,
         stop: None,
         breaker: None,
+        fragile: false,
+        may_start_afresh: true,
     };
     let limits = DeliverySettings::default();
     bencher.bench(|| settle(black_box(&outcome), &facts, &limits));

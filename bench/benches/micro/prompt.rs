@@ -1,15 +1,14 @@
 //! A turn's prompt: instructions, input and manifest.
 
-use std::sync::Arc;
-
-use delivery::prompt::{
-    InputFacts, InstructionFacts, MarkSecret, TaskFacts, ThreadMessage, ToolNames, input, instructions,
-};
 use divan::Bencher;
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, InstructionLayout, MessageId, NotificationId, TaskId, TaskStatus, TurnId,
+    TurnState,
 };
-use storage::manifest::Manifest;
+use prompt::{
+    CalledTool, Extract, InputFacts, InstructionFacts, Manifest, MarkSecret, PastLimits, PastTurn, TaskFacts,
+    ThreadMessage, ToolNames, input, instructions, manifest::Because, past,
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -31,6 +30,7 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
     };
     InputFacts {
         answer_to: None,
+        result_of: None,
         notification: NotificationId::parse("n-1").expect("an id"),
         kind: "message".to_owned(),
         sender: actor(),
@@ -43,12 +43,17 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
             description: "Look into things as they come. ".repeat(10),
             status: TaskStatus::InProgress,
         }),
-        thread: (0..thread).map(message).map(Arc::new).collect(),
-        thread_total: 100,
+        extract: Extract {
+            messages: (0..thread).map(message).collect(),
+            new: 100,
+        },
+        description: Some(Because::FirstTurn),
+        briefing: None,
         overview: None,
         further: Vec::new(),
         is_interrupted: false,
         stopped: None,
+        subagents: Vec::new(),
     }
 }
 
@@ -76,10 +81,53 @@ fn instructions_of_an_agent(bencher: Bencher) {
         agent_role: "Looks into things.",
         has_task: true,
         is_coordinator: false,
+        is_branch: false,
+        task_context: None,
         tools: &tools,
     };
     bencher.bench(|| {
         let mut manifest = Manifest::new(InstructionLayout::Layered);
         (instructions(&facts, &mut manifest), manifest)
+    });
+}
+
+/// An assembled prompt of 50 entries, from their rows to the items and the manifest: below 2 ms.
+#[divan::bench(args = [(600, 600), (2_000, 500)])]
+fn context_of_fifty_turns(bencher: Bencher, (body_bytes, reply_bytes): (usize, usize)) {
+    const ENTRIES: u128 = 50;
+    let account = AccountId::parse("acme").expect("an id");
+    let secret = MarkSecret::new([7; 32]);
+    let rows: Vec<(TurnId, String, Vec<u8>)> = (0..ENTRIES)
+        .map(|n| {
+            let (id, mut manifest) = (TurnId(Uuid::from_u128(n)), Manifest::new(InstructionLayout::Layered));
+            let text = input(&facts(body_bytes, 2), secret.marks(&account, id), &mut manifest);
+            (id, text, manifest.packed())
+        })
+        .collect();
+    let limits = PastLimits {
+        entries_max: 50,
+        bytes_max: 131_072,
+        body_bytes_max: 4_096,
+        reply_bytes_max: 8_192,
+    };
+    let turn = |(id, input, packed): &(TurnId, String, Vec<u8>)| PastTurn {
+        id: *id,
+        state: TurnState::Finished,
+        input: input.clone(),
+        manifest: Manifest::unpacked(packed),
+        notes: Vec::new(),
+        called: vec![CalledTool {
+            name: "task_history".to_owned(),
+            calls: 2,
+            failed: 1,
+        }],
+        reply: Some("It is done, as far as I see. ".repeat(reply_bytes / 29)),
+    };
+    bencher.bench(|| {
+        let turns: Vec<PastTurn> = rows.iter().map(turn).collect();
+        let past = past(&turns, turns.len(), &limits, Because::Past, &[]);
+        let mut manifest = Manifest::new(InstructionLayout::Layered);
+        manifest.parts.clone_from(&past.parts);
+        (past, manifest.packed())
     });
 }

@@ -1,7 +1,7 @@
 //! Delivery: runs the agents' turns.
 //!
 //! A wake-up names a session with work ([`handlers`], [`sweeps`]). The [`queue`] decides when the session may be
-//! claimed; the claim takes its lease and fence and writes the turn ([`turn`]) with its prompt ([`prompt`]). A driver
+//! claimed; the claim takes its lease and fence and writes the turn ([`turn`]) with its prompt ([`context`], [`prompt`]). A driver
 //! of [`providers`] makes the call, with no transaction open. The outcome is recorded in a batch, in one transaction,
 //! under the fence. A reply ends the turn. Tool calls are passed on, and the turn waits in Postgres, without a lease,
 //! until any replica resumes it. A failed call is retried, looked up, or fails the turn; where all calls of a provider fail, none
@@ -10,9 +10,9 @@
 //! [`service`] wires the parts; every query is in [`store`].
 
 pub mod breaker;
+pub mod context;
 pub mod handlers;
 pub mod metrics;
-pub mod prompt;
 pub mod provider_check;
 pub mod providers;
 pub mod queue;

@@ -2,7 +2,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
-use domain::{BreakerState, Gate, ImpossibleStep, StopKind};
+use domain::{BreakerState, Gate, ImpossibleStep, StopKind, TurnContext};
 use opentelemetry::{
     KeyValue, global,
     metrics::{Counter, Gauge, Histogram},
@@ -66,6 +66,8 @@ pub struct Metrics {
     waiting: Gauge<u64>,
     taken_over: Counter<u64>,
     stopped: Counter<u64>,
+    contexts: Counter<u64>,
+    threads_lost: Counter<u64>,
     parked: Counter<u64>,
     breaker: Gauge<u64>,
     queue_age: Gauge<f64>,
@@ -104,6 +106,11 @@ impl Default for Metrics {
                 "signalbox.delivery.taken_over",
                 "Turns taken over from a holder whose lease had expired",
             ),
+            contexts: counter(
+                "signalbox.context.turns",
+                "Ended turns by the source of their context, and why",
+            ),
+            threads_lost: counter("signalbox.threads.lost", "Threads that providers have lost"),
             stopped: counter(
                 "signalbox.delivery.stopped",
                 "Turns that were stopped on request, by kind and by whether the end of the call was confirmed",
@@ -150,6 +157,22 @@ impl Metrics {
             KeyValue::new("confirmed", confirmed),
         ];
         self.stopped.add(1, &labels);
+    }
+
+    pub fn context(&self, context: &TurnContext) {
+        let reason = context
+            .reason
+            .map_or_else(|| "none".to_owned(), |reason| reason.to_string());
+        let labels = [
+            KeyValue::new("used", context.used.as_str()),
+            KeyValue::new("reason", reason),
+        ];
+        self.contexts.add(1, &labels);
+    }
+
+    pub fn thread_lost(&self, provider: &str) {
+        self.threads_lost
+            .add(1, &[KeyValue::new("provider", provider.to_owned())]);
     }
 
     pub fn parked(&self, gate: Gate) {

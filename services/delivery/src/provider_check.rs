@@ -23,7 +23,10 @@ use crate::{
         claim::ToolResult,
         journal::{Call, Journal, NO_PLACE, Round},
     },
-    turn::{resume::call_input, settle::round},
+    turn::{
+        resume::{Contents, call_input},
+        settle::round,
+    },
 };
 
 /// Maximum number of calls that reach the model: two rounds with the configured settings, one more first round, and
@@ -174,6 +177,7 @@ impl Check<'_> {
             turn_id: Uuid::new_v4(),
             attempt: self.number(),
             session_key: fresh_key(),
+            after: None,
             instructions: Some(format!("End your last answer with the code {}.", self.instructions_code).into()),
             input: CallInput::Message(self.input.clone()),
             tools: [ToolDefinition {
@@ -218,6 +222,16 @@ impl Check<'_> {
         let journal = Journal {
             rounds: vec![opening.round],
         };
+        let (input, after) = call_input(&Contents {
+            head: None,
+            past: &[],
+            input: &self.input,
+            context: None,
+            journal: &journal,
+            results: &results,
+            notes: &Notes::default(),
+            found_by: way.continuation,
+        });
         let call = ProviderCall {
             attempt: self.number(),
             session_key: match way.continuation {
@@ -225,7 +239,8 @@ impl Check<'_> {
                 // With the same key, a server that continues by key would still have the first round.
                 Continuation::Response | Continuation::Whole => fresh_key(),
             },
-            input: call_input(&self.input, &journal, &results, &Notes::default(), way.continuation),
+            after,
+            input,
             ..opening.call
         };
         let mut pieces = 0;

@@ -15,7 +15,9 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 use anyhow::Context as _;
 use axum::Router;
 use contracts::session::SessionStopRequested;
+use domain::branch::DEPTH_MAX_DEFAULT;
 use messaging::hear;
+use prompt::{MARKS_LABEL, MarkSecret};
 use runtime::{Context, EndsWith};
 use tokio::sync::mpsc;
 use tracing::warn;
@@ -24,7 +26,6 @@ use crate::{
     breaker::{Breakers, sweep::BreakerSweep},
     handlers,
     metrics::Metrics,
-    prompt::{MARKS_LABEL, MarkSecret},
     providers::{Driver, ProviderSettings},
     queue::{alarm, conductor::conduct},
     settings::DeliverySettings,
@@ -50,6 +51,8 @@ const ALARMS_WAITING_MAX: usize = 4_096;
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: Arc<DeliverySettings> = Arc::new(context.settings.section("delivery")?);
     let providers: HashMap<String, ProviderSettings> = context.settings.section("providers")?;
+    let depth_max = context.settings.value("tool_gateway.branch_depth_max")?;
+    let branch_depth_max = depth_max.unwrap_or(DEPTH_MAX_DEFAULT);
     let drivers = Arc::new(drivers(&providers)?);
     let breakers = Arc::new(Breakers::new(context.root().clone(), &providers, &config));
     let replica = context.start_replica(EndsWith::Lease).await?;
@@ -70,8 +73,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         breakers: Arc::clone(&breakers),
         profiles: Arc::default(),
         kept: Arc::default(),
-        threads: Arc::default(),
         marks: MarkSecret::new(secret),
+        branch_depth_max: branch_depth_max.i32(),
     };
     let claimer = Claimer {
         database: context.database.clone(),

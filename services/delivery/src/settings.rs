@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use domain::{breaker::BreakerLimits, progress::ProgressLimits};
+use prompt::PastLimits;
 use runtime::{
     section,
     settings::{Bytes, Count, LongMillis, Millis},
@@ -60,6 +61,11 @@ section! {
         /// Messages of the thread in a prompt, and tasks in the coordinator's overview.
         pub thread_messages_max: Count = Count::new(6),
         pub overview_tasks_max: Count = Count::new(50),
+        /// Limits of an assembled prompt: earlier turns, their bytes together, and those of each item and each reply.
+        pub context_entries_max: Count = Count::new(50),
+        pub context_bytes_max: Bytes = Bytes::new(131_072),
+        pub context_body_bytes_max: Bytes = Bytes::new(4_096),
+        pub context_reply_bytes_max: Bytes = Bytes::new(8_192),
         /// How long a run of `collect` items waits for another one after its newest, and at most after its first.
         pub collect_debounce_ms: Millis = Millis::new(3_000),
         pub collect_wait_ms_max: Millis = Millis::new(30_000),
@@ -88,6 +94,15 @@ impl DeliverySettings {
             open: self.breaker_open_ms.duration(),
             open_max: self.breaker_open_ms_max.duration(),
             probe_max: self.breaker_probe_ms_max.duration(),
+        }
+    }
+
+    pub fn past_limits(&self) -> PastLimits {
+        PastLimits {
+            entries_max: self.context_entries_max.usize(),
+            bytes_max: self.context_bytes_max.usize(),
+            body_bytes_max: self.context_body_bytes_max.usize(),
+            reply_bytes_max: self.context_reply_bytes_max.usize(),
         }
     }
 

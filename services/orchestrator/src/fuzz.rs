@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use api::{
     accounts::{AccountChange, NewAccount},
     agents::{AgentChange, NewAgent},
+    contexts::NewTaskContext,
     keys::NewKey,
     messages::NewMessage,
     queue::{ItemChange, Order},
@@ -13,7 +14,7 @@ use api::{
 };
 use axum::{extract::FromRequestParts, http::HeaderMap};
 use contracts::{Headers, Root, notification};
-use domain::{AccountId, KeyId, KeyRole};
+use domain::{AccountId, KeptContext, KeyId, KeyRole, task_context::CHARACTERS_MAX};
 use futures::FutureExt;
 use runtime::http::bearer;
 use serde::{Deserialize, de::DeserializeOwned};
@@ -77,13 +78,14 @@ fn api_body() {
         r#"{"turn_id":"0190b5a8-0000-7000-8000-000000000001","then":"hold"}"#,
         r#"{"revision":1,"body":"b","title":"t","queue_mode":"steer"}"#,
         r#"{"revision":"7.2.1","items":["n-1","n-2"]}"#,
+        r#"{"body":" é\u0301 ","if_version":3.0}"#,
         "",
     ];
     fuzz("api_body")
         .seeds(seeds)
         .flood(1024 * 1024)
-        // Each input is read as eleven types.
-        .work_per_byte(11 * 256)
+        // Each input is read as twelve types.
+        .work_per_byte(12 * 256)
         .must_meet(&["read", "refused"])
         .run(|input| {
             let read = [
@@ -97,6 +99,11 @@ fn api_body() {
                 reads::<Stop>(input),
                 reads::<ItemChange>(input),
                 reads::<Order>(input),
+                body::parse::<NewTaskContext>(input).is_ok_and(|new| {
+                    let kept = KeptContext::of(&new.body);
+                    assert!(kept.is_none_or(|kept| kept.body.chars().count() <= CHARACTERS_MAX));
+                    true
+                }),
                 body::parse::<NewKey>(input).is_ok_and(|key| {
                     // A value that was read can be stored and shown.
                     if let Some(expires_at) = key.expires_at {

@@ -131,8 +131,8 @@ pub(crate) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
 #[derive(Debug)]
 pub struct Done<T> {
     body: T,
-    /// The request was valid, and there was nothing to do.
-    is_unchanged: bool,
+    /// Nothing is left to do.
+    is_over: bool,
     /// Stored instead of the body when the body holds a secret.
     kept: Option<T>,
     messages: Vec<Owned>,
@@ -142,16 +142,16 @@ impl<T> Done<T> {
     pub fn new(body: T) -> Done<T> {
         Done {
             body,
-            is_unchanged: false,
+            is_over: false,
             kept: None,
             messages: Vec::new(),
         }
     }
 
-    /// There was nothing to do: answered with the second status of [`Answer`].
-    pub fn unchanged(body: T) -> Done<T> {
+    /// Nothing is left to do: answered with the second status of [`Answer`].
+    pub fn over(body: T) -> Done<T> {
         Done {
-            is_unchanged: true,
+            is_over: true,
             ..Done::new(body)
         }
     }
@@ -166,27 +166,27 @@ impl<T> Done<T> {
     }
 }
 
-/// The answer of a successful POST, new or repeated. `UNCHANGED`: its status when there was nothing to do.
+/// The answer of a successful POST, new or repeated. `OVER`: its status when nothing is left to do.
 #[derive(Debug)]
-pub struct Answer<const STATUS: u16, T, const UNCHANGED: u16 = STATUS> {
+pub struct Answer<const STATUS: u16, T, const OVER: u16 = STATUS> {
     response: Response,
     body: PhantomData<T>,
 }
 
-impl<const STATUS: u16, T, const UNCHANGED: u16> From<Response> for Answer<STATUS, T, UNCHANGED> {
+impl<const STATUS: u16, T, const OVER: u16> From<Response> for Answer<STATUS, T, OVER> {
     fn from(response: Response) -> Self {
         let body = PhantomData;
         Answer { response, body }
     }
 }
 
-impl<const STATUS: u16, T, const UNCHANGED: u16> IntoResponse for Answer<STATUS, T, UNCHANGED> {
+impl<const STATUS: u16, T, const OVER: u16> IntoResponse for Answer<STATUS, T, OVER> {
     fn into_response(self) -> Response {
         self.response
     }
 }
 
-impl<const STATUS: u16, T: JsonSchema, const UNCHANGED: u16> Described for Answer<STATUS, T, UNCHANGED> {
+impl<const STATUS: u16, T: JsonSchema, const OVER: u16> Described for Answer<STATUS, T, OVER> {
     fn describe(operation: &mut Operation<'_>) {
         let status = status::<STATUS>();
         let about = match status {
@@ -194,8 +194,8 @@ impl<const STATUS: u16, T: JsonSchema, const UNCHANGED: u16> Described for Answe
             StatusCode::OK => "OK",
             _ => "Made",
         };
-        if UNCHANGED != STATUS {
-            operation.answers::<T>(self::status::<UNCHANGED>(), "There was nothing to do");
+        if OVER != STATUS {
+            operation.answers::<T>(self::status::<OVER>(), "Nothing is left to do");
         }
         operation.answers::<T>(status, about);
     }
@@ -215,12 +215,12 @@ pub struct Work {
 impl Once {
     /// Runs the POST and stores its answer in one transaction, then hands the outbox rows to the relay. If the request was answered
     /// before, nothing runs and the stored answer is given again.
-    pub async fn run<const STATUS: u16, T: Serialize, const UNCHANGED: u16>(
+    pub async fn run<const STATUS: u16, T: Serialize, const OVER: u16>(
         self,
         app: &App,
         party: Party<'_>,
         act: impl AsyncFnOnce(&Work) -> Result<Done<T>, ApiError>,
-    ) -> Result<Answer<STATUS, T, UNCHANGED>, ApiError> {
+    ) -> Result<Answer<STATUS, T, OVER>, ApiError> {
         let tx = app.database.begin(&party.accounts).await?;
         if let Some(key) = &self.key {
             if !lock(&tx, party.owner, key).await? {
@@ -241,15 +241,11 @@ impl Once {
         let work = Work { tx, now };
         let Done {
             body,
-            is_unchanged,
+            is_over,
             kept,
             messages,
         } = act(&work).await?;
-        let status = if is_unchanged {
-            status::<UNCHANGED>()
-        } else {
-            status::<STATUS>()
-        };
+        let status = if is_over { status::<OVER>() } else { status::<STATUS>() };
         if let Some(key) = &self.key {
             let kept = serde_json::to_value(kept.as_ref().unwrap_or(&body));
             let kept = kept.expect("answers have string keys and no failing serializer");

@@ -3,8 +3,8 @@
 //! In reading order: [`settings`] (limits), [`app`] (the state of every route), [`route`] (how a route is declared), [`auth`]
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
-//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`messages`],
-//! [`activities`], [`notifications`], [`sessions`], [`queue`], [`questions`], [`holds`], [`providers`], [`timers`], [`recovery`],
+//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
+//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`], [`providers`], [`timers`], [`recovery`],
 //! [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
@@ -16,6 +16,8 @@ pub mod agents;
 pub mod app;
 pub mod auth;
 pub mod body;
+pub mod branches;
+pub mod contexts;
 pub mod dead_letters;
 pub mod error;
 pub mod forget;
@@ -60,10 +62,12 @@ pub fn nouns() -> Vec<route::Noun> {
         agents::http::noun(),
         tasks::http::noun(),
         stages::noun(),
+        contexts::noun(),
         messages::http::noun(),
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
+        branches::http::noun(),
         holds::http::noun(),
         policies::http::noun(),
         queue::http::noun(),

@@ -317,6 +317,12 @@ impl<'a> Page<'a> {
         })
     }
 
+    /// The same with another number of items, for a list whose items are short.
+    pub fn of(mut self, items: usize) -> Page<'a> {
+        self.limit = items;
+        self
+    }
+
     /// The same with a lower limit of items.
     pub fn at_most(mut self, items_max: usize) -> Page<'a> {
         self.limit = self.limit.min(items_max);

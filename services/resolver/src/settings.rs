@@ -17,8 +17,9 @@ section! {
         pub partitions_max: Count = Count::new(8),
         /// Notifications in one transaction.
         pub batch_messages_max: Count = Count::new(500),
-        /// Hops (agents woken by agents) before a notification; more are refused (B5).
-        pub hops_max: CountOrNone = CountOrNone::new(8),
+        /// Hops (agents woken by agents) before a notification; more are refused (B5). The
+        /// tool-gateway reads it too, for branches.
+        pub hops_max: CountOrNone = domain::session::HOPS_MAX_DEFAULT,
         /// Notifications queued in one session; more are refused. The last tenth is reserved for people.
         pub queue_items_max: Count = Count::new(10_000),
         /// How often to check whether to claim or release a partition. Others take over a dead resolver's partitions within

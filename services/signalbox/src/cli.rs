@@ -6,7 +6,7 @@ use std::{
 };
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{QuestionState, QueueMode, StopThen, Timestamp, TurnId, Verdict};
+use domain::{BranchState, QuestionState, QueueMode, ResetInFlight, ResetQueue, StopThen, Timestamp, TurnId, Verdict};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -17,6 +17,7 @@ Examples:
   signalbox notify demo DEMO-7 coder 'Tests fail' --wait   ask an agent, from another terminal
   signalbox sessions --task DEMO-7                      what came of it
   signalbox stop SESSION                                end its turn in progress; `resume` continues with what waits
+  signalbox reset SESSION --reason 'it is confused'     begin anew, without what its agent was told so far
   signalbox pause --task DEMO-7                         start no turn on it until `signalbox resume --task DEMO-7`
   signalbox queue SESSION                               what waits in it and why; `queue withdraw SESSION ID` and others
   signalbox questions --mine                            what agents ask; `questions answer ID --text 'Use Postgres'`
@@ -61,6 +62,8 @@ pub(crate) enum Command {
     Sessions(SessionsArgs),
     /// Stop the turn in progress of a session
     Stop(StopArgs),
+    /// End a session's generation and open the next one, which knows nothing of it; a turn in progress is stopped first
+    Reset(ResetArgs),
     /// Pause a session, an agent, a task or the whole account: no turn starts there
     Pause(PauseArgs),
     /// Show what is paused, by whom, why and until when
@@ -75,6 +78,10 @@ pub(crate) enum Command {
     Queue(QueueArgs),
     /// Say what moves a task next
     Next(NextArgs),
+    /// Show what is said of a task to whoever joins its work, and write it
+    Context(ContextArgs),
+    /// Show the branches of a task: parts of a turn's work that other sessions do at the same time
+    Branches(BranchesArgs),
     /// Show what agents ask, and answer it: questions, and plans that await approval
     Questions(QuestionsArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
@@ -263,6 +270,24 @@ pub(crate) struct StopArgs {
     pub(crate) of: AccountArgs,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct ResetArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// Why, for the session's log
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: String,
+    /// What happens to the notifications that wait: `keep` moves them to the next generation
+    #[arg(long, value_name = "keep|cancel", default_value_t = ResetQueue::Keep)]
+    pub(crate) queue: ResetQueue,
+    /// What happens to the notifications of a turn in progress: `requeue` puts them first in the next generation, whose agent is told
+    /// that a turn on them was stopped
+    #[arg(long, value_name = "cancel|requeue", default_value_t = ResetInFlight::Cancel)]
+    pub(crate) in_flight: ResetInFlight,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
 /// What a hold covers: one of these.
 #[derive(Args, Debug, Default)]
 #[group(required = true, multiple = false)]
@@ -341,6 +366,20 @@ pub(crate) struct HandoverArgs {
     /// Only say what would follow
     #[arg(long)]
     pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ContextArgs {
+    /// The task's id
+    pub(crate) task: String,
+    /// Write the text of this file as the next version; `-` reads it from standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) set: Option<PathBuf>,
+    /// Write only if this is the newest version; 0: only if there is none
+    #[arg(long, value_name = "N", requires = "set", value_parser = clap::value_parser!(i32).range(0..))]
+    pub(crate) if_version: Option<i32>,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
 }
@@ -430,6 +469,54 @@ pub(crate) struct NextArgs {
     pub(crate) task: Option<String>,
     #[command(flatten)]
     pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct BranchesArgs {
+    #[command(flatten)]
+    pub(crate) filter: BranchesFilter,
+    #[command(subcommand)]
+    pub(crate) command: Option<BranchesCommand>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BranchesFilter {
+    /// The task's id
+    #[arg(required = true)]
+    pub(crate) task: Option<String>,
+    /// Only those in this state
+    #[arg(long, value_name = "live|finished|failed|cancelled|expired")]
+    pub(crate) state: Option<BranchState>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum BranchesCommand {
+    /// List those of a task, newest first
+    List(BranchesFilter),
+    /// Show one in full, with its result
+    Show(BranchArgs),
+    /// End one, with all below it: its turn in progress is stopped, and its parent is told
+    Cancel(BranchCancelArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BranchArgs {
+    /// The branch's id
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct BranchCancelArgs {
+    #[command(flatten)]
+    pub(crate) branch: BranchArgs,
+    /// For its parent, and for whoever reads the branch
+    #[arg(long)]
+    pub(crate) reason: Option<String>,
 }
 
 #[derive(Args, Debug)]
@@ -674,6 +761,8 @@ mod tests {
             "signalbox pause --all --until tomorrow",
             "signalbox cancel",
             "signalbox handover",
+            "signalbox context",
+            "signalbox context T --if-version 3",
             "signalbox queue",
             "signalbox queue edit S n-1",
             "signalbox queue edit S n-1 --mode reject",

@@ -25,8 +25,8 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        cancel, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications, notify, pause,
-        provider, providers, questions, queue, release, resume, sessions, stop, turns,
+        branches, cancel, context, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications,
+        notify, pause, provider, providers, questions, queue, release, reset, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -71,6 +71,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Steer(item) => notify::steer(item, json).await,
         Command::Sessions(args) => sessions::run(&args, json).await,
         Command::Stop(args) => stop::run(&args, json).await,
+        Command::Reset(args) => reset::run(&args, json).await,
         Command::Pause(args) => pause::run(&args, json).await,
         Command::Holds(args) => holds::run(&args, json).await,
         Command::Resume(args) => resume::run(&args, json).await,
@@ -78,6 +79,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Handover(args) => handover::run(&args, json).await,
         Command::Queue(args) => queue::run(&args, json).await,
         Command::Next(args) => next::run(&args, json).await,
+        Command::Context(args) => context::run(&args, json).await,
+        Command::Branches(args) => branches::run(&args, json).await,
         Command::Questions(args) => questions::run(&args, json).await,
         Command::Providers(args) => providers::run(&args, json).await,
         Command::Release(args) => release::run(&args, json).await,

@@ -5,8 +5,8 @@ use contracts::{TraceContext, quote, tools::OfferContext};
 use std::sync::Arc;
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Fence, Generation, SessionId, SessionKind, TaskId, ToolCallState,
-    TurnId, TurnState, tool_policy::ToolPolicy,
+    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, Fence, Generation, SessionId, SessionKind, TaskId,
+    ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
@@ -80,6 +80,12 @@ pub struct CallFacts {
     pub coordinates: bool,
     #[sea_orm(nested(prefix = "turn_"))]
     pub turn: Option<CallTurn>,
+    /// The branch that its session runs.
+    #[sea_orm(nested(prefix = "branch_"))]
+    pub branch: Option<CallBranch>,
+    /// Branches may have branches down to this depth.
+    #[sea_orm(skip)]
+    pub branch_depth_max: i32,
     /// Hops of the session's newest turn, ended or not: an agent's act after the turn counts as caused by it.
     pub newest_hops: Option<i32>,
     /// The database's time.
@@ -109,6 +115,13 @@ pub struct CallTurn {
     pub earlier: Vec<i32>,
     /// Places of the turn's earlier calls that are finished.
     pub over: Vec<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
+pub struct CallBranch {
+    pub id: BranchId,
+    /// 1: its parent is no branch.
+    pub depth: i32,
 }
 
 /// A call in the turn's journal.
@@ -147,7 +160,14 @@ impl CallFacts {
             is_coordinator: self.is_coordinator(),
             // The turn's own offer says so.
             is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
+            is_branch: self.branch.is_some(),
+            may_branch: self.task().is_some() && self.depth() < self.branch_depth_max,
         }
+    }
+
+    /// Of its branch; 0: its session is no branch.
+    pub fn depth(&self) -> i32 {
+        self.branch.map_or(0, |branch| branch.depth)
     }
 
     pub fn hops(&self) -> u16 {

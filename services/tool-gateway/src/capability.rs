@@ -21,11 +21,14 @@
 //! bound to a single provider call of that turn (ADR 32). After a turn was stopped, it may read and not write until the
 //! next turn begins: an agent with tools of its own may still be running.
 //!
+//! A branch's session reads the task as it was when the branch began, and writes nothing of it: its row says so, whatever key is
+//! presented.
+//!
 //! Where the task requires a plan and none is approved, tools that write are refused, but those that lead to one.
 //!
 //! A call that is admitted may still be one that a policy asks about (O26): see `execute/asking.rs`.
 
-use contracts::tools::{self, Reach, ToolDefinition, ToolEffect};
+use contracts::tools::{self, OfferContext, Reach, ToolDefinition, ToolEffect};
 use domain::{
     CloseReason, PolicyVerdict, SessionId, TaskId,
     tool_policy::{ToolPolicy, ToolUse, verdict, visible},
@@ -101,7 +104,10 @@ impl Capability<'_> {
             Some(refusal) => Err(refusal),
             None => {
                 let callable = |tool: &ToolDefinition| {
-                    self.allows(tool) && !self.is_stopped(tool) && self.ruled(tool).0 != PolicyVerdict::Deny
+                    tool.is_offered(self.facts.offer())
+                        && self.allows(tool)
+                        && !self.is_stopped(tool)
+                        && self.ruled(tool).0 != PolicyVerdict::Deny
                 };
                 Ok(tools::all().into_iter().filter(callable).collect())
             }
@@ -112,11 +118,16 @@ impl Capability<'_> {
     /// what is visible; with one, they said it when it began.
     fn allows(&self, tool: &ToolDefinition) -> bool {
         let offer = self.facts.turn.as_ref().and_then(|turn| turn.tools.as_ref());
+        // The tool says why there can be no branch.
+        let context = OfferContext {
+            may_branch: true,
+            ..self.facts.offer()
+        };
         let is_in_offer = match offer {
             Some(offer) => offer.iter().any(|name| name == tool.name),
             None => visible(&self.facts.policies, self.used(tool), true),
         };
-        tool.offered_to.includes(self.facts.offer()) && is_in_offer
+        tool.is_offered(context) && is_in_offer
     }
 
     /// What the policies say of a call to the tool.

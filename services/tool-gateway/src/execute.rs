@@ -23,8 +23,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use contracts::{Root, outgoing::Origin as Cause, tool::ARGUMENTS_BYTES_MAX};
-use domain::{QuestionId, TaskId, ToolCallState, TurnId};
+use contracts::{
+    Root,
+    outgoing::Origin as Cause,
+    tool::ARGUMENTS_BYTES_MAX,
+    tools::{subagent_cancel, subagent_spawn},
+};
+use domain::{BranchId, QuestionId, TaskId, ToolCallState, TurnId};
 use futures::{FutureExt, future::BoxFuture};
 use runtime::{Outbox, Shares, Shutdown};
 use serde_json::{Map, Value};
@@ -42,7 +47,7 @@ use crate::{
     metrics::Metrics,
     refusal::{Consequence, Refusal},
     store::{self, EndedCall},
-    tools::{Questions, Running, Tool, ToolError, ToolOutcome, Toolbox},
+    tools::{BranchLimits, Questions, Running, Tool, ToolError, ToolOutcome, Toolbox},
 };
 
 /// The dependencies of running a call.
@@ -54,6 +59,7 @@ pub(crate) struct Executor {
     pub toolbox: Arc<Toolbox>,
     /// Timeout of each statement of a tool that runs alone.
     pub statement_timeout_ms: u64,
+    pub branches: BranchLimits,
     pub metrics: Arc<Metrics>,
     /// The accounts' limits of unread requests.
     pub shares: Shares,
@@ -109,6 +115,12 @@ impl Requested<'_> {
         self.arguments.as_ref().ok()?.task.as_ref()
     }
 
+    /// The branch in the arguments.
+    fn branch(&self) -> Option<BranchId> {
+        let parsed = self.arguments.as_ref().ok()?;
+        BranchId::parse(parsed.arguments.get("branch_id")?.as_str()?).ok()
+    }
+
     /// The question in the arguments; none is the nil id, which no question has.
     fn question(&self) -> QuestionId {
         let text = self
@@ -135,6 +147,8 @@ struct Case<'c> {
 async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
     match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
         (Some(tool), Some(task)) if tool.moves_task => store::task_and_sessions_lock(tx, asked, task).await,
+        (Some(tool), _) if tool.name == subagent_spawn::NAME => store::spawn_lock(tx, asked).await,
+        (Some(tool), _) if tool.name == subagent_cancel::NAME => store::branch_lock(tx, asked, wanted.branch()).await,
         (Some(tool), _) if tool.runs_alone => store::question_lock(tx, asked, wanted.question()).await,
         _ => store::session_lock(tx, asked).await,
     }
@@ -252,7 +266,7 @@ impl Executor {
             }
             _ => store::sessions_lock_free(&tx, calls).await?,
         };
-        let facts = store::facts(&tx, calls).await?;
+        let facts = store::facts(&tx, calls, self.branches.depth_max).await?;
         let mut cases = Vec::with_capacity(calls.len());
         // None: it is one of the cases.
         let mut executed: Vec<Option<Executed>> = Vec::with_capacity(calls.len());
@@ -341,7 +355,7 @@ impl Executor {
         let running = cases
             .iter()
             .zip(&settings)
-            .map(|(case, setting)| run(&questions, case, setting));
+            .map(|(case, setting)| run(&questions, case, setting, &self.branches));
         let outcomes = questions.run_all(running.collect()).await?;
         outcomes
             .into_iter()
@@ -434,7 +448,12 @@ fn decide<'c>(asked: &'c CallRequest, wanted: Requested<'c>, facts: CallFacts) -
     })
 }
 
-fn run<'a>(questions: &'a Questions<'a>, case: &'a Case<'_>, setting: &'a Setting<'a>) -> BoxFuture<'a, ToolOutcome> {
+fn run<'a>(
+    questions: &'a Questions<'a>,
+    case: &'a Case<'_>,
+    setting: &'a Setting<'a>,
+    branches: &'a BranchLimits,
+) -> BoxFuture<'a, ToolOutcome> {
     match &case.run {
         Err(answer) => std::future::ready(Err(answer.clone().into())).boxed(),
         Ok((tool, parsed)) => {
@@ -446,6 +465,7 @@ fn run<'a>(questions: &'a Questions<'a>, case: &'a Case<'_>, setting: &'a Settin
                 facts: &case.facts,
                 task: parsed.task.as_ref(),
                 setting,
+                branches,
             };
             (tool.run)(running, parsed.arguments.clone())
         }

@@ -19,7 +19,7 @@ fn tool_arguments() {
     let id = |_: &str, of| match of {
         IdOf::Task => "PROJ-7".to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch => uuid::Uuid::nil().to_string(),
     };
     let said = definitions
         .iter()

@@ -31,7 +31,7 @@ const SOURCE: &str = "/signalbox/tool-gateway";
 /// The decisions of this service without its database, for the simulation, which runs them against a model.
 pub mod decisions {
     pub use crate::{
-        call::{CallFacts, CallRequest, CallTurn, Claims, Origin, Record, RecordedCall, ToolAnswer},
+        call::{CallBranch, CallFacts, CallRequest, CallTurn, Claims, Origin, Record, RecordedCall, ToolAnswer},
         capability::{Capability, Presented},
         handlers::{asked, order_delay},
         refusal::{Consequence, Refusal},
@@ -41,8 +41,9 @@ pub mod decisions {
 /// The statements for many calls, for the test of their plans.
 pub mod statements {
     pub use crate::store::{
-        ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
-        SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
+        ACTIVITIES_NEWEST, AGENTS_SHARE, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION,
+        BRANCHES_OF_SESSION, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST,
+        SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
     };
 }
 

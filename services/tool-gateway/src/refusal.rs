@@ -1,7 +1,9 @@
 //! The reasons to refuse a call: one table of the reasons, the error for the agent and its hint. Pure. Errors of a tool
 //! itself (a wrong field, an unknown agent) are in the tool.
 
+use contracts::tools::task_context_write;
 use domain::{CloseReason, QuestionState, TaskId};
+use storage::lifecycle::ContextOfTask;
 
 use crate::{
     call::{CallFacts, ToolAnswer},
@@ -51,6 +53,10 @@ pub enum Refusal {
     },
     /// The task requires a plan, and none is approved.
     PlanRequired,
+    /// The call hands the task's work on, and the task has no context, which it requires.
+    ContextMissing {
+        task: TaskId,
+    },
 }
 
 /// What happens to a refused call.
@@ -77,8 +83,15 @@ impl Refusal {
             | Self::Denied { .. }
             | Self::NotThere { .. }
             | Self::AwaitsApproval { .. }
-            | Self::PlanRequired => Consequence::Answered,
+            | Self::PlanRequired
+            | Self::ContextMissing { .. } => Consequence::Answered,
         }
+    }
+
+    /// Why a call that hands the task's work on is refused before anything is done, if the task lacks its context.
+    pub fn of_context(of: &ContextOfTask) -> Option<Refusal> {
+        let task = of.is_missing().then(|| of.task.clone())?;
+        Some(Self::ContextMissing { task })
     }
 
     /// The answer for a task that is not the caller's or does not exist.
@@ -151,6 +164,17 @@ impl Refusal {
                 "This task needs an approved plan, and none is approved.",
                 "Nothing was changed. Submit your plan with submit_plan, unless it awaits approval already; after it is approved, call this tool again.",
             ),
+            Self::ContextMissing { task } => ToolAnswer::refused(
+                "task_context_missing",
+                format!(
+                    "CONTEXT.md not found: task {task} has no task context. Before using external-model tools or spawning subagents, write one."
+                ),
+                format!(
+                    "Nothing was changed. Write it with {}: what is being built, the key terms, and the details that matter. Then call \
+                     this tool again.",
+                    task_context_write::NAME
+                ),
+            ),
         };
         ToolAnswer {
             late: self.consequence() == Consequence::Late,
@@ -182,7 +206,10 @@ pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolA
 }
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
-    use CloseReason::{AgentRemoved, HandedOver, Reset, Rotated, TaskArchived, TaskCancelled, TaskDone};
+    use CloseReason::{
+        AgentRemoved, Cancelled, Expired, Folded, HandedOver, Replayed, Reset, Rotated, TaskArchived, TaskCancelled,
+        TaskDone,
+    };
     match reason {
         Some(TaskDone) => "the task was moved to done",
         Some(TaskCancelled) => "the task was cancelled",
@@ -191,13 +218,48 @@ fn closed_by(reason: Option<CloseReason>) -> &'static str {
         Some(Reset) => "the session was reset",
         Some(Rotated) => "the session was rotated",
         Some(HandedOver) => "the task was handed over to another agent",
+        Some(Folded) => "the subagent has given its result",
+        Some(Cancelled) => "the subagent was cancelled",
+        Some(Expired) => "the subagent's time is over",
+        Some(Replayed) => "the replay has ended",
         None => "it was closed",
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use domain::{Actor, ContextNeed, KeptContext};
+    use storage::lifecycle::TaskContext;
+    use time::OffsetDateTime;
+
     use super::*;
+
+    /// Before anything is done: only a task that requires its context and has none lacks it.
+    #[test]
+    fn a_task_that_lacks_its_context_is_named() {
+        let check = |need: ContextNeed, body: Option<&str>, expected: bool| {
+            let newest = body.map(|body| TaskContext {
+                version: 1,
+                body: body.to_owned(),
+                size: KeptContext::of(body).unwrap().size,
+                author: Actor::system(),
+                turn_id: None,
+                created_at: OffsetDateTime::UNIX_EPOCH,
+            });
+            let task = TaskId::parse("PROJ-7").unwrap();
+            let of = ContextOfTask {
+                task: task.clone(),
+                need,
+                newest,
+            };
+            let missing = Refusal::ContextMissing { task };
+            assert_eq!(Refusal::of_context(&of), expected.then_some(missing), "{need} {body:?}");
+        };
+        check(ContextNeed::Required, None, true);
+        check(ContextNeed::Required, Some("What is built."), false);
+        check(ContextNeed::Optional, None, false);
+        check(ContextNeed::Optional, Some("What is built."), false);
+    }
 
     /// Every refusal: its code, its consequence, and the text for the agent.
     #[test]
@@ -230,6 +292,7 @@ mod tests {
             },
             Refusal::AwaitsApproval { task: task("PROJ-7") },
             Refusal::PlanRequired,
+            Refusal::ContextMissing { task: task("PROJ-7") },
         ];
         let table: Vec<String> = refusals
             .iter()

@@ -6,6 +6,7 @@ use contracts::{
     message::Message as _,
     tool::{ToolApproved, ToolRequested},
 };
+use domain::session::HOPS_MAX_DEFAULT;
 use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares};
 
@@ -21,6 +22,7 @@ use crate::{
 /// Starts the service's workers and returns the address that `/agent/*` is served at (a port 0 picks a free one).
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ToolGatewaySettings = context.settings.section("tool_gateway")?;
+    let hops_max = context.settings.value("resolver.hops_max")?.unwrap_or(HOPS_MAX_DEFAULT);
     let shares = Shares::default();
     shares.limit(context.topology.limits.notification_bytes_max);
     let watch = shares.clone().watch(context.database.clone(), context.shutdown.token());
@@ -32,6 +34,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         outbox: context.outbox.clone(),
         toolbox: Arc::new(Toolbox::new()),
         statement_timeout_ms: config.statement_timeout_ms.get(),
+        branches: config.branch_limits(hops_max),
         metrics: Arc::new(Metrics::new()),
         shutdown: context.shutdown.clone(),
     };

@@ -3,10 +3,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
+use domain::CountOrNone;
 use runtime::{
     section,
-    settings::{Count, Millis},
+    settings::{Count, Depth, Millis, Seconds},
 };
+
+use crate::tools::BranchLimits;
 
 section! {
     #[derive(Debug)]
@@ -27,5 +30,25 @@ section! {
         pub postpone_delay_ms: Millis = Millis::new(500),
         /// Timeout of each statement of a tool. A tool that exceeds it fails, and the agent gets an error.
         pub statement_timeout_ms: Millis = Millis::new(5_000),
+        /// Branches of branches, down to this depth; delivery reads it too. At most 5.
+        pub branch_depth_max: Depth = domain::branch::DEPTH_MAX_DEFAULT,
+        /// Live branches of one session, and of one account.
+        pub branches_live_session_max: Count = Count::new(5),
+        pub branches_live_account_max: Count = Count::new(64),
+        /// How long branches may take, unless their call says it.
+        pub branch_deadline_s: Seconds = Seconds::new(3_600),
+    }
+}
+
+impl ToolGatewaySettings {
+    /// `hops_max`: of the resolver, which refuses what comes after more.
+    pub(crate) fn branch_limits(&self, hops_max: CountOrNone) -> BranchLimits {
+        BranchLimits {
+            depth_max: self.branch_depth_max.i32(),
+            live_session_max: self.branches_live_session_max.get().into(),
+            live_account_max: self.branches_live_account_max.get().into(),
+            deadline_s: self.branch_deadline_s.i64(),
+            hops_max: u16::try_from(hops_max.get()).unwrap_or(u16::MAX),
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
-use domain::{AccountId, InstructionLayout, Liveness, SessionScope, TaskId, Timestamp};
+use domain::{
+    AccountId, ContextPolicy, InstructionLayout, Liveness, Rotation, SessionScope, TaskContextLayer, TaskId, Timestamp,
+};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -45,6 +47,42 @@ pub struct AccountChange {
     pub liveness: Option<Liveness>,
     /// Whether the work on a task begins with a plan that somebody approves, where the task says nothing else.
     pub plan_gate: Option<PlanGate>,
+    /// Where the context of turns comes from, where the agent says nothing else: `continue` the provider's thread while it has one, or
+    /// `assembled` from the record in every turn.
+    pub context_policy: Option<ContextPolicy>,
+    /// When a generation of a session is closed and the next one opened, where the agent says nothing else. It replaces the limits
+    /// before it.
+    pub rotation: Option<NewRotation>,
+    /// In which turns the context of a task is part of the instructions: those of `branches`, or `always`.
+    pub task_context_layer: Option<TaskContextLayer>,
+}
+
+/// Limits of a generation. An absent limit has its default; null: none.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NewRotation {
+    /// So many turns in a row failed, or have an unknown outcome. Default 3.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Whole<1>>")]
+    pub failures_max: Option<Option<Whole<1>>>,
+    /// Tokens of its turns, as the provider counts. Default 1,000,000.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Whole<1>>")]
+    pub tokens_max: Option<Option<Whole<1>>>,
+    /// Hours since it was opened. Default: none.
+    #[serde(deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Whole<1>>")]
+    pub age_hours_max: Option<Option<Whole<1>>>,
+    /// Whether other instructions than those of its last turn end it. Default `false`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub profile_changed: Option<bool>,
+}
+
+impl NewRotation {
+    /// As it is stored: the limits that were named.
+    pub fn stored(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("numbers serialise")
+    }
 }
 
 /// For a field whose null differs from its absence.
@@ -73,6 +111,12 @@ pub struct Account {
     pub liveness: String,
     #[sea_orm(nested(prefix = "plan_"))]
     pub plan_gate: StoredPlanGate,
+    #[schemars(with = "ContextPolicy")]
+    pub context_policy: String,
+    #[schemars(with = "TaskContextLayer")]
+    pub task_context_layer: String,
+    #[serde(default)]
+    pub rotation: Rotation,
     pub created_at: Timestamp,
 }
 
@@ -103,6 +147,32 @@ mod tests {
         check(r#"{"session_scope": "team"}"#, false);
         check(r#"{"name": " "}"#, false);
         check(r#"{"coordinator_task": "no task"}"#, false);
+        check(
+            r#"{"rotation": {"failures_max": null, "tokens_max": 1, "profile_changed": true}}"#,
+            true,
+        );
+        for bad in ["0", "-1", "2.5", "\"3\"", "1e300"] {
+            check(&format!(r#"{{"rotation": {{"failures_max": {bad}}}}}"#), false);
+        }
+        check(r#"{"rotation": {"tokens": 5}}"#, false);
+    }
+
+    #[test]
+    fn a_stored_rotation_has_what_was_named() {
+        let check = |json: &str, stored: &str, read: Rotation| {
+            let change: AccountChange = serde_json::from_str(json).unwrap();
+            let kept = change.rotation.unwrap().stored();
+            assert_eq!(kept.to_string(), stored);
+            assert_eq!(serde_json::from_value::<Rotation>(kept).unwrap(), read);
+        };
+        check(r#"{"rotation": {}}"#, "{}", Rotation::default());
+        let named = Rotation {
+            failures_max: None,
+            tokens_max: Some(5),
+            ..Rotation::default()
+        };
+        let json = r#"{"rotation": {"failures_max": null, "tokens_max": 5.0}}"#;
+        check(json, r#"{"failures_max":null,"tokens_max":5}"#, named);
     }
 
     #[test]

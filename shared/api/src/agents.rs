@@ -1,13 +1,16 @@
 //! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
 use derive_more::Into;
-use domain::{AgentRef, AgentSlug, Timestamp};
+use domain::{AgentRef, AgentSlug, ContextPolicy, Rotation, Timestamp};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::text::{ActorName, Text};
+use crate::{
+    accounts::{NewRotation, nullable},
+    text::{ActorName, Text},
+};
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -20,6 +23,10 @@ pub struct NewAgent {
     pub role: Option<AgentRole>,
     /// One of the providers in the operator's settings; `default` when absent.
     pub provider: Option<ProviderName>,
+    /// Where the context of its turns comes from; the account's policy when absent.
+    pub context_policy: Option<ContextPolicy>,
+    /// When a generation of its sessions is closed and the next one opened; the account's limits when absent.
+    pub rotation: Option<NewRotation>,
 }
 
 /// The requested changes; absent fields stay.
@@ -30,6 +37,14 @@ pub struct AgentChange {
     pub name: Option<ActorName>,
     pub role: Option<AgentRole>,
     pub provider: Option<ProviderName>,
+    /// Null for the account's policy.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ContextPolicy>")]
+    pub context_policy: Option<Option<ContextPolicy>>,
+    /// Null for the account's limits. It replaces the limits before it.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<NewRotation>")]
+    pub rotation: Option<Option<NewRotation>>,
 }
 
 pub type AgentRole = Text<0, { 16 * 1024 }>;
@@ -90,6 +105,12 @@ pub struct Agent {
     pub name: String,
     pub role: String,
     pub provider: String,
+    /// Null: the account's.
+    #[schemars(with = "Option<ContextPolicy>")]
+    pub context_policy: Option<String>,
+    /// Null: the account's.
+    #[serde(default)]
+    pub rotation: Option<Rotation>,
     pub created_at: Timestamp,
 }
 

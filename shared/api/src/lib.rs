@@ -11,6 +11,8 @@
 pub mod accounts;
 pub mod activities;
 pub mod agents;
+pub mod branches;
+pub mod contexts;
 pub mod dead_letters;
 pub mod holds;
 pub mod keys;

@@ -1,12 +1,12 @@
 //! Sessions: one agent's continuous work, in generations.
 
-use domain::{Gate, SessionKind, StopThen, Timestamp, TurnId};
+use domain::{Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopThen, Timestamp, TurnId};
 use schemars::JsonSchema;
 use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::agents::AgentName;
+use crate::{agents::AgentName, text::Text};
 
 /// One generation of a session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
@@ -15,6 +15,12 @@ pub struct Session {
     #[schemars(with = "SessionKind")]
     pub kind: String,
     pub task: Option<String>,
+    /// The branch that it runs.
+    #[serde(default)]
+    pub branch_id: Option<Uuid>,
+    /// The session that spawned the branch.
+    #[serde(default)]
+    pub parent_session_id: Option<Uuid>,
     /// Null for an orchestrator's session.
     #[sea_orm(nested(prefix = "agent_"))]
     pub agent: Option<AgentName>,
@@ -27,6 +33,9 @@ pub struct Session {
     pub opened_at: Timestamp,
     pub closed_at: Option<Timestamp>,
     pub close_reason: Option<String>,
+    /// In words, where its reason does not say it: the rule of a rotation with its figures; who reset it, and why.
+    #[serde(default)]
+    pub close_detail: Option<String>,
     /// Queued notifications.
     pub queued: i32,
     /// Turns so far.
@@ -36,6 +45,9 @@ pub struct Session {
     /// Its turn in progress is to end.
     #[serde(default)]
     pub stopping: bool,
+    /// The reset that is carried out when its turn in progress has ended.
+    #[serde(default)]
+    pub reset_request: Option<ResetRequest>,
     /// What keeps its queue from starting. Null if nothing does.
     #[serde(default)]
     #[schemars(with = "Option<Gate>")]
@@ -49,6 +61,24 @@ pub struct Session {
     pub can: SessionCan,
     /// The other session that its provider ran instead of the key's. Null if none was seen.
     pub mismatch: Option<String>,
+    /// The generation before, which was rotated.
+    #[serde(default)]
+    pub continues_id: Option<Uuid>,
+    #[serde(default)]
+    #[sea_orm(nested(prefix = "thread_"))]
+    pub thread: SessionThread,
+    /// Of its ended turns, as the provider counts.
+    #[serde(default)]
+    pub tokens_used: i64,
+}
+
+/// What its provider keeps of it.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct SessionThread {
+    /// The newest, from 1; 0: it had no turn.
+    pub number: i32,
+    /// The next turn goes on in it, if its policy says nothing else.
+    pub live: bool,
 }
 
 /// What a waiting notification can do to a session now.
@@ -87,6 +117,59 @@ pub enum StopState {
     Nothing,
     /// The named turn is not in progress.
     Over,
+}
+
+/// Ends a session's generation and opens the next one, which knows nothing of it.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reset {
+    /// Why, for the session's log.
+    pub reason: ResetReason,
+    /// What happens to the notifications that wait: `keep` if absent.
+    pub queue: Option<ResetQueue>,
+    /// What happens to the notifications of a turn in progress that is stopped: `cancel` if absent.
+    pub in_flight: Option<ResetInFlight>,
+}
+
+pub type ResetReason = Text<1, 1024>;
+
+/// The effect of a reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Resetting {
+    pub state: ResetState,
+    /// The next generation, which is open now. Absent while a turn is to end first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Uuid>,
+    /// The turn that is to end first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+}
+
+impl Resetting {
+    pub fn done(next: SessionId) -> Resetting {
+        Resetting {
+            state: ResetState::Reset,
+            session: Some(next.uuid()),
+            turn: None,
+        }
+    }
+
+    pub fn stopping(turn: TurnId) -> Resetting {
+        Resetting {
+            state: ResetState::Stopping,
+            session: None,
+            turn: Some(turn),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ResetState {
+    /// The generation has ended.
+    Reset,
+    /// It ends with its turn in progress.
+    Stopping,
 }
 
 /// A resumption takes no fields.

@@ -1,7 +1,7 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{AgentRef, QuestionId, TaskId, TaskStatus, Timestamp};
+use domain::{AgentRef, ContextNeed, QuestionId, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +21,8 @@ pub struct NewTask {
     pub title: Title,
     pub description: Option<Description>,
     pub assignees: Option<Assignees>,
+    /// Whether calls that hand its work on need its context: `required` when absent.
+    pub task_context: Option<ContextNeed>,
 }
 
 /// The requested changes; absent fields stay.
@@ -39,6 +41,8 @@ pub struct TaskChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PlanGate>")]
     pub plan_gate: Option<Option<PlanGate>>,
+    /// Whether calls that hand its work on need its context.
+    pub task_context: Option<ContextNeed>,
     /// With `done`: pass over the review stages that are not passed. Admins only; it is on record.
     #[serde(rename = "override")]
     pub overrides: Option<bool>,
@@ -130,6 +134,10 @@ pub struct Task {
     /// Null: as the account says.
     #[serde(default)]
     pub plan_gate: Option<StoredPlanGate>,
+    /// Whether calls that hand its work on need its context, and are refused while it has none.
+    #[serde(default)]
+    #[schemars(with = "ContextNeed")]
+    pub task_context: String,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// What moves it next. Absent from answers to changes.

@@ -1,6 +1,6 @@
 //! Turns: the input of an agent, its actions, its reply and its usage.
 
-use domain::{Timestamp, ToolCallState, TurnState};
+use domain::{Timestamp, ToolCallState, TurnContext, TurnState};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,9 @@ use uuid::Uuid;
 pub struct Turn {
     pub id: Uuid,
     pub session_id: Uuid,
+    /// The branch that its session runs.
+    #[serde(default)]
+    pub branch_id: Option<Uuid>,
     pub generation: i32,
     /// Position in its session, from 1.
     pub number: i64,
@@ -55,6 +58,13 @@ pub struct Turn {
     pub late: bool,
     pub started_at: Timestamp,
     pub finished_at: Option<Timestamp>,
+    /// Where its context came from. Null: a version of Signalbox that did not say so began it.
+    #[serde(default)]
+    pub context: Option<TurnContext>,
+    /// The rule by which its generation took the place of the one before, with its figures. Null: it is not such a generation's
+    /// first turn.
+    #[serde(default)]
+    pub rotated_because: Option<String>,
     /// The parts of the prompt, with source, size and hash.
     pub manifest: Value,
 }

@@ -2,10 +2,10 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, BreakerState, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope,
-    MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
-    RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
-    ToolPolicyId, TurnId, TurnState, Verdict,
+    AccountId, Actor, AgentId, BranchContext, BranchId, BranchState, BreakerState, CloseReason, Fence, Gate,
+    Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId,
+    QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus,
+    TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -99,6 +99,7 @@ events! {
     "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
     /// Something else of a task than its status: see `what`.
     "task.changed" TaskChanged(TaskChanged) from [ToolGateway, Orchestrator];
+    "task_context.written" TaskContextWritten(TaskContextWritten) from [ToolGateway, Orchestrator];
     /// Nothing moves the task on.
     "task.stalled" TaskStalled(TaskRecovery) from [Orchestrator];
     /// Only a person can move the task on.
@@ -107,8 +108,10 @@ events! {
     "notification.refused" NotificationRefused(NotificationEnded) from [Resolver];
     "notification.cancelled" NotificationCancelled(NotificationEnded) from [Resolver, Delivery, ToolGateway, Orchestrator];
     "notification.failed" NotificationFailed(NotificationEnded) from [Delivery];
-    "session.opened" SessionOpened(SessionOpened) from [Resolver, ToolGateway, Orchestrator];
-    "session.closed" SessionEnded(SessionEnded) from [ToolGateway, Orchestrator];
+    "session.opened" SessionOpened(SessionOpened) from [Resolver, Delivery, ToolGateway, Orchestrator];
+    "session.closed" SessionEnded(SessionEnded) from [Delivery, ToolGateway, Orchestrator];
+    /// A person ended the generation: the next one knows nothing of it.
+    "session.reset" SessionReset(SessionReset) from [Delivery, Orchestrator];
     /// A gate keeps the queue from starting: see `gate`.
     "session.parked" SessionParked(SessionGated) from [Delivery];
     /// The gate was opened.
@@ -126,6 +129,10 @@ events! {
     "question.lapsed" QuestionLapsed(QuestionChanged) from [Orchestrator];
     /// Its task or its session has ended.
     "question.cancelled" QuestionCancelled(QuestionChanged) from [ToolGateway, Orchestrator];
+    /// A turn has given a part of its work to another session.
+    "branch.spawned" BranchSpawned(BranchSpawned) from [ToolGateway];
+    /// It has a result, or has ended without one: see `state`.
+    "branch.ended" BranchEnded(BranchEnded) from [Delivery, ToolGateway, Orchestrator];
     "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
     "recovery.changed" RecoveryChanged(RecoveryChanged) from [Delivery, ToolGateway, Orchestrator];
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
@@ -140,6 +147,10 @@ events! {
     "provider.closed" ProviderClosed(ProviderChanged) from [Delivery];
     /// A gateway ran another session than the one of the key.
     "provider.session_mismatched" ProviderSessionMismatched(ProviderSessionMismatched) from [Delivery];
+    /// The provider has lost what it kept of a session: the turn goes on in a new thread, assembled from the record.
+    "provider.thread_lost" ProviderThreadLost(ProviderThread) from [Delivery];
+    /// An answer named another response than the one that it was to go on from.
+    "provider.thread_unconfirmed" ProviderThreadUnconfirmed(ProviderThread) from [Delivery];
     /// A message could not be processed by a service.
     "message.died" MessageDied(MessageDied) from [Resolver, Delivery, ToolGateway, Orchestrator];
 }
@@ -200,6 +211,19 @@ pub struct TaskChanged {
     pub detail: String,
 }
 
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TaskContextWritten {
+    /// From 1, within its task.
+    pub version: i32,
+    /// Of the text that is kept.
+    pub characters: i32,
+    /// Of its end, which was cut off.
+    pub cut_characters: i32,
+    pub by: Actor,
+    /// The turn whose agent wrote it.
+    pub turn_id: Option<TurnId>,
+}
+
 /// `task.stalled` and `task.needs_person`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct TaskRecovery {
@@ -228,6 +252,50 @@ pub struct QuestionChanged {
     pub by: Option<Actor>,
     pub reason: Option<String>,
     pub lapse_at: Option<Timestamp>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BranchSpawned {
+    pub branch_id: BranchId,
+    /// The branches of one call.
+    pub group_id: uuid::Uuid,
+    pub agent_id: AgentId,
+    pub label: Option<String>,
+    pub context: BranchContext,
+    /// 1: the session that spawned it is no branch.
+    pub depth: i32,
+    pub session_id: SessionId,
+    pub parent_session_id: SessionId,
+    pub parent_turn_id: TurnId,
+    /// SHA-256 of what its parent knew, in hexadecimal.
+    pub base_sha256: String,
+    pub deadline_at: Timestamp,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BranchEnded {
+    pub branch_id: BranchId,
+    pub group_id: uuid::Uuid,
+    pub agent_id: AgentId,
+    pub label: Option<String>,
+    pub state: BranchState,
+    /// Why it was cancelled, or its error.
+    pub detail: Option<String>,
+    pub session_id: SessionId,
+    pub parent_session_id: SessionId,
+    /// The item of its parent that brings its result. Absent: others of its call are at work, or its parent has ended.
+    pub joined_item: Option<NotificationId>,
+}
+
+/// Where the reply of a turn goes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplyTo {
+    /// Its task's thread.
+    #[default]
+    Thread,
+    /// The session that spawned its branch.
+    Parent,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -331,6 +399,25 @@ pub struct SessionEnded {
     pub generation: Generation,
     pub agent_id: Option<AgentId>,
     pub reason: CloseReason,
+    /// In a few words, where the reason does not say it: the rule of a rotation with its figures; who reset it, and why.
+    #[serde(default)]
+    pub detail: Option<String>,
+    /// The provider's name of its last thread, which nothing uses any more; null where the session key is the name.
+    #[serde(default)]
+    pub provider_thread: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct SessionReset {
+    /// The generation that ended.
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub agent_id: Option<AgentId>,
+    /// The next generation.
+    pub next_session_id: SessionId,
+    pub by: Actor,
+    pub reason: String,
 }
 
 /// `session.parked` and `session.released`.
@@ -407,6 +494,9 @@ pub struct TurnFinished {
     pub reply_cut: bool,
     /// The agent called the tool `no_reply`: there was nothing to do. Recorded, not posted.
     pub no_reply: bool,
+    /// Absent from messages of older versions, which know no branches.
+    #[serde(default)]
+    pub reply_to: ReplyTo,
     /// The session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
     pub attempts: i32,
@@ -426,6 +516,22 @@ pub struct ProviderSessionMismatched {
     pub session_key: String,
     pub generation: Generation,
     pub fence: Fence,
+    pub detail: String,
+}
+
+/// `provider.thread_lost` and `.thread_unconfirmed`.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ProviderThread {
+    pub turn_id: TurnId,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub agent_id: AgentId,
+    pub provider: String,
+    /// The number of the thread in its generation.
+    pub thread: i32,
+    /// What the provider said, in a few words.
     pub detail: String,
 }
 

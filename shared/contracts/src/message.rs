@@ -198,9 +198,9 @@ messages! {
         "A reason for an agent to act.";
     SessionResolved in Some(Stream::Session), from SERVICES, to [Delivery], awaited false:
         "A session has work waiting. A wake-up: the work itself is in Postgres.";
-    SessionClosed in Some(Stream::Session), from &[User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
+    SessionClosed in Some(Stream::Session), from &[User::Delivery, User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
         "A generation of a session ended.";
-    SessionStopRequested in Some(Stream::Session), from &[User::Resolver, User::ToolGateway, User::Orchestrator], to [Delivery], awaited false:
+    SessionStopRequested in Some(Stream::Session), from SERVICES, to [Delivery], awaited false:
         "A turn is to end before its agent has finished. A hint: the request is in Postgres.";
     ToolRequested in Some(Stream::Tool), from &[User::Delivery], to [ToolGateway], awaited false:
         "An agent asks for a tool.";

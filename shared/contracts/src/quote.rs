@@ -2,7 +2,7 @@
 //!
 //! A title, a name or an id becomes a [`line`] in quotation marks that it can neither leave nor end. A longer text
 //! keeps its lines and becomes [`inert`]: no character in it is invisible or reverses others. Such characters are
-//! written as visible escapes. Delivery (`delivery/prompt/`) marks quotations of several lines.
+//! written as visible escapes. `shared/prompt` marks quotations of several lines.
 
 use std::{borrow::Cow, fmt::Write as _, ops::RangeInclusive};
 

@@ -1,6 +1,6 @@
 //! Requests to end a turn before its agent has finished, and what follows.
 
-use crate::string_enum::string_enum;
+use crate::{branch::BRANCH_ENDED, string_enum::string_enum};
 
 string_enum! {
     /// Why a turn was asked to stop: also the error class of the stopped turn.
@@ -15,6 +15,10 @@ string_enum! {
         Cancelled = "cancelled",
         /// Another agent has its task.
         HandedOver = "handed_over",
+        /// A person resets its session.
+        Reset = "reset",
+        /// The branch that it works for has ended.
+        BranchEnded = "branch_ended",
     }
 }
 
@@ -22,6 +26,8 @@ string_enum! {
 pub const TASK_CLOSED: &str = "task closed";
 /// The reason on items that were cancelled because another agent has their task.
 pub const HANDED_OVER: &str = "handed over";
+/// The reason on items that were cancelled because a person reset their session.
+pub const SESSION_RESET: &str = "session reset";
 
 string_enum! {
     /// What happens to the items that wait behind a stopped turn.
@@ -40,6 +46,8 @@ impl StopKind {
             StopKind::Stopped | StopKind::Steered | StopKind::Paused => format!("{self}: by {by}"),
             StopKind::Cancelled => TASK_CLOSED.to_owned(),
             StopKind::HandedOver => HANDED_OVER.to_owned(),
+            StopKind::Reset => SESSION_RESET.to_owned(),
+            StopKind::BranchEnded => BRANCH_ENDED.to_owned(),
         }
     }
 }

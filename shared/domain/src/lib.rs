@@ -2,19 +2,22 @@
 //! needs. Nothing here does I/O, waits, or reads a clock; time and randomness are parameters.
 //!
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
-//! [`notification`], [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`queue`]
+//! [`notification`], [`branch`] (parallel parts of a turn's work), [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`reset`] (ending generations), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
 //! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
-//! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`tool`], [`actor`] (authors and senders), [`fence`]
-//! (leases), [`api_key`] (authentication), [`limit`] (the operator's limits), [`Timestamp`] (a time as it is written).
+//! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`context`] (where a turn's context comes
+//! from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`] (authentication), [`limit`] (the operator's
+//! limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time as it is written).
 
 pub mod account;
 pub mod actor;
 pub mod api_key;
 mod backoff;
 pub mod brake;
+pub mod branch;
 pub mod breaker;
 mod columns;
+pub mod context;
 pub mod conversation;
 mod error_chain;
 pub mod fence;
@@ -28,11 +31,13 @@ pub mod notification;
 pub mod progress;
 pub mod question;
 pub mod queue;
+pub mod reset;
 pub mod session;
 pub mod session_key;
 pub mod step;
 mod string_enum;
 pub mod task;
+pub mod task_context;
 pub mod timer;
 mod timestamp;
 pub mod tool;
@@ -43,27 +48,31 @@ pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
 pub use backoff::Backoff;
-pub use brake::{HANDED_OVER, StopKind, StopThen, TASK_CLOSED};
+pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
+pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
 pub use breaker::{BreakerEvent, BreakerState};
+pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TaskContextLayer, TurnContext};
 pub use conversation::Conversation;
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId, RecoveryId,
-    SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId,
+    RecoveryId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
-pub use limit::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
+pub use limit::{Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
+pub use reset::{ResetInFlight, ResetQueue, ResetRequest};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
-pub use session_key::{SessionKey, SessionOf};
+pub use session_key::{SessionKey, SessionOf, ThreadName};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
+pub use task_context::{ContextNeed, ContextSize, KeptContext};
 pub use timer::{TimerKind, TimerState};
 pub use timestamp::Timestamp;
 pub use tool::{CallId, ToolCallState};

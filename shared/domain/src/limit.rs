@@ -50,6 +50,10 @@ limits! {
     Hours(u64), 1 to 876_000, " of hours";
     /// A duration in days, from 1 to a hundred years.
     Days(u64), 1 to 36_500, " of days";
+    /// A duration in seconds, from a minute to a day.
+    Seconds(u64), 60 to 86_400, " of seconds";
+    /// How deep branches of branches go.
+    Depth(u32), 1 to 5, "";
     /// A size in bytes, from 1 to 1 TiB.
     Bytes(u64), 1 to 1_099_511_627_776, " of bytes";
 }
@@ -90,6 +94,18 @@ impl Hours {
 impl Days {
     pub const fn duration(self) -> Duration {
         Duration::from_secs(self.0 * 24 * 60 * 60)
+    }
+}
+
+impl Seconds {
+    pub const fn i64(self) -> i64 {
+        self.0 as i64
+    }
+}
+
+impl Depth {
+    pub const fn i32(self) -> i32 {
+        self.0 as i32
     }
 }
 

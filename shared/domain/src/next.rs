@@ -5,8 +5,8 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
-    Gate, NotificationState, QuestionId, QuestionKind, RecoveryCause, RecoveryId, RecoveryState, SessionPhase,
-    TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
+    BranchId, Gate, NotificationState, QuestionId, QuestionKind, RecoveryCause, RecoveryId, RecoveryState,
+    SessionPhase, TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
 };
 
 string_enum! {
@@ -50,6 +50,8 @@ string_enum! {
         Provider = "provider",
         /// The agent's provider is in the settings.
         Config = "config",
+        /// Subagents end.
+        Branches = "branches",
     }
 }
 
@@ -237,6 +239,17 @@ pub struct AskedNow {
     pub until: Option<Timestamp>,
 }
 
+/// Live branches of a task.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "columns", derive(sea_orm::FromQueryResult))]
+pub struct BranchesNow {
+    pub count: i64,
+    /// The one whose time is over first.
+    pub id: BranchId,
+    pub since: Timestamp,
+    pub until: Timestamp,
+}
+
 /// A task, as far as its next step goes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TaskNow {
@@ -253,6 +266,7 @@ pub struct TaskNow {
     pub sessions: Vec<SessionOfTask>,
     /// The oldest open question.
     pub question: Option<AskedNow>,
+    pub branches: Option<BranchesNow>,
     /// The next timer, with its note.
     pub timer: Option<(TimerId, Timestamp)>,
     pub recovery: Option<(RecoveryId, RecoveryState, RecoveryCause)>,
@@ -290,6 +304,17 @@ impl TaskNow {
             since: Some(asked.since),
             until: asked.until,
             ..self.waiting(on, &format!("it waits for {what} \"{}\"", asked.title))
+        })
+    }
+
+    fn branched(&self) -> Option<Next> {
+        let live = self.branches?;
+        let subagents = if live.count == 1 { "subagent" } else { "subagents" };
+        Some(Next {
+            of: Some(live.id.to_string()),
+            since: Some(live.since),
+            until: Some(live.until),
+            ..self.waiting(WaitsOn::Branches, &format!("it waits for {} {subagents}", live.count))
         })
     }
 
@@ -374,6 +399,7 @@ pub fn task_next(task: &TaskNow) -> Next {
         .or_else(|| first(NextCode::Queued))
         .or_else(|| task.asked())
         .or_else(|| waits(&[WaitsOn::Tools, WaitsOn::Retry, WaitsOn::Collect]))
+        .or_else(|| task.branched())
         .or_else(timer)
         .or_else(|| first(NextCode::Waiting))
         .or_else(blocked)
@@ -630,6 +656,7 @@ mod tests {
             blocked_on: None,
             sessions: Vec::new(),
             question: None,
+            branches: None,
             timer: None,
             recovery: None,
         };
@@ -692,6 +719,23 @@ mod tests {
             &of(vec![retry]),
             "waiting retry the turn's next attempt is due at `until`",
         );
+        let branches = |count| BranchesNow {
+            count,
+            id: BranchId(Uuid::from_u128(7)),
+            since: at(4),
+            until: at(50),
+        };
+        for (count, expected) in [
+            (1, "waiting branches it waits for 1 subagent"),
+            (3, "waiting branches it waits for 3 subagents"),
+        ] {
+            let split = TaskNow {
+                branches: Some(branches(count)),
+                timer: Some((TimerId(Uuid::from_u128(1)), at(60))),
+                ..task.clone()
+            };
+            check(&split, expected);
+        }
         let timer = TaskNow {
             timer: Some((TimerId(Uuid::from_u128(1)), at(60))),
             ..of(vec![gated(Gate::Pause)])

@@ -1,10 +1,16 @@
 //! A session's kinds, phases and endings, and its transitions: [`SessionState::on`]. An arrived tool result or a due
 //! retry changes no phase; the claim does.
 
-use crate::{Actor, ActorKind, step::ImpossibleStep, string_enum::string_enum};
+use crate::{Actor, ActorKind, CountOrNone, step::ImpossibleStep, string_enum::string_enum};
 
 string_enum! {
-    SessionKind { Task = "task", System = "system", Orchestrator = "orchestrator" }
+    SessionKind {
+        Task = "task", System = "system", Orchestrator = "orchestrator",
+        /// Parallel work that a turn has spawned.
+        Branch = "branch",
+        /// A turn that is run again without effects.
+        Replay = "replay",
+    }
 }
 
 string_enum! {
@@ -25,6 +31,12 @@ string_enum! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
         AgentRemoved = "agent_removed", Reset = "reset", Rotated = "rotated",
+        /// A branch whose result is in its parent's queue.
+        Folded = "folded",
+        /// A branch, before its work was done.
+        Cancelled = "cancelled", Expired = "expired",
+        /// A replay that has ended.
+        Replayed = "replayed",
         /// Another agent has its task.
         HandedOver = "handed_over",
     }
@@ -135,6 +147,9 @@ pub struct QueueLimits {
     /// Items queued in one session. The last tenth is for people; Signalbox's own items may exceed the limit.
     pub items_max: u32,
 }
+
+/// Hops of an item where nothing else is set.
+pub const HOPS_MAX_DEFAULT: CountOrNone = CountOrNone::new(8);
 
 impl QueueLimits {
     /// For Signalbox's own items: they must reach their agents whatever else waits, and no agent wakes another by them.

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{AccountId, AgentId, Generation, TaskId, UserId};
+use crate::{AccountId, AgentId, BranchId, Generation, TaskId, UserId};
 
 /// A parsed session key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -21,10 +21,51 @@ pub enum SessionOf {
         agent: AgentId,
     },
     Agent(AgentId),
+    /// A branch's only session.
+    Branch {
+        branch: BranchId,
+        agent: AgentId,
+    },
     /// A person's orchestrator.
     User(UserId),
     /// The account's orchestrator.
     Account,
+}
+
+/// The name of a provider's thread: the key of its session, with the thread's number from the second on.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct ThreadName {
+    pub key: SessionKey,
+    /// From 1.
+    pub thread: i32,
+}
+
+impl ThreadName {
+    /// Of a key in its stored form.
+    pub fn text(key: &str, thread: i32) -> String {
+        match thread {
+            ..=1 => key.to_owned(),
+            n => format!("{key}:t{n}"),
+        }
+    }
+
+    /// Parses a name, ignoring case. A name has one spelling, as a key has.
+    pub fn parse(text: &str) -> Result<ThreadName, SessionKeyError> {
+        let number = |digits: &str| digits.parse().ok().filter(|n: &i32| *n >= 2 && n.to_string() == digits);
+        let numbered = text.rsplit_once(':').and_then(|(key, end)| {
+            let digits = end.strip_prefix(['t', 'T'])?;
+            Some((key, number(digits)?))
+        });
+        let (key, thread) = numbered.unwrap_or((text, 1));
+        let key = SessionKey::parse(key)?;
+        Ok(ThreadName { key, thread })
+    }
+}
+
+impl fmt::Display for ThreadName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&ThreadName::text(&self.key.to_string(), self.thread))
+    }
 }
 
 /// Longer than any valid key; longer headers are not parsed.
@@ -59,6 +100,10 @@ fn read(folded: &str) -> Option<SessionKey> {
         ["system", "agent", agent, account, version] => {
             (SessionOf::Agent(AgentId::parse(agent).ok()?), account, version)
         }
+        ["branch", branch, "agent", agent, account, version] => {
+            let (branch, agent) = (BranchId::parse(branch).ok()?, AgentId::parse(agent).ok()?);
+            (SessionOf::Branch { branch, agent }, account, version)
+        }
         ["orchestrator", "org", account, version] => (SessionOf::Account, account, version),
         ["orchestrator", account, user, version] => (SessionOf::User(UserId::parse(user).ok()?), account, version),
         _ => return None,
@@ -77,6 +122,7 @@ impl fmt::Display for SessionKey {
         match &self.of {
             SessionOf::Task { task, agent } => write!(f, "task:{}:agent:{agent}:{account}", task.key()),
             SessionOf::Agent(agent) => write!(f, "system:agent:{agent}:{account}"),
+            SessionOf::Branch { branch, agent } => write!(f, "branch:{branch}:agent:{agent}:{account}"),
             SessionOf::User(user) => write!(f, "orchestrator:{account}:{user}"),
             SessionOf::Account => write!(f, "orchestrator:org:{account}"),
         }?;
@@ -97,6 +143,7 @@ mod tests {
         for text in [
             format!("task:proj-7:agent:{AGENT}:acme:v2"),
             format!("system:agent:{AGENT}:acme:v1"),
+            format!("branch:{AGENT}:agent:{AGENT}:acme:v1"),
             "orchestrator:acme:ann:v3".to_owned(),
             "orchestrator:org:acme:v12".to_owned(),
         ] {
@@ -120,6 +167,8 @@ mod tests {
             format!("task:t:agent:{AGENT}:acme:v0"),
             format!("task:t:agent:{AGENT}:acme:1"),
             format!("task:t:agent:{AGENT}:acme"),
+            format!("branch:{bare}:agent:{AGENT}:acme:v1"),
+            format!("branch:{AGENT}:{AGENT}:acme:v1"),
             "orchestrator:acme".to_owned(),
             "main".to_owned(),
             "x".repeat(400),
@@ -128,11 +177,47 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_thread_is_named_after_its_session() {
+        let key = format!("task:t:agent:{AGENT}:acme:v1");
+        for (text, thread) in [
+            (key.clone(), 1),
+            (format!("{key}:t2"), 2),
+            (format!("{key}:T12").to_uppercase(), 12),
+        ] {
+            let name = ThreadName::parse(&text).unwrap();
+            assert_eq!((name.key.to_string(), name.thread), (key.clone(), thread));
+            assert_eq!(name.to_string(), text.to_ascii_lowercase());
+            assert_eq!(ThreadName::text(&key, thread), text.to_ascii_lowercase());
+        }
+        for end in [
+            ":t0",
+            ":t1",
+            ":t01",
+            ":t",
+            ":t-2",
+            ":t+2",
+            ":t2:t3",
+            ":t99999999999",
+            ":tx",
+            ":2",
+        ] {
+            assert_eq!(ThreadName::parse(&format!("{key}{end}")), Err(SessionKeyError), "{end}");
+        }
+        assert!(
+            SessionKey::parse(&format!("{key}:t2")).is_err(),
+            "a thread is no session"
+        );
+    }
+
     proptest! {
         #[test]
         fn never_panics_and_has_one_spelling(text in ".{0,80}") {
             if let Ok(key) = SessionKey::parse(&text) {
                 prop_assert_eq!(key.to_string(), text.to_ascii_lowercase());
+            }
+            if let Ok(name) = ThreadName::parse(&text) {
+                prop_assert_eq!(name.to_string(), text.to_ascii_lowercase());
             }
         }
     }

@@ -8,6 +8,8 @@ string_enum! {
         CheckLater = "check_later",
         /// The time of a question is over.
         QuestionLapse = "question_lapse",
+        /// The time of the branches of a call is over.
+        BranchDeadline = "branch_deadline",
         /// A kind of a later version: only that version fires it.
         Later = "later",
     }

@@ -18,7 +18,10 @@ mod unread;
 
 use std::{sync::Arc, time::Duration};
 
-use contracts::Outgoing;
+use contracts::{
+    Outgoing,
+    event::{Event, EventMessage},
+};
 use domain::error_chain;
 use futures::{FutureExt, future::BoxFuture};
 use messaging::{Bus, PublishError};
@@ -47,6 +50,9 @@ const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// row that reaches the limit is included. Some thousands of messages, so that they are published before the claim expires.
 const BATCH_BYTES_MAX: usize = 2 * 1024 * 1024;
 
+/// The end of the subject of `branch.ended`.
+const BRANCH_ENDED: &str = ".branch.ended";
+
 fn payload_bytes<'r>(rows: impl IntoIterator<Item = &'r OutboxRow>) -> usize {
     rows.into_iter().map(OutboxRow::bytes).sum()
 }
@@ -67,6 +73,7 @@ struct Metrics {
     relayed: Counter<u64>,
     overflowed: Counter<u64>,
     waiting: Gauge<u64>,
+    branches_ended: Counter<u64>,
     service: KeyValue,
 }
 
@@ -112,6 +119,9 @@ impl Outbox {
         if count == 0 {
             return;
         }
+        rows.iter()
+            .flat_map(|row| &row.messages)
+            .for_each(|message| self.meters.committed(message));
         let room_of = |row: &OutboxRow| row.bytes().max(self.row_bytes_min);
         let bytes = u32::try_from(rows.iter().map(room_of).sum::<usize>()).unwrap_or(u32::MAX);
         match self.room.try_acquire_many(bytes) {
@@ -361,7 +371,26 @@ impl Metrics {
                 .u64_gauge("signalbox.outbox.waiting")
                 .with_description("Outbox rows in the queue")
                 .build(),
+            branches_ended: meter
+                .u64_counter("signalbox.branches.ended")
+                .with_description("Ended branches by state")
+                .build(),
             service: KeyValue::new("service", service),
+        }
+    }
+
+    /// What three services write is counted where each hands it over, once it is committed.
+    fn committed(&self, message: &Outgoing) {
+        if !message.subject.ends_with(BRANCH_ENDED) {
+            return;
+        }
+        if let Ok(EventMessage {
+            event: Event::BranchEnded(ended),
+            ..
+        }) = serde_json::from_slice(&message.payload)
+        {
+            let labels = [self.service.clone(), KeyValue::new("state", ended.state.as_str())];
+            self.branches_ended.add(1, &labels);
         }
     }
 

@@ -20,7 +20,6 @@ pub mod error;
 pub mod fitness;
 pub mod hold;
 pub mod lifecycle;
-pub mod manifest;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;

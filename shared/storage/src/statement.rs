@@ -2,6 +2,7 @@
 
 use domain::AccountId;
 use sea_orm::{DbBackend, Statement, Value};
+use uuid::Uuid;
 
 /// A Postgres statement. `sql` is a constant on purpose: no SQL text is built from input.
 pub fn statement(sql: &'static str, values: impl IntoIterator<Item = Value>) -> Statement {
@@ -14,6 +15,12 @@ where
     Vec<V>: Into<Value>,
 {
     all.iter().map(of).collect::<Vec<V>>().into()
+}
+
+/// UUIDs as one text that Postgres reads as an array: for arrays of arrays.
+pub fn uuid_array(ids: impl IntoIterator<Item = Uuid>) -> String {
+    let ids: Vec<String> = ids.into_iter().map(|id| id.to_string()).collect();
+    format!("{{{}}}", ids.join(","))
 }
 
 /// Keys of rows as two arrays for `unnest`: accounts, and the keys within them.

@@ -107,7 +107,7 @@ pub async fn timer_set(
     Ok((row.id, set.into_iter().flatten().collect()))
 }
 
-/// The event; a question has events of its own.
+/// The event; questions and branches have events of their own.
 pub(crate) fn changed(
     account: &AccountId,
     row: &TimerRow,
@@ -117,7 +117,7 @@ pub(crate) fn changed(
 ) -> Option<Owned> {
     match row.kind {
         TimerKind::CheckLater => {}
-        TimerKind::QuestionLapse | TimerKind::Later => return None,
+        TimerKind::QuestionLapse | TimerKind::BranchDeadline | TimerKind::Later => return None,
     }
     let data = TimerChanged {
         timer_id: row.id,

@@ -65,6 +65,7 @@ impl Fixture<'_> {
             "instruction_layout" => "update account set instruction_layout = $2 where id = $1",
             "coordinator_task" => "update account set coordinator_task = lower($2) where id = $1",
             "briefing" => "update account set briefing = $2 where id = $1",
+            "context_policy" => "update account set context_policy = $2 where id = $1",
             "auto_create_tasks" => "update account set auto_create_tasks = $2::boolean where id = $1",
             "turns_in_flight_max" => "update account set turns_in_flight_max = $2::integer where id = $1",
             other => panic!("no such choice of an account: {other}"),
@@ -79,6 +80,7 @@ impl Fixture<'_> {
             account: account.clone(),
             task: Some(task.key()),
             agent,
+            branch: None,
         };
         let key = conversation.key(Generation::FIRST);
         let row = rows("session").with("account_id", account).with("id", id);

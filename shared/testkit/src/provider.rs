@@ -106,6 +106,8 @@ pub enum Reply {
     Silence,
     /// A text of this many bytes.
     Huge(usize),
+    /// The same, with further fields in the response.
+    With(Value, Box<Reply>),
     /// Waits for a permit of the gate, then does the rest.
     Gated(Arc<Semaphore>, Box<Reply>),
     /// Waits, then does the rest.
@@ -128,6 +130,8 @@ type Script = dyn Fn(&Seen) -> Reply + Send + Sync;
 struct Log {
     seen: Vec<Seen>,
     memory: Memory,
+    /// Requests before it are no longer in the histories of sessions.
+    forgotten: usize,
     in_flight: HashMap<String, usize>,
     overlaps: Vec<String>,
 }
@@ -197,6 +201,13 @@ impl StubProvider {
     /// Requests of one session key, in order.
     pub fn seen_of(&self, key: &str) -> Vec<Seen> {
         self.log().seen.iter().filter(|seen| seen.key == key).cloned().collect()
+    }
+
+    /// Forgets every conversation, as a server that has lost its store.
+    pub fn forget(&self) {
+        let mut log = self.log();
+        log.memory = Memory::default();
+        log.forgotten = log.seen.len();
     }
 
     /// Session keys that had two requests in flight at once: must be empty.
@@ -301,9 +312,14 @@ async fn respond(State(shared): State<Arc<Shared>>, headers: HeaderMap, body: By
 
 fn send(seen: &Seen, reply: Reply, flight: InFlight, shared: &Shared) -> Response {
     match reply {
-        Reply::Text(text) => answer(seen, &text, &[], flight, shared),
-        Reply::Huge(bytes) => answer(seen, &"x".repeat(bytes), &[], flight, shared),
-        Reply::Calls(calls) => answer(seen, "", &calls, flight, shared),
+        Reply::Text(text) => answer(seen, (&text, &[], &Value::Null), flight, shared),
+        Reply::Huge(bytes) => answer(seen, (&"x".repeat(bytes), &[], &Value::Null), flight, shared),
+        Reply::Calls(calls) => answer(seen, ("", &calls, &Value::Null), flight, shared),
+        Reply::With(fields, reply) => match *reply {
+            Reply::Text(text) => answer(seen, (&text, &[], &fields), flight, shared),
+            Reply::Calls(calls) => answer(seen, ("", &calls, &fields), flight, shared),
+            other => send(seen, other, flight, shared),
+        },
         Reply::Status(status, body, headers) => {
             let mut response = whole(
                 StatusCode::from_u16(status).expect("a status"),
@@ -329,13 +345,19 @@ fn send(seen: &Seen, reply: Reply, flight: InFlight, shared: &Shared) -> Respons
     }
 }
 
-fn answer(seen: &Seen, text: &str, calls: &[(String, String, Value)], flight: InFlight, shared: &Shared) -> Response {
+/// Text, function calls and further fields of a response.
+type Answer<'a> = (&'a str, &'a [(String, String, Value)], &'a Value);
+
+fn answer(seen: &Seen, (text, calls, fields): Answer<'_>, flight: InFlight, shared: &Shared) -> Response {
     let server = shared.server.unwrap_or(Server::Generic);
     let response = {
         let mut log = shared.log.lock().expect("no holder panics");
         let output = server.output(&mut log.memory, seen.order, &seen.body, text, calls);
-        let response = json!({"id": format!("resp_{}", seen.order), "object": "response", "created_at": 1, "status": "completed",
+        let mut response = json!({"id": format!("resp_{}", seen.order), "object": "response", "created_at": 1, "status": "completed",
             "model": "stub", "output": output, "usage": {"input_tokens": 42, "output_tokens": 11, "total_tokens": 53}});
+        for (name, value) in fields.as_object().into_iter().flatten() {
+            response[name] = value.clone();
+        }
         if shared.server.is_some() {
             server.keep(&mut log.memory, &seen.key, &seen.body, &seen.context, &response);
         }
@@ -373,7 +395,7 @@ async fn history(State(shared): State<Arc<Shared>>, Path(key): Path<String>) -> 
     let seen = log
         .seen
         .iter()
-        .filter(|seen| shared.server == Some(Server::OpenClaw) && seen.key == key);
+        .filter(|seen| shared.server == Some(Server::OpenClaw) && seen.key == key && seen.order >= log.forgotten);
     let rows: Vec<Value> = seen
         .map(|seen| json!({"role": "user", "content": seen.input(), "__openclaw": {"id": format!("u{}", seen.order)}}))
         .collect();

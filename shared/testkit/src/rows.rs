@@ -74,6 +74,36 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         "agent a",
         &[("account_id", "a.account_id"), ("agent_id", "a.id")],
     ),
+    // Of a turn of this session.
+    (
+        "branch",
+        "session s",
+        &[
+            ("account_id", "s.account_id"),
+            ("id", "gen_random_uuid()"),
+            ("group_id", "{id}"),
+            ("ordinal", "1"),
+            ("task_id", "s.task_id"),
+            ("parent_session_id", "s.id"),
+            ("parent_turn_id", "coalesce(s.active_turn_id, s.id)"),
+            ("session_id", "gen_random_uuid()"),
+            ("agent_id", "s.agent_id"),
+            ("depth", "1"),
+            ("request", "'r'"),
+            ("context", "'snapshot'"),
+            ("join_mode", "'all'"),
+            (
+                "base",
+                "jsonb_build_object('title', 't', 'description', '', 'status', 'in_progress', 'updated_at', now(), 'number', 1,
+                                    'rounds', 0, 'notes', 0, 'hops', 0, 'sha256', '')",
+            ),
+            ("base_messages", "'{}'"),
+            ("base_activities", "'{}'"),
+            ("deadline_at", "now() + interval '1 hour'"),
+            ("state", "'live'"),
+            ("ended_at", "case when {state} <> 'live' then now() end"),
+        ],
+    ),
     // Without a session it was refused.
     (
         "notification",
@@ -245,6 +275,21 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
             ("state", "'person'"),
             ("detail", "'d'"),
             ("since", "now()"),
+        ],
+    ),
+    (
+        "task_context",
+        "task t",
+        &[
+            ("account_id", "t.account_id"),
+            ("task_id", "t.id"),
+            ("version", "1"),
+            ("body", "'What is built.'"),
+            ("characters", "length({body})"),
+            ("cut_characters", "0"),
+            ("author_kind", "'user'"),
+            ("author_id", "'u-1'"),
+            ("author_name", "'A person'"),
         ],
     ),
     (

@@ -141,3 +141,30 @@ select '{account}', pg_temp.uid('timer/' || t.name), 'check_later', '{account}-'
        case when t.ended then '{account}-delivered' end, case when t.ended then now() end, case when t.ended then '{secret}' end
 from (values ('waits', false), ('other', false), ('old', true), ('older', true)) as t (name, ended)
 join session s on s.account_id = '{account}' and s.id = pg_temp.uid('session/done');
+
+-- As many versions as are kept, of a task that both accounts have; and one.
+insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name)
+select '{account}', t.task, n, '{secret}', length('{secret}'), 1, 'user', '{secret}', '{secret}'
+from (values ('live-1', 50), ('{account}-1', 1)) as t (task, versions), generate_series(1, t.versions) n;
+
+-- Two branches of a session have ended, each with a turn.
+insert into session (account_id, id, kind, task_id, agent_id, generation, key, closed_at, close_reason, origin_id, parent_session_id,
+                     queue_tail, turn_count, fence)
+select '{account}', pg_temp.uid('session/' || b), 'branch', 'live-1', pg_temp.uid('coder'), 1,
+       'branch:' || pg_temp.uid('branch/' || b) || ':agent:' || pg_temp.uid('coder') || ':{account}:v1', now(), 'folded',
+       pg_temp.uid('branch/' || b), pg_temp.uid('session/live'), 1, 1, 1
+from (values ('one'), ('two')) as n (b);
+insert into branch (account_id, id, group_id, ordinal, task_id, parent_session_id, parent_turn_id, session_id, agent_id, depth, label, request,
+                    context, join_mode, base, base_messages, base_activities, deadline_at, state, detail, result, joined_item, ended_at)
+select '{account}', pg_temp.uid('branch/' || b), pg_temp.uid('group/' || b), 1, 'live-1', pg_temp.uid('session/live'), pg_temp.uid('turn/live'),
+       pg_temp.uid('session/' || b), pg_temp.uid('coder'), 1, '{secret}', '{secret}', 'snapshot', 'all',
+       jsonb_build_object('title', '{secret}', 'description', '{secret}', 'status', 'in_progress', 'updated_at', now(), 'number', 1, 'rounds', 0,
+                          'notes', 0, 'hops', 0, 'sha256', '{account}'),
+       array[pg_temp.uid('message/live-11')], array[pg_temp.uid('activity/live-11')], '2999-01-01', 'finished', '{secret}', '{secret}',
+       'n-1', now()
+from (values ('one'), ('two')) as n (b);
+insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
+                  profile_version, profile_hash, input, manifest, journal, reply, calls_requested, finished_at)
+select '{account}', pg_temp.uid('turn/' || b), pg_temp.uid('session/' || b), 'live-1', pg_temp.uid('coder'), 1, 1, 1, 'finished', '{n-1}', 'default',
+       '1', 'same-hash', '{secret}', '{"parts": [], "text": "{secret}"}', '[]', '{secret}', 0, now()
+from (values ('one'), ('two')) as n (b);

@@ -33,34 +33,31 @@ pub fn arguments(
         .iter()
         .filter(|(argument, _)| is_required(argument) || CHOSEN.contains(&argument.as_str()) || also(argument))
         .map(|(argument, schema)| {
-            let name = tool.id_of(argument).map(|of| id(argument, of));
-            (argument.clone(), value(schema, name, word))
+            let named = |field: &str| tool.id_of(field).map(|of| id(field, of));
+            (argument.clone(), value(schema, argument, &named, word))
         })
         .collect();
     Value::Object(arguments)
 }
 
-fn value(schema: &Value, name: Option<String>, word: &str) -> Value {
+fn value(schema: &Value, of: &str, named: &impl Fn(&str) -> Option<String>, word: &str) -> Value {
     if let Some(words) = schema["enum"].as_array() {
         let said = words.iter().find(|one| *one == word);
         return said.unwrap_or(&words[0]).clone();
     }
-    match (schema["type"].as_str(), name) {
-        (Some("array"), name) => {
+    match schema["type"].as_str() {
+        Some("array") => {
             let items = schema["minItems"].as_u64().unwrap_or(1).max(1);
-            (0..items)
-                .map(|_| value(&schema["items"], name.clone(), word))
-                .collect()
+            (0..items).map(|_| value(&schema["items"], of, named, word)).collect()
         }
-        (Some("integer"), _) => json!(1),
-        (Some("boolean"), _) => json!(true),
-        (_, Some(name)) => json!(name),
-        (Some("object"), _) => {
+        Some("integer") => json!(schema["minimum"].as_i64().unwrap_or(1).max(1)),
+        Some("boolean") => json!(true),
+        Some("object") => {
             let fields = schema["properties"].as_object().into_iter().flatten();
             fields
-                .map(|(field, schema)| (field.clone(), value(schema, None, word)))
+                .map(|(field, schema)| (field.clone(), value(schema, &format!("{of}.{field}"), named, word)))
                 .collect()
         }
-        (_, None) => json!("b"),
+        _ => json!(named(of).unwrap_or_else(|| "b".to_owned())),
     }
 }

@@ -4,13 +4,14 @@
 
 use std::collections::BTreeMap;
 
-use domain::{HoldRunning, QueueMode, StopKind, TASK_CLOSED};
+use domain::{HoldRunning, QueueMode, SESSION_RESET, StopKind, TASK_CLOSED};
 use time::{Duration, OffsetDateTime};
 
 use super::{
     Violation,
     evidence::{Evidence, HoldRow, NotificationRow, TurnRow},
     holds::{covers, edits},
+    resets::resets,
     sessions::LOCKS_WAIT_MAX,
     turns::{LOG_SLACK, is_known, journal_calls, sent_by_a_zombie},
 };
@@ -33,6 +34,9 @@ fn broken(invariant: &'static str, expected: &'static str, found: String) -> Vio
 /// Why a turn was stopped, if it was; its error says it.
 pub(super) fn stopped(turn: &TurnRow) -> Option<(StopKind, &str)> {
     let error = turn.error.as_deref().filter(|_| turn.state == "aborted")?;
+    if error == SESSION_RESET {
+        return Some((StopKind::Reset, error));
+    }
     let (kind, _) = error.split_once(": by ")?;
     Some((StopKind::parse(kind)?, error))
 }
@@ -88,8 +92,9 @@ pub(super) fn stops_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
                     && turn.finished_at.is_none_or(|ended_at| hold.created_at < ended_at)
                     && hold.released_at.is_none_or(|released_at| turn.started_at < released_at)
             }),
+            StopKind::Reset => resets(evidence, &turn.account_id, &turn.session_id).next().is_some(),
             // The error of a cancelled task has no name in it.
-            StopKind::Cancelled | StopKind::HandedOver => false,
+            StopKind::Cancelled | StopKind::HandedOver | StopKind::BranchEnded => false,
         };
         if !is_asked {
             let what = "a turn is stopped only if a stop named it, or something steered it";

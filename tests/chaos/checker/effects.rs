@@ -59,6 +59,21 @@ pub(super) fn calls_once(evidence: &Evidence<'_>) -> Vec<Violation> {
             found: format!("turn {turn} of {account}: {difference} calls more than messages"),
         });
     }
+    let mut by_account: BTreeMap<&str, i64> = BTreeMap::new();
+    let calls = evidence.rows.calls.iter();
+    for call in calls.filter(|call| call.name == "task_context_write" && call.state == "finished") {
+        *by_account.entry(&call.account_id).or_default() += 1;
+    }
+    for (account, _, newest) in &evidence.rows.contexts {
+        *by_account.entry(account).or_default() -= newest;
+    }
+    for (account, difference) in by_account.into_iter().filter(|(_, difference)| *difference != 0) {
+        found.push(Violation {
+            invariant: "I5",
+            expected: "a finished call of task_context_write is one version",
+            found: format!("{account}: {difference} calls more than versions"),
+        });
+    }
     found
 }
 
@@ -147,7 +162,12 @@ pub(super) fn replies_posted(evidence: &Evidence<'_>) -> Vec<Violation> {
     let posted = replies(evidence);
     let speaking = evidence.rows.turns.iter().filter(|turn| {
         let says = turn.reply.as_deref().is_some_and(|reply| !reply.trim().is_empty());
-        turn.state == "finished" && !turn.late && !turn.no_reply && turn.task_id.is_some() && says
+        let session = evidence
+            .sessions
+            .get(&(turn.account_id.as_str(), turn.session_id.as_str()));
+        // The reply of a branch is its parent's.
+        let is_branch = session.is_some_and(|session| session.kind == "branch");
+        turn.state == "finished" && !turn.late && !turn.no_reply && turn.task_id.is_some() && says && !is_branch
     });
     speaking
         .filter(|turn| !posted.contains_key(&(turn.account_id.as_str(), turn.id.as_str())))
@@ -290,6 +310,20 @@ mod tests {
         story.rows.calls.push(again);
         assert!(story.finds(calls_once, "message.e1.0.0.again"));
         assert!(story.finds(calls_once, "1 calls more"));
+    }
+
+    #[test]
+    fn a_call_that_wrote_two_versions_or_none_is_found() {
+        let mut story = Story::delivered();
+        story.rows.contexts.push(("acme".to_owned(), "t-1".to_owned(), 1));
+        assert!(story.finds(calls_once, "-1 calls more than versions"));
+        let mut writes = story.rows.calls[0].clone();
+        "task_context_write".clone_into(&mut writes.name);
+        writes.ordinal = 2;
+        story.rows.calls.push(writes);
+        assert_eq!(story.judge(calls_once), []);
+        story.rows.contexts.clear();
+        assert!(story.finds(calls_once, "1 calls more than versions"));
     }
 
     #[test]

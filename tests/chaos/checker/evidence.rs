@@ -28,7 +28,7 @@ pub(super) struct NotificationRow {
     pub(super) joins: bool,
     /// `answer`, `timer`, …
     pub(super) kind: String,
-    /// The question or the timer that it is of.
+    /// The question, the timer or the call that made branches that it is of.
     pub(super) of: Option<String>,
     pub(super) sender_kind: String,
     pub(super) sender_id: String,
@@ -36,6 +36,13 @@ pub(super) struct NotificationRow {
     pub(super) revision: i64,
     #[serde(with = "rfc3339")]
     pub(super) created_at: OffsetDateTime,
+}
+
+impl SessionRow {
+    /// The branch whose only session it is; None: its task and its agent are its conversation.
+    pub(super) fn branch(&self) -> Option<&str> {
+        self.key.strip_prefix("branch:")?.split(':').next()
+    }
 }
 
 impl NotificationRow {
@@ -67,6 +74,8 @@ pub(super) struct SessionRow {
     pub(super) opened_at: OffsetDateTime,
     #[serde(with = "rfc3339::option")]
     pub(super) closed_at: Option<OffsetDateTime>,
+    pub(super) close_reason: Option<String>,
+    pub(super) provider_thread: Option<String>,
     pub(super) phase: String,
     pub(super) queued: i32,
     pub(super) lease_owner: Option<String>,
@@ -97,8 +106,10 @@ pub(super) struct TurnRow {
     /// Start of the claim under which its last provider call was made.
     #[serde(with = "rfc3339::option")]
     pub(super) sent_at: Option<OffsetDateTime>,
-    /// Its agent was told that an earlier turn was interrupted.
+    /// Its agent was told that an earlier turn was interrupted, or ended by a reset.
     pub(super) told: bool,
+    /// Its provider's thread began with it.
+    pub(super) opens_thread: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -157,6 +168,27 @@ pub(super) struct OnceRow {
 }
 
 #[derive(Clone, Debug, Deserialize)]
+pub(super) struct BranchRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    /// The call that made it.
+    pub(super) group_id: String,
+    pub(super) session_id: String,
+    pub(super) parent_session_id: String,
+    pub(super) join_mode: String,
+    pub(super) state: String,
+    pub(super) joined_item: Option<String>,
+    #[serde(with = "rfc3339::option")]
+    pub(super) ended_at: Option<OffsetDateTime>,
+}
+
+impl BranchRow {
+    pub(super) fn is_live(&self) -> bool {
+        self.state == "live"
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
 pub(super) struct HoldRow {
     pub(super) account_id: String,
     pub(super) id: String,
@@ -196,9 +228,12 @@ pub(super) struct Rows {
     pub(super) messages: Vec<MessageRow>,
     pub(super) moves: Vec<MoveRow>,
     pub(super) holds: Vec<HoldRow>,
+    /// Account, task, newest version of its context.
+    pub(super) contexts: Vec<(String, String, i64)>,
     pub(super) questions: Vec<OnceRow>,
     /// Of kind `check_later`.
     pub(super) timers: Vec<OnceRow>,
+    pub(super) branches: Vec<BranchRow>,
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, id and reason of dead letters.
     pub(super) buried: Vec<(String, String, String)>,
@@ -213,15 +248,19 @@ pub(super) struct Rows {
 
 const NOTIFICATIONS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, position, body, state, reason, task_id, turn_id, queue_mode, joins,
-                                    kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id') as of, sender_kind, sender_id,
+                                    kind, coalesce(metadata ->> 'question_id', metadata ->> 'timer_id', metadata ->> 'group_id') as of, sender_kind, sender_id,
                                     revision, created_at from notification) r";
 const SESSIONS: &str = "
-    select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, phase,
+    select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, close_reason,
+                                    provider_thread, phase,
                                     queued, lease_owner, gate from session) r";
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
                                     response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
-                                    sent_at, input like 'Note from Signalbox: an earlier turn%' as told from turn) r";
+                                    sent_at, input like 'Note from Signalbox: an earlier turn%'
+                                        or input like '%this conversation was ended by a reset by %' as told,
+                                    coalesce(context ->> 'reason' is not null or context ->> 'used' = 'assembled', true) as opens_thread
+                             from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
                                     started_at, finished_at from tool_call) r";
@@ -232,12 +271,17 @@ const MOVES: &str = "
                              where kind = 'task.status_changed') r";
 const HOLDS: &str = "
     select to_jsonb(r) from (select account_id, id, scope_kind, scope_id, running, created_at, released_at from hold) r";
+const CONTEXTS: &str = "
+    select jsonb_build_array(account_id, task_id, max(version)) from task_context group by account_id, task_id";
 const QUESTIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, state, session_id, task_id, answer ->> 'text' as text, verdict, tool_call,
                                     notification_id, ended_at from question) r";
 const TIMERS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, state, session_id, notification_id, ended_at
                              from timer where kind = 'check_later') r";
+const BRANCHES: &str = "
+    select to_jsonb(r) from (select account_id, id, group_id, session_id, parent_session_id, join_mode, state, joined_item, ended_at
+                             from branch) r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
@@ -261,7 +305,9 @@ macro_rules! words {
           union all select account_id, 'idempotency ' || key, body::text from idempotency
           union all select account_id, 'instructions ' || hash, body from instruction_text
           union all select account_id, 'question ' || id, concat_ws(' ', title, body, answer::text, reason) from question
+          union all select account_id, 'context of ' || task_id || ' ' || version, body from task_context
           union all select account_id, 'timer ' || id, concat_ws(' ', note, reason) from timer
+          union all select account_id, 'branch ' || id, concat_ws(' ', label, request, base::text, result, detail) from branch
           union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
     };
 }
@@ -296,8 +342,10 @@ impl Rows {
             messages: load(&mut connection, MESSAGES).await?,
             moves: load(&mut connection, MOVES).await?,
             holds: load(&mut connection, HOLDS).await?,
+            contexts: load(&mut connection, CONTEXTS).await?,
             questions: load(&mut connection, QUESTIONS).await?,
             timers: load(&mut connection, TIMERS).await?,
+            branches: load(&mut connection, BRANCHES).await?,
             outbox: load(&mut connection, OUTBOX).await?,
             buried: load(&mut connection, BURIED).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
@@ -418,10 +466,12 @@ impl<'a> Evidence<'a> {
             | Offered::Poison { .. }
             | Offered::Status { .. }
             | Offered::Stop { .. }
+            | Offered::Reset { .. }
             | Offered::Resume { .. }
             | Offered::Hold { .. }
             | Offered::Release { .. }
             | Offered::Edit { .. }
+            | Offered::EndBranch { .. }
             | Offered::Answer { .. }
             | Offered::Handover { .. } => Vec::new(),
         }
@@ -458,10 +508,12 @@ impl<'a> Evidence<'a> {
                 | Offered::Message { .. }
                 | Offered::Status { .. }
                 | Offered::Stop { .. }
+                | Offered::Reset { .. }
                 | Offered::Resume { .. }
                 | Offered::Hold { .. }
                 | Offered::Release { .. }
                 | Offered::Edit { .. }
+                | Offered::EndBranch { .. }
                 | Offered::Answer { .. }
                 | Offered::Handover { .. } => {}
             }

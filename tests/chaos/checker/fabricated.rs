@@ -182,6 +182,8 @@ fn rows(call: &str) -> Rows {
             key: KEY.to_owned(),
             opened_at: at(2),
             closed_at: None,
+            close_reason: None,
+            provider_thread: None,
             phase: "idle".to_owned(),
             queued: 0,
             lease_owner: None,
@@ -207,6 +209,7 @@ fn rows(call: &str) -> Rows {
             finished_at: Some(at(6)),
             sent_at: Some(at(5)),
             told: false,
+            opens_thread: true,
         }],
         calls: vec![CallRow {
             account_id: acme(),

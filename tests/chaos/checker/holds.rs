@@ -6,6 +6,7 @@ use domain::HoldScope;
 use super::{
     Violation,
     evidence::{Evidence, HoldRow, NotificationRow, TurnRow},
+    resets::is_one_line,
 };
 use crate::{
     clients::edited,
@@ -22,7 +23,8 @@ pub(super) fn covers(evidence: &Evidence<'_>, hold: &HoldRow, turn: &TurnRow) ->
             HoldScope::Account => true,
             HoldScope::Task => is(turn.task_id.as_deref()),
             HoldScope::Agent => is(session.and_then(|session| session.agent_id.as_deref())),
-            HoldScope::Session => is(Some(&turn.session_id)),
+            // A hold goes to the next generation.
+            HoldScope::Session => is_one_line(evidence, &turn.account_id, [&turn.session_id, &hold.scope_id]),
         }
 }
 

@@ -7,6 +7,7 @@
 
 mod accounts;
 mod brakes;
+mod branches;
 mod breaker;
 mod effects;
 mod evidence;
@@ -18,6 +19,7 @@ mod leases;
 mod order;
 mod outcomes;
 mod questions;
+mod resets;
 mod secrets;
 mod sessions;
 mod timers;
@@ -32,7 +34,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I27`, as in tests/chaos/README.md.
+    /// `I1` … `I30`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -86,6 +88,10 @@ const ALWAYS: &[Check] = &[
     questions::none_of_closed_sessions,
     timers::fired_once,
     timers::none_after_the_end,
+    resets::resets_were_asked,
+    resets::threads_end_with_generations,
+    branches::live_below_open_generations,
+    branches::told_once,
     accounts::requests_and_answers,
     accounts::rows,
     secrets::nowhere,
@@ -101,6 +107,8 @@ const AT_REST: &[Check] = &[
     leases::nobody_holds_anything,
     questions::none_open,
     timers::none_waits,
+    resets::resets_are_carried_out,
+    branches::all_are_folded,
     growth::back_to_the_beginning,
     growth::no_open_transactions,
 ];

@@ -44,7 +44,8 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             let Some(position) = row.position.filter(|_| here) else {
                 continue;
             };
-            let passes = has_plans && (row.kind == "answer" || row.sender_kind == "user");
+            let passes =
+                has_plans && (matches!(row.kind.as_str(), "answer" | "branch_result") || row.sender_kind == "user");
             if let Some((last, other)) = before.insert((position < 0, passes), (position, &row.id))
                 && last > position
             {
@@ -158,6 +159,7 @@ pub(super) fn queues_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
         };
         if let (Some(session), Some(position)) = (row.session_id.as_deref(), row.number()) {
             if row.revision > 1
+                || has_been_carried(evidence, row)
                 || may_have_moved(evidence, offer, task, session)
                 || may_be_repeated(evidence, offer, row)
             {
@@ -249,13 +251,20 @@ pub(super) fn turns_announced(evidence: &Evidence<'_>) -> Vec<Violation> {
     .collect()
 }
 
+/// It came from the generation before: its place is the one that it had among those that waited, steers first.
+fn has_been_carried(evidence: &Evidence<'_>, row: &NotificationRow) -> bool {
+    let session = (row.account_id.as_str(), row.session_id.as_deref().unwrap_or_default());
+    let session = evidence.sessions.get(&session);
+    session.is_some_and(|session| row.created_at < session.opened_at)
+}
+
 /// A client has put an item of this session first, or of an earlier generation, whose items it has taken over in their places: these are
 /// no longer the places in which the items were accepted, and an item that was put back meanwhile has another place than its turn.
 fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
     let conversation = |id: &str| {
         let mut rows = evidence.rows.sessions.iter().filter(|row| row.id == id);
         rows.next()
-            .map(|row| (&row.account_id, &row.kind, &row.task_id, &row.agent_id))
+            .map(|row| (&row.account_id, (&row.kind, row.branch()), &row.task_id, &row.agent_id))
     };
     let of = conversation(session);
     evidence.records.aims.iter().any(|aim| {

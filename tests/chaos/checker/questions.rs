@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 use super::{
     Violation,
     evidence::{Evidence, NotificationRow, OnceRow, is_on},
+    resets::goes_on,
     turns::LOG_SLACK,
 };
 use crate::{
@@ -197,14 +198,14 @@ pub(super) fn items_are_named<'a>(
     found
 }
 
-/// The end of a session ends its questions.
+/// The end of a session ends its questions, unless the work goes on in the next generation.
 pub(super) fn none_of_closed_sessions(evidence: &Evidence<'_>) -> Vec<Violation> {
     left(evidence, &evidence.rows.questions, "open")
         .map(|row| broken("a closed session asks nothing", format!("{} is open", of(row))))
         .collect()
 }
 
-/// Rows in this state whose session is closed.
+/// Rows in this state whose session is closed for good.
 pub(super) fn left<'a>(
     evidence: &Evidence<'a>,
     rows: &'a [OnceRow],
@@ -214,7 +215,7 @@ pub(super) fn left<'a>(
     rows.iter().filter(move |row| {
         let session = row.session_id.as_deref().unwrap_or_default();
         let session = sessions.get(&(row.account_id.as_str(), session));
-        row.state == state && session.is_some_and(|session| session.closed_at.is_some())
+        row.state == state && session.is_some_and(|session| session.closed_at.is_some() && !goes_on(session))
     })
 }
 

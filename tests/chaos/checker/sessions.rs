@@ -19,7 +19,12 @@ pub(super) const LOCKS_WAIT_MAX: Duration = Duration::seconds(15);
 pub(super) fn generations(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut conversations: BTreeMap<_, Vec<&SessionRow>> = BTreeMap::new();
     for session in &evidence.rows.sessions {
-        let of = (&session.account_id, &session.kind, &session.task_id, &session.agent_id);
+        let of = (
+            &session.account_id,
+            (&session.kind, session.branch()),
+            &session.task_id,
+            &session.agent_id,
+        );
         conversations.entry(of).or_default().push(session);
     }
     let mut found = Vec::new();

@@ -7,7 +7,7 @@ use crate::{
     records::{Author, EditOp, Offered, Via, Work, WorkKind},
 };
 
-use domain::{HoldRunning, HoldScope, QueueMode, StopThen};
+use domain::{HoldRunning, HoldScope, QueueMode, ResetInFlight, ResetQueue, StopThen};
 
 pub(crate) const ACCOUNTS: usize = 3;
 /// Slugs, the same in every account.
@@ -50,9 +50,11 @@ const WORK: &[(WorkKind, u64)] = &[
     (WorkKind::Message, 25),
     (WorkKind::TwoMessages, 8),
     (WorkKind::TwoAtOnce, 12),
-    (WorkKind::History, 6),
+    (WorkKind::History, 3),
+    (WorkKind::Context, 3),
     (WorkKind::Ask, 6),
     (WorkKind::Later, 8),
+    (WorkKind::Split, 4),
     (WorkKind::Done, 2),
     (WorkKind::Finish, 2),
     (WorkKind::Silent, 5),
@@ -74,7 +76,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
-        for scene in [brake, question, hold, judged] {
+        for scene in [brake, question, hold, judged, split] {
             if dice.below(SCENES) == 0 {
                 let mut stage = Stage::new(&mut dice, &mut ids);
                 let (account, mut at_ms) = (stage.account, at_ms);
@@ -175,6 +177,30 @@ fn question(stage: &mut Stage<'_>) -> Scene {
         scene.push((Via::Http, stage.dice.between(0, 1_500), meanwhile));
     }
     scene.extend(two_answers(stage));
+    scene
+}
+
+/// A turn splits its work; perhaps somebody ends a branch, or the task, meanwhile.
+fn split(stage: &mut Stage<'_>) -> Scene {
+    stage.task = *stage.dice.pick(&TASKS);
+    let task = || stage.task.to_owned();
+    let (end, done) = (
+        Offered::EndBranch { task: task() },
+        Offered::Status {
+            task: task(),
+            status: "done".to_owned(),
+        },
+    );
+    let made = stage.send(WorkKind::Split, QueueMode::Followup, Author::Ann);
+    let mut scene = vec![(Via::Nats, 0, made)];
+    if stage.dice.below(2) == 0 {
+        scene.push((Via::Http, stage.dice.between(300, 1_500), end));
+    }
+    let behind = stage.send(WorkKind::Message, QueueMode::Followup, Author::Bob);
+    scene.push((Via::Nats, stage.dice.between(0, 2_000), behind));
+    if stage.dice.below(4) == 0 {
+        scene.push((Via::Http, stage.dice.between(0, 2_500), done));
+    }
     scene
 }
 
@@ -289,14 +315,24 @@ fn brake(stage: &mut Stage<'_>) -> Scene {
     }
     let then = *stage.dice.pick(&[StopThen::Hold, StopThen::Hold, StopThen::Continue]);
     let author = *stage.dice.pick(authors);
-    let brake = match stage.dice.below(4) {
+    let after_ms = *stage.dice.pick(&[0, 0, 0, 1_500, 4_000, 6_000]);
+    let brake = match stage.dice.below(6) {
         0 => stage.send(WorkKind::Message, QueueMode::Steer, author),
+        1 | 2 => Offered::Reset {
+            task: task.to_owned(),
+            agent: agent.to_owned(),
+            queue: *stage
+                .dice
+                .pick(&[ResetQueue::Keep, ResetQueue::Keep, ResetQueue::Cancel]),
+            in_flight: *stage.dice.pick(ResetInFlight::ALL),
+            after_ms,
+        },
         _ => Offered::Stop {
             task: task.to_owned(),
             agent: agent.to_owned(),
             then,
             named: stage.dice.below(4) > 0,
-            after_ms: *stage.dice.pick(&[0, 0, 0, 1_500, 4_000, 6_000]),
+            after_ms,
         },
     };
     scene.push((Via::Http, stage.dice.between(100, 2_500), brake));

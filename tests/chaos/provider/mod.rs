@@ -259,6 +259,10 @@ impl Shared {
             (WorkKind::Message | WorkKind::TwoMessages | WorkKind::Slow, 0) => post(""),
             (WorkKind::TwoMessages, 1) => post("-2"),
             (WorkKind::History, 0) => call("task_history", serde_json::json!({"task_id": task})),
+            (WorkKind::Context, 0) => {
+                let body = format!("effect {effect}; {canary}");
+                call("task_context_write", serde_json::json!({"body": body}))
+            }
             (WorkKind::Ask, 0) => {
                 let body = format!("{canary} work=reply effect={effect}-asked;");
                 call("response_request", serde_json::json!({"agents": [ASKED], "body": body}))
@@ -276,6 +280,18 @@ impl Shared {
                     serde_json::json!({"task_id": task, "plan": format!("{canary} first this"), "summary": "this"});
                 call("submit_plan", plan)
             }
+            (WorkKind::Split, 0) => {
+                let part = |n: usize, kind: WorkKind| {
+                    let request = format!("{canary} work={} effect={effect}-{n}-asked;", word(kind));
+                    serde_json::json!({"request": request, "label": format!("part {n}")})
+                };
+                let sum: usize = effect.bytes().map(usize::from).sum();
+                let join = if sum.is_multiple_of(2) { "all" } else { "each" };
+                // Some end at about the same time.
+                let second = if sum % 4 < 2 { WorkKind::Reply } else { WorkKind::Slow };
+                let parts = [part(1, WorkKind::Reply), part(2, second)];
+                call("subagent_spawn", serde_json::json!({"subagents": parts, "join": join}))
+            }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
@@ -292,6 +308,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::TwoMessages, "two_messages"),
     (WorkKind::TwoAtOnce, "two_at_once"),
     (WorkKind::History, "history"),
+    (WorkKind::Context, "context"),
     (WorkKind::Ask, "ask"),
     (WorkKind::Done, "done"),
     (WorkKind::Finish, "finish"),
@@ -300,6 +317,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Plan, "plan"),
     (WorkKind::Later, "later"),
     (WorkKind::Slow, "slow"),
+    (WorkKind::Split, "split"),
 ];
 
 /// As it stands in a notification's body.
@@ -335,7 +353,9 @@ impl Request {
             .filter(|item| item["type"] == "function_call_output")
             .map(|item| item["call_id"].as_str().unwrap_or_default().to_owned())
             .collect();
-        let input = body["input"].to_string();
+        // An assembled prompt has earlier turns before its own.
+        let last = items.iter().rfind(|item| item["role"] == "user");
+        let input = last.unwrap_or(&body["input"]).to_string();
         // `<work>.<effect>.<round>.<number>`
         let carried = results.last().map(|id| id.split('.').collect::<Vec<_>>());
         let (work, effect, round) = match carried.as_deref() {
@@ -415,6 +435,22 @@ mod tests {
         let request = read(&serde_json::json!({ "input": input }));
         assert_eq!(request.work, Some(WorkKind::TwoMessages));
         assert_eq!((request.effect.as_deref(), request.round), (Some("e000001"), 0));
+    }
+
+    #[test]
+    fn earlier_turns_are_not_done_again() {
+        let item = |role: &str, text: &str| serde_json::json!({"type": "message", "role": role, "content": text});
+        let earlier = item("user", "Notification: n-1\nwork=done effect=e1;");
+        let input = [
+            earlier,
+            item("assistant", "reply e1;"),
+            item("user", "Notification: n-2\nwork=message effect=e2;"),
+        ];
+        let request = read(&serde_json::json!({ "input": input }));
+        assert_eq!(
+            (request.work, request.effect.as_deref()),
+            (Some(WorkKind::Message), Some("e2"))
+        );
     }
 
     #[test]

@@ -69,6 +69,9 @@ impl Field {
             "questions",
             "timers",
             "tasks/LIVE-1/messages",
+            "tasks/LIVE-1/context/versions",
+            "tasks/LIVE-1/branches",
+            "tasks/LIVE-1/graph",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
             let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
@@ -112,6 +115,9 @@ impl Field {
                     if list.ends_with("/tasks") {
                         lists.push(format!("{base}/tasks/{id}/messages"));
                         lists.push(format!("{base}/tasks/{id}/activities"));
+                        lists.push(format!("{base}/tasks/{id}/context/versions"));
+                        lists.push(format!("{base}/tasks/{id}/branches"));
+                        lists.push(format!("{base}/tasks/{id}/graph"));
                     } else if list.ends_with("/sessions") {
                         lists.push(format!("{base}/sessions/{id}/turns"));
                     }

@@ -72,6 +72,9 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
         "cursor" => Some("cursor"),
         "message_id" => Some("message"),
         "answers" => Some("question"),
+        "parent" => Some("session"),
+        // Words.
+        "task_context" => None,
         _ if name.contains("agent") || ["assignees", "from", "to"].contains(&name) => Some("agent"),
         _ if name.contains("task") => Some("task"),
         _ => None,
@@ -252,9 +255,9 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"assignees":["{any}"]}"#,
-            r#"{"assignees":["{any}"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["{any}"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
             r#"{"account_id":"{any}"}"#,
-            r#"{"assignees":["coder"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"plan_gate":{"mode":"required"},"status":"archived","title":"taken-over"}"#,
+            r#"{"assignees":["coder"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
         ],
     );
     check(
@@ -287,6 +290,15 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         ],
     );
     check("DELETE", "/api/orgs/{account}/holds/{hold}", &[], &[]);
+    check(
+        "PUT",
+        "/api/orgs/{account}/tasks/{task}/context",
+        &[],
+        &[
+            r#"{"account_id":"{any}","body":"taken-over"}"#,
+            r#"{"body":"taken-over"}"#,
+        ],
+    );
     check(
         "POST",
         "/api/orgs/{account}/questions/{question}/answer",

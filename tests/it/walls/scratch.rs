@@ -51,6 +51,9 @@ const DIFFERENT: &str = "
     where account_id = '{twin}' and kind = 'system';
     update timer set due_at = due_at - interval '2000 years', ended_at = ended_at - interval '10 years', note = 'of the twin'
     where account_id = '{twin}';
+    update task_context set version = version + 100, body = 'of the twin' where account_id = '{twin}' and version = 50;
+    update branch set label = 'of the twin', request = 'of the twin', result = 'of the twin', depth = depth + 7,
+        base = base || jsonb_build_object('number', 100, 'context_version', 150) where account_id = '{twin}';
     update recovery set cause = cause || '-twin', created_at = created_at - interval '10 years',
         ended_at = ended_at - interval '10 years' where account_id = '{twin}';
     update question set title = 'of the twin', created_at = created_at - interval '10 years',

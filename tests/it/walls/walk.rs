@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use contracts::{
     Headers, Outgoing, header,
-    tools::{IdOf, submit_plan},
+    tools::{IdOf, subagent_cancel, subagent_spawn, submit_plan},
 };
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
@@ -39,11 +39,31 @@ const LINGERS: &str = "please linger";
 const CALLS: &str = "please call ";
 /// Mark before a task.
 const PLANS: &str = "please plan ";
+/// Mark before what branches are asked, which may be another mark; and before the id of one that its parent ends.
+const BRANCHES: &str = "please branch ";
+const ENDS: &str = "please end ";
 
 pub(crate) fn script(seen: &Seen) -> Reply {
     let input = seen.input();
     // Without the note about a stopped turn, which quotes what that turn was about.
     let input = input.rsplit_once("Notification: ").map_or(&*input, |(_, own)| own);
+    let is_new = seen.tool_outputs().is_empty();
+    if let Some((_, asked)) = input.split_once(BRANCHES) {
+        let part = json!({"request": asked.lines().next().expect("a request")});
+        let parts = json!({"subagents": [part, part]});
+        return match is_new {
+            true => Reply::call("c-split", subagent_spawn::NAME, parts),
+            false => Reply::text("done"),
+        };
+    }
+    if let Some((_, branch)) = input.split_once(ENDS).filter(|_| is_new) {
+        let ends = json!({"branch_id": &branch[..36]});
+        let call = |name: &str, arguments| (format!("c-{name}"), name.to_owned(), arguments);
+        return Reply::Calls(vec![
+            call("subagent_list", json!({})),
+            call(subagent_cancel::NAME, ends),
+        ]);
+    }
     if input.contains(FAILS) {
         return Reply::Status(400, r#"{"error": {"message": "no"}}"#.to_owned(), Vec::new());
     }
@@ -56,7 +76,6 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     if input.contains(LINGERS) {
         return Reply::After(Duration::from_secs(3), Box::new(Reply::text("at last")));
     }
-    let is_new = seen.tool_outputs().is_empty();
     if let Some((_, task)) = input.split_once(PLANS).filter(|_| is_new) {
         let task = task.split_whitespace().next().expect("a task");
         let plan = json!({"task_id": task, "plan": "p", "summary": "s"});
@@ -78,7 +97,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     let id = |_: &str, of| match of {
         IdOf::Task => task.to_owned(),
         IdOf::Agent => "tester".to_owned(),
-        IdOf::Question => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch => uuid::Uuid::nil().to_string(),
     };
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
@@ -102,6 +121,7 @@ impl Walk<'_> {
         self.requests(writing(self.tenant, self.ids)).await;
         self.requests(reading(self.tenant, self.ids)).await;
         self.turns().await;
+        self.assembled().await;
         self.addressed().await;
         self.entered().await;
         self.locked().await;
@@ -116,7 +136,10 @@ impl Walk<'_> {
         self.approved().await;
         self.reviewed().await;
         self.timed().await;
+        self.branched().await;
         self.handed_over().await;
+        self.reset().await;
+        self.rotated().await;
         self.closing().await;
         // Lists continue after newer rows.
         let mut ids = self.ids.clone();
@@ -191,6 +214,16 @@ impl Walk<'_> {
         self.house.notify(account, "-", "tester", id, "b").await;
         self.house.until(account, id, "delivered").await;
         self.delivered("T-1", "ends-it", "please call T-1 done").await;
+    }
+
+    /// Turns whose prompts hold those before them.
+    async fn assembled(&self) {
+        let policy = |policy: Value| json!({"context_policy": policy});
+        self.api("PATCH", "/agents/coder", &policy(json!("assembled"))).await;
+        self.delivered("LIVE-1", "assembled", "please call LIVE-1 pending")
+            .await;
+        self.delivered("LIVE-1", "assembled-again", "b").await;
+        self.api("PATCH", "/agents/coder", &policy(Value::Null)).await;
     }
 
     /// By ids, in answer to a message, repeated, and for the assignees.
@@ -775,6 +808,107 @@ impl Walk<'_> {
         self.trials.next_step();
         let payload = json!({"id": id, "agent": "coder", "body": body, "queue_mode": mode});
         self.house.publish(&self.tenant.account, "LIVE-1", payload).await;
+    }
+
+    /// Branches end with their turns, in which they call all tools; by their parent, by a person, by their time, and with a reset.
+    async fn branched(&self) {
+        let database = &self.house.world.database;
+        let live = async |count: usize| {
+            let live = "select id::text from branch where account_id = 'alder' and state = 'live' order by id";
+            eventually(&format!("{count} branches live"), || async {
+                let ids = database.texts(live).await;
+                (ids.len() == count).then_some(ids)
+            })
+            .await
+        };
+        let parent = "select s.id::text from session s join agent a on a.account_id = s.account_id and a.id = s.agent_id
+                      where s.account_id = 'alder' and s.kind = 'task' and s.task_id = 'live-1' and a.slug = 'coder' and s.closed_at is null";
+        let splits = async |id: &str, asked: &str| {
+            self.delivered("LIVE-1", id, &format!("{BRANCHES}{asked}")).await;
+        };
+        splits("splits-1", "please call LIVE-1 review").await;
+        live(0).await;
+
+        splits("splits-2", HOLDS).await;
+        let ids = live(2).await;
+        let session = database.texts(parent).await.remove(0);
+        for path in [
+            "/tasks/LIVE-1/branches?state=live".to_owned(),
+            format!("/branches/{}", ids[0]),
+            format!("/sessions?parent={session}"),
+            "/tasks/LIVE-1/next".to_owned(),
+            "/tasks/LIVE-1/graph".to_owned(),
+        ] {
+            self.api("GET", &path, &Value::Null).await;
+        }
+        let page = self.api("GET", "/tasks/LIVE-1/graph?limit=1", &Value::Null).await;
+        let next = page["next_cursor"].as_str().expect("more turns");
+        self.api(
+            "GET",
+            &format!("/tasks/LIVE-1/graph?limit=1&cursor={next}"),
+            &Value::Null,
+        )
+        .await;
+        self.delivered("LIVE-1", "ends-one", &format!("{ENDS}{}", ids[0])).await;
+        self.api("POST", &format!("/branches/{}/cancel", ids[1]), &json!({"reason": "r"}))
+            .await;
+        live(0).await;
+
+        splits("splits-3", HOLDS).await;
+        live(2).await;
+        self.trials.next_step();
+        let due = "update timer set due_at = now() where account_id = 'alder' and kind = 'branch_deadline' and state = 'waiting'";
+        sqlx::raw_sql(due).execute(&database.owner).await.unwrap();
+        live(0).await;
+
+        splits("splits-4", HOLDS).await;
+        live(2).await;
+        let session = database.texts(parent).await.remove(0);
+        self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"}))
+            .await;
+        live(0).await;
+    }
+
+    /// A session is reset while its turn runs, and at rest while a pause keeps what waits; a closed one is not.
+    async fn reset(&self) {
+        let account = &self.tenant.account;
+        let open = "select s.id::text from session s join agent a on a.account_id = s.account_id and a.id = s.agent_id
+                    where s.account_id = 'alder' and s.kind = 'task' and s.task_id = 'live-1' and a.slug = 'coder' and s.closed_at is null";
+        self.sent("is-reset", "followup", HOLDS).await;
+        self.house.until(account, "is-reset", "running").await;
+        for id in ["moves-1", "moves-2"] {
+            self.sent(id, "followup", "b").await;
+            self.house.until(account, id, "queued").await;
+        }
+        let old = self.house.world.database.texts(open).await.remove(0);
+        let reset = json!({"reason": "r"});
+        self.api("POST", &format!("/sessions/{old}/reset"), &reset).await;
+        self.house.until(account, "is-reset", "cancelled").await;
+        for id in ["moves-1", "moves-2"] {
+            self.house.until(account, id, "delivered").await;
+        }
+        self.conflicts("POST", &format!("/sessions/{old}/reset"), &reset).await;
+
+        let hold = json!({"scope": {"kind": "task", "id": "LIVE-1"}});
+        let hold = self.api("POST", "/holds", &hold).await;
+        self.sent("is-dropped", "followup", "b").await;
+        self.house.until(account, "is-dropped", "queued").await;
+        let session = self.house.world.database.texts(open).await.remove(0);
+        let reset = json!({"reason": "r", "queue": "cancel"});
+        self.api("POST", &format!("/sessions/{session}/reset"), &reset).await;
+        self.house.until(account, "is-dropped", "cancelled").await;
+        let hold = hold["id"].as_str().expect("a hold");
+        self.api("DELETE", &format!("/holds/{hold}"), &Value::Null).await;
+    }
+
+    /// Every turn but the first of a generation is over its limit of tokens; the instructions are asked for, too.
+    async fn rotated(&self) {
+        let limits = json!({"rotation": {"tokens_max": 1, "profile_changed": true}});
+        self.api("PATCH", "/agents/coder", &limits).await;
+        for id in ["turns-1", "turns-2", "turns-3"] {
+            self.delivered("LIVE-1", id, "b").await;
+        }
+        self.api("PATCH", "/agents/coder", &json!({"rotation": null})).await;
     }
 
     /// A task closes while an item that carries over waits: behind a turn that waits for tools, and behind one that waits for

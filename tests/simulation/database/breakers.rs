@@ -88,8 +88,8 @@ impl Database {
         settings: &Settings,
         bug: Option<Bug>,
     ) -> Option<Pass> {
-        let effects = settings.effects(&turn.provider);
-        let resumed = carry_on(session, turn.clone(), effects, settings.continuation, Arc::default());
+        let provider = settings.provider(&turn.provider);
+        let resumed = carry_on(session, turn.clone(), provider, Arc::default(), None);
         if possible(resumed, bug).is_none_or(|work| work.due != Due::Send) {
             return Some(Pass::closed(turn.breaker));
         }

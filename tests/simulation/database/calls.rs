@@ -13,13 +13,16 @@ use domain::{
     tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
-    CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall, Refusal,
-    ToolAnswer, asked,
+    CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall,
+    Refusal, ToolAnswer, asked,
 };
 use uuid::Uuid;
 
 use super::{
-    CallRow, Database, Millis, moment,
+    CallRow, Database, Millis,
+    branches::{BranchesEnded, DEPTH_MAX},
+    intake::OwnItem,
+    moment,
     outbox::{Message, Published, Service},
     questions::QuestionRow,
     timers::TimerRow,
@@ -64,7 +67,7 @@ struct Admission {
 const LAPSE: Millis = 20_000;
 
 /// The effect of a tool, for the witness.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Effect {
     /// Its record's id.
     pub(crate) call: (AccountId, Uuid),
@@ -86,6 +89,9 @@ pub(crate) struct Effect {
     pub(crate) cut: Vec<TurnId>,
     /// The notification that it caused.
     pub(crate) asked: Option<(AccountId, NotificationId)>,
+    /// What branches are asked that it made.
+    pub(crate) items: Vec<OwnItem>,
+    pub(crate) ended: BranchesEnded,
 }
 
 impl Database {
@@ -230,6 +236,8 @@ impl Database {
                 cancelled: done.cancelled,
                 cut: done.cut,
                 asked: done.asked,
+                items: done.items,
+                ended: done.ended,
                 ..effect
             })),
         }
@@ -276,6 +284,8 @@ impl Database {
             cancelled: Vec::new(),
             cut: Vec::new(),
             asked: None,
+            items: Vec::new(),
+            ended: BranchesEnded::default(),
         }
     }
 
@@ -348,7 +358,10 @@ impl Database {
         Some(CallFacts {
             needs_plan: false,
             session_key: row.key.clone(),
-            session_kind: SessionKind::Task,
+            session_kind: row
+                .conversation
+                .branch
+                .map_or(SessionKind::Task, |_| SessionKind::Branch),
             generation: Generation(row.generation),
             fence: row.fence,
             is_closed: row.closed.is_some(),
@@ -364,6 +377,15 @@ impl Database {
             coordinator_task: None,
             coordinates: false,
             turn,
+            branch: row
+                .conversation
+                .branch
+                .zip(self.branch_of(&asked.account, &row.conversation))
+                .map(|(id, branch)| CallBranch {
+                    id,
+                    depth: branch.depth,
+                }),
+            branch_depth_max: DEPTH_MAX,
             newest_hops: None,
             now: moment(self.now),
             tool_policies: i32::from(policy.is_some()),
@@ -410,12 +432,14 @@ impl Database {
             "response_request" => self.run_response_request(asked, facts),
             "ask_question" => self.run_ask_question(asked, facts),
             "check_later" => self.run_check_later(asked, facts),
+            "subagent_spawn" => self.run_subagent_spawn(asked, facts, bug),
+            "subagent_cancel" => self.run_subagent_cancel(asked, bug),
             _ => Ok(Done::default()),
         }
     }
 
     /// A question in the name of the call's turn.
-    fn question(&self, asked: &CallRequest, facts: &CallFacts, kind: QuestionKind) -> QuestionRow {
+    pub(super) fn question(&self, asked: &CallRequest, facts: &CallFacts, kind: QuestionKind) -> QuestionRow {
         let session = &self.sessions[&(asked.account.clone(), asked.session)];
         QuestionRow {
             kind,
@@ -480,7 +504,8 @@ impl Database {
             closed: closed.sessions,
             cancelled: closed.cancelled,
             cut: closed.cut,
-            asked: None,
+            ended: closed.branches,
+            ..Done::default()
         })
     }
 
@@ -539,12 +564,15 @@ fn recorded(asked: &CallRequest) -> RecordedCall {
 }
 
 #[derive(Debug, Default)]
-struct Done {
-    messages: Vec<Message>,
+pub(super) struct Done {
+    pub(super) messages: Vec<Message>,
     closed: Vec<SessionId>,
     cancelled: Vec<NotificationId>,
     cut: Vec<TurnId>,
     asked: Option<(AccountId, NotificationId)>,
+    /// What branches are asked.
+    pub(super) items: Vec<OwnItem>,
+    pub(super) ended: BranchesEnded,
 }
 
 /// A notification on its subject.

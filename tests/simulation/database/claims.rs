@@ -10,7 +10,10 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use delivery::{
-    prompt::{Injected, InputFacts, MarkSecret, Profile, TaskFacts, ThreadExtract},
+    context::{
+        plan::{BranchFacts, PlanFacts, plan},
+        rotate::{Facts, rotation},
+    },
     providers::ToolDefinition,
     queue::run::{Candidate, Run, RunLimits, run},
     store::{
@@ -28,12 +31,13 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, Generation, ImpossibleStep, InstructionLayout, NotificationId, NotificationState, QueueMode,
-    SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState, progress::Streak,
+    AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId,
+    NotificationState, QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
+    context::Told, progress::Streak,
 };
+use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
     Setting,
-    manifest::Manifest,
     session::{
         items_join::Notes,
         sessions_lock::{LockedSession, SessionFacts},
@@ -43,7 +47,13 @@ use storage::{
 };
 use uuid::Uuid;
 
-use super::{CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow, moment, outbox::Message};
+use super::{
+    CallRow, Database, Millis, NotificationRow, SessionRow, TurnRow,
+    branches::DEPTH_MAX,
+    moment,
+    outbox::Message,
+    succession::{Succeeded, Succession},
+};
 use crate::simulation::{bugs::Bug, settings::Settings};
 
 /// As in `claim.rs`, and shorter.
@@ -61,6 +71,8 @@ pub(crate) struct Claimed {
     pub(crate) resumed: Vec<(SessionName, TurnId)>,
     /// Sessions that a gate keeps.
     pub(crate) parked: Vec<Park>,
+    /// Generations that ended.
+    pub(crate) succeeded: Vec<Succeeded>,
 }
 
 impl Database {
@@ -74,6 +86,9 @@ impl Database {
         };
         Some(LockedSession {
             tool_policies: 1,
+            kind: row.conversation.kind(),
+            branch: row.conversation.branch,
+            parent: row.parent,
             account: name.0.clone(),
             id: name.1,
             key: row.key.clone(),
@@ -89,12 +104,16 @@ impl Database {
             stop_by: row.stop.as_ref().map(|stop| stop.by.clone()),
             stop_at: row.stop.as_ref().map(|stop| moment(stop.at)),
             stop_then: row.stop.as_ref().map(|stop| stop.then),
+            reset: row.reset.clone(),
             stopped_turn: row.stopped_turn,
             gate: row.gate,
             gate_ref: None,
             queue_tail: row.queue_tail,
             queue_edits: row.queue_edits,
             streak: Streak::default(),
+            opened_at: moment(row.opened_at),
+            continues: row.continues,
+            thread: row.thread.clone(),
             facts: SessionFacts {
                 phase: row.phase,
                 closed: row.closed.is_some() && bug != Some(Bug::ClosedAdmitted),
@@ -155,6 +174,9 @@ impl Database {
             profile_version: String::new(),
             input: String::new(),
             inline: false,
+            context: Some(row.context.clone()),
+            manifest: None,
+            about_message: None,
             is_coordinator: false,
             journal: row.journal.clone(),
             tools: Some(row.tools.clone()),
@@ -222,8 +244,8 @@ impl Database {
             if inject::takes(&session, &turn) {
                 self.inject(&session, &mut turn, settings, bug);
             }
-            let effects = settings.effects(&turn.provider);
-            let resumed = carry_on(&session, turn, effects, settings.continuation, Arc::default());
+            let provider = settings.provider(&turn.provider);
+            let resumed = carry_on(&session, turn, provider, Arc::default(), None);
             let Some(mut work) = possible(resumed, bug) else {
                 continue;
             };
@@ -256,6 +278,12 @@ impl Database {
             self.turns_wait(&session.name(), call.ordinal, wait_ms);
             messages.push(self.request(session.turn(turn.id, turn.task.clone()), turn.agent_id, call));
         }
+        messages.extend(
+            claimed
+                .succeeded
+                .iter()
+                .flat_map(|succeeded| succeeded.messages.clone()),
+        );
         claimed.outbox = self.outbox_insert(super::outbox::Service::Delivery, messages);
         claimed.left = names
             .into_iter()
@@ -266,7 +294,8 @@ impl Database {
         claimed
     }
 
-    /// `QUEUE_NEXT`, `QUEUE_BEHIND` and `TURNS_BEGIN`. A session to be parked is in `claimed.parked`; the caller writes it.
+    /// `QUEUE_NEXT`, `QUEUE_BEHIND` and `TURNS_BEGIN`. A session to be parked is in `claimed.parked`, one that a rule or a reset ends in
+    /// `claimed.succeeded`; the caller writes both.
     pub(super) fn start(
         &mut self,
         session: &LockedSession,
@@ -275,7 +304,13 @@ impl Database {
         bug: Option<Bug>,
         claimed: &mut Claimed,
     ) -> Start {
-        let Some(mut item) = self.queue_next(session) else {
+        if let Some(succession) = Succession::by_reset(session) {
+            claimed
+                .succeeded
+                .extend(self.succeed(&session.name(), &succession, bug));
+            return Start::Waits;
+        }
+        let Some(mut item) = self.queue_next(session, settings) else {
             return Start::Nothing;
         };
         let task = item.facts.task.as_ref().map(|task| &task.id);
@@ -291,6 +326,14 @@ impl Database {
             }
         }
         let name = session.name();
+        if let Some(rotated) = rotation(&Facts::of(session, false), &item.rotation, self.now())
+            && !self.has_branches(&name)
+        {
+            claimed
+                .succeeded
+                .extend(self.succeed(&name, &Succession::Rotated(rotated), bug));
+            return Start::Waits;
+        }
         let turn_id = TurnId(self.fresh_id());
         let pass = match self.pass((&item.provider, item.breaker), (turn_id.uuid(), true), settings, bug) {
             Ok(pass) => pass,
@@ -303,12 +346,37 @@ impl Database {
         let notifications = std::iter::once(item.facts.notification.clone())
             .chain(further)
             .collect();
+        let provider = settings.provider(&item.provider);
+        let branch = self.branch_of(&session.account, &self.sessions[&name].conversation);
+        let planned = plan(&PlanFacts {
+            asked: item.context_policy,
+            keeps: provider.keeps,
+            found_by: provider.found_by,
+            provider: &item.provider,
+            thread: &session.thread,
+            rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
+            branch: branch.map(|_| BranchFacts {
+                context: BranchContext::Snapshot,
+                is_first: session.turn_count == 0,
+                provider: None,
+                at: None,
+                base_sha256: "",
+            }),
+        });
+        let told = Told {
+            provider: Some(item.provider.clone()),
+            ..Told::default()
+        };
         let beginning = Beginning {
             turn_id,
             pass,
-            prompt: prompt(),
-            effects: settings.effects(&item.provider),
-            tools: offered(item.facts.task.is_some()),
+            prompt: empty_prompt(),
+            plan: planned,
+            branch_task: branch.map(|branch| branch.task.clone()),
+            past: Past::default(),
+            told: (told, Vec::new()),
+            provider,
+            tools: offered(item.facts.task.is_some(), branch.map(|branch| branch.depth)),
             tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
             trace: TraceContext::default(),
         };
@@ -319,6 +387,12 @@ impl Database {
             claimed.work.push(work);
         }
         Start::Begun
+    }
+
+    /// Whether a rule ends the generation before its next turn.
+    pub(super) fn would_rotate(&self, session: &LockedSession, settings: &Settings) -> bool {
+        rotation(&Facts::of(session, false), &settings.rotation, self.now()).is_some()
+            && !self.has_branches(&session.name())
     }
 
     /// The message for the tool-gateway, as delivery builds it.
@@ -374,7 +448,6 @@ impl Database {
                     body: row.body.clone(),
                 },
                 hops: i32::from(row.hops),
-                manifest: None,
             })
             .collect();
         if items.is_empty() {
@@ -445,7 +518,7 @@ impl Database {
     }
 
     /// `QUEUE_NEXT`.
-    fn queue_next(&self, session: &LockedSession) -> Option<QueuedItem> {
+    fn queue_next(&self, session: &LockedSession, settings: &Settings) -> Option<QueuedItem> {
         let (position, id, row) = self.queue(&session.account, session.id).into_iter().next()?;
         let agent_id = row.agent?;
         let agent = self.agents.get(&(session.account.clone(), agent_id))?;
@@ -454,6 +527,7 @@ impl Database {
             session_id: session.id,
             facts: InputFacts {
                 answer_to: None,
+                result_of: None,
                 notification: id.clone(),
                 kind: row.kind.clone(),
                 sender: row.sender(),
@@ -466,12 +540,14 @@ impl Database {
                     description: String::new(),
                     status: TaskStatus::Inbox,
                 }),
-                thread: ThreadExtract::default(),
-                thread_total: 0,
+                extract: Extract::default(),
+                description: None,
+                briefing: None,
                 overview: None,
                 further: Vec::new(),
                 is_interrupted: false,
                 stopped: None,
+                subagents: Vec::new(),
             },
             position,
             queue_mode: row.mode,
@@ -493,6 +569,11 @@ impl Database {
             holds: 0,
             breaker: self.breaker_of(&agent.provider),
             tool_policies: 1,
+            context_policy: ContextPolicy::Continue,
+            rotation: settings.rotation.clone(),
+            task_context: None,
+            thread: None,
+            thread_total: 0,
         })
     }
 
@@ -532,6 +613,7 @@ impl Database {
             error: None,
             no_reply: false,
             late: false,
+            context: new.context.clone(),
         };
         self.turns.insert((name.0.clone(), work.turn.id), turn);
         for id in &new.notification_ids {
@@ -550,6 +632,7 @@ impl Database {
         session.interrupted = false;
         session.stopped_turn = None;
         session.gate = None;
+        session.thread = new.thread.clone();
     }
 
     /// `TURNS_RESUME`.
@@ -623,13 +706,15 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
     }
 }
 
-/// Tool names only: their texts have no effect here.
-fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
-    fn named(has_task: bool) -> Arc<[ToolDefinition]> {
+/// Tool names only: their texts have no effect here. `depth`: of the branch, if it is one.
+fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+    fn named(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
             is_asked: false,
+            is_branch: depth.is_some(),
+            may_branch: depth.unwrap_or_default() < DEPTH_MAX,
         };
         let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
             name: tool.name.to_owned(),
@@ -640,18 +725,21 @@ fn offered(has_task: bool) -> Arc<[ToolDefinition]> {
     }
     // Definitions hold schemas and are created once.
     thread_local! {
-        static WITH_TASK: Arc<[ToolDefinition]> = named(true);
-        static TASKLESS: Arc<[ToolDefinition]> = named(false);
+        static WITH_TASK: Arc<[ToolDefinition]> = named(true, None);
+        static TASKLESS: Arc<[ToolDefinition]> = named(false, None);
+        static BRANCH: Arc<[ToolDefinition]> = named(true, Some(1));
+        static DEEPEST: Arc<[ToolDefinition]> = named(true, Some(DEPTH_MAX));
     }
-    if has_task {
-        WITH_TASK.with(Arc::clone)
-    } else {
-        TASKLESS.with(Arc::clone)
+    match (has_task, depth) {
+        (true, None) => WITH_TASK.with(Arc::clone),
+        (false, None) => TASKLESS.with(Arc::clone),
+        (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),
+        (_, Some(_)) => BRANCH.with(Arc::clone),
     }
 }
 
 /// The prompt has no effect here.
-fn prompt() -> Prompt {
+fn empty_prompt() -> Prompt {
     thread_local! {
         static PROMPT: Rc<Prompt> = Rc::new(Prompt {
             profile: Profile { version: "1", hash: String::new(), text: "".into() },

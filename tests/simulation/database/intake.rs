@@ -31,7 +31,7 @@ use storage::{
         arrivals::Arrived,
         items_append::NewItem,
         items_append_known::{Believed, Known as KnownSession},
-        sessions_lock::ActiveSession,
+        sessions_lock::{ActiveSession, SessionThread},
         sessions_open::Newest,
     },
 };
@@ -536,6 +536,11 @@ impl Database {
             gate: None,
             gate_ref: None,
             queue_edits: 0,
+            thread: SessionThread::default(),
+            opened_at: self.now,
+            continues: None,
+            reset: None,
+            parent: None,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);
@@ -566,7 +571,7 @@ impl Database {
             body: new.body.to_owned(),
             debounce_ms: metadata.get("collect_debounce_ms").cloned(),
             reopens: metadata.get("reopen").and_then(serde_json::Value::as_bool),
-            source: ["question_id", "timer_id"]
+            source: ["question_id", "timer_id", "results_of"]
                 .iter()
                 .find_map(|name| metadata.get(name)?.as_str()?.parse().ok()),
             revision: 1,

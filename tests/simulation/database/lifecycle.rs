@@ -5,16 +5,19 @@ use std::collections::BTreeSet;
 
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
-    AccountId, Actor, AgentId, CloseReason, Generation, NotificationId, NotificationState, SessionEvent, SessionId,
-    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
+    AccountId, Actor, AgentId, BranchEvent, BranchId, CloseReason, Gate, Generation, NotificationId, NotificationState,
+    SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
+    context::Rotated,
 };
 use storage::{
     lifecycle::close_reason,
     question::{self, Ending},
-    session::{Closing, Waiting, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest},
+    session::{
+        Closing, Waiting, branch_end::branches_below, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest,
+    },
 };
 
-use super::{Database, moment, outbox::Message};
+use super::{Database, StopRow, branches::BranchesEnded, moment, outbox::Message};
 use crate::simulation::bugs::Bug;
 
 /// Nobody reads it: the reason of what is cancelled names the task.
@@ -27,6 +30,17 @@ pub(crate) enum Scope<'a> {
     Agent(AgentId),
 }
 
+/// Steers stand so far before other items of their number.
+const STEERS_BEFORE: i64 = 1 << 40;
+
+/// What the next generation takes over, besides items and the note of an interruption (`sessions_close.rs`).
+#[derive(Clone, Default, Debug)]
+pub(crate) struct Carried {
+    pub(crate) rotated: Option<Rotated>,
+    pub(crate) stopped: bool,
+    pub(crate) gate: Option<Gate>,
+}
+
 /// The closed sessions and items, for the witness.
 #[derive(Debug, Default)]
 pub(crate) struct Closed {
@@ -34,6 +48,7 @@ pub(crate) struct Closed {
     pub(crate) cancelled: Vec<NotificationId>,
     /// Turns that were asked to stop.
     pub(crate) cut: Vec<TurnId>,
+    pub(crate) branches: BranchesEnded,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -82,6 +97,7 @@ impl Database {
     fn cut(&mut self, account: &AccountId, task: &TaskId, own: Option<TurnId>, closed: &mut Closed, bug: Option<Bug>) {
         let in_progress = self
             .of_account(account)
+            .filter(|(_, row)| row.conversation.branch.is_none())
             .filter_map(|((_, id), row)| Some((*id, row.active_turn?)));
         let asked: Vec<StopRequest<'_>> = in_progress
             .filter(|(_, turn)| own != Some(*turn))
@@ -135,7 +151,7 @@ impl Database {
     }
 
     /// `LOCK_TRIED`: items of turns that wait for their next attempt, in the order of their queues.
-    fn lock_tried(&self, account: &AccountId, ids: &[SessionId]) -> Vec<(NotificationId, SessionId, i64)> {
+    pub(super) fn lock_tried(&self, account: &AccountId, ids: &[SessionId]) -> Vec<(NotificationId, SessionId, i64)> {
         let mut items = Vec::new();
         for id in ids {
             let session = &self.sessions[&(account.clone(), *id)];
@@ -159,7 +175,7 @@ impl Database {
         items
     }
 
-    /// `CLOSE`, `LOCK_TRIED`, `LOCK_ITEMS`, `CANCEL`, `UNCOUNT`, then `OPEN_NEXT` and `CARRY` for items that carry over.
+    /// `CLOSE`, `LOCK_TRIED`, `LOCK_ITEMS`, `UNCOUNT`, `CANCEL`, then `OPEN_NEXT` and `MOVE` for items that carry over.
     fn close(
         &mut self,
         account: &AccountId,
@@ -173,6 +189,7 @@ impl Database {
             .of_account(account)
             .filter(|(_, row)| {
                 row.closed.is_none()
+                    && row.conversation.branch.is_none()
                     && match scope {
                         Scope::Task(task) => row.conversation.task.as_ref() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
@@ -180,11 +197,14 @@ impl Database {
             })
             .map(|((_, id), _)| *id)
             .collect();
+        let branches = self.branches_close(account, scope, &ids, bug);
         for id in &ids {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
             row.on(SessionEvent::Closed, bug);
             row.closed = Some((now, reason));
             row.gate = None;
+            row.reset = None;
+            row.thread.at = None;
             if row.phase == SessionPhase::Backoff {
                 row.wake_at = Some(now);
             }
@@ -235,8 +255,10 @@ impl Database {
         }
         let mut closed = Closed {
             cancelled: judged.cancelled.iter().map(|(id, _, _)| id.clone()).collect(),
+            branches,
             ..Closed::default()
         };
+        closed.messages.append(&mut closed.branches.messages);
         for id in &ids {
             closed.messages.push(self.closed_message(account, *id, reason));
         }
@@ -250,7 +272,9 @@ impl Database {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
             row.interrupted |= row.stopped_turn.is_some() || tried_in.contains(id);
             if !moved.is_empty() && bug != Some(Bug::CarriedForgotten) {
-                closed.messages.push(self.open_next(account, *id, &moved));
+                closed
+                    .messages
+                    .extend(self.open_next(account, *id, &moved, &Carried::default()).1);
             }
         }
         closed.sessions = ids;
@@ -258,7 +282,28 @@ impl Database {
         closed
     }
 
-    fn closed_message(&self, account: &AccountId, id: SessionId, reason: CloseReason) -> Message {
+    /// The branches of the scope and those of its sessions end first.
+    fn branches_close(
+        &mut self,
+        account: &AccountId,
+        scope: Scope<'_>,
+        closing: &[SessionId],
+        bug: Option<Bug>,
+    ) -> BranchesEnded {
+        if bug == Some(Bug::CloseLeavesBranches) {
+            return BranchesEnded::default();
+        }
+        let live = self.branches_live(account);
+        let below = branches_below(&live, closing, |branch| match scope {
+            Scope::Task(task) => branch.task_id == task.key(),
+            Scope::Agent(agent) => branch.agent_id == agent,
+        });
+        let ends: Vec<(BranchId, BranchEvent)> =
+            below.iter().map(|branch| (branch.id, BranchEvent::Cancelled)).collect();
+        self.branch_end(account, &ends, (closing, matches!(scope, Scope::Agent(_))), bug)
+    }
+
+    pub(super) fn closed_message(&self, account: &AccountId, id: SessionId, reason: CloseReason) -> Message {
         let row = &self.sessions[&(account.clone(), id)];
         Message::SessionClosed(SessionClosed {
             account: account.clone(),
@@ -271,33 +316,46 @@ impl Database {
         })
     }
 
-    /// `OPEN_NEXT` and `CARRY`.
-    fn open_next(&mut self, account: &AccountId, closed: SessionId, items: &[NotificationId]) -> Message {
+    /// `OPEN_NEXT` and `MOVE`. Gives the next generation, and the wake-up for its items.
+    pub(super) fn open_next(
+        &mut self,
+        account: &AccountId,
+        closed: SessionId,
+        items: &[NotificationId],
+        carried: &Carried,
+    ) -> (SessionId, Option<Message>) {
         let row = self.sessions.get_mut(&(account.clone(), closed)).expect("locked");
         row.on(SessionEvent::Succeeded, None);
         let (conversation, generation) = (row.conversation.clone(), Generation(row.generation).next());
-        let interrupted = row.interrupted;
+        let old = row.clone();
         let id = SessionId(self.fresh_id());
         let count = i32::try_from(items.len()).expect("a queue of the simulation is short");
         self.session_open(conversation.clone(), id, generation, count);
         let next = self.sessions.get_mut(&(account.clone(), id)).expect("opened");
-        next.interrupted = interrupted;
-        for (position, item) in (1..).zip(items) {
+        next.interrupted = old.interrupted;
+        next.continues = carried.rotated.as_ref().map(|_| closed);
+        next.thread.told.rotated.clone_from(&carried.rotated);
+        if carried.stopped {
+            next.stopped_turn = old.stopped_turn;
+            next.stop = old.stop.map(|stop| StopRow { turn: None, ..stop });
+        }
+        if carried.gate.is_some() {
+            next.phase = SessionPhase::Backoff;
+            next.gate = carried.gate;
+        }
+        for (number, item) in (1..).zip(items) {
             let row = self
                 .notifications
                 .get_mut(&(account.clone(), item.clone()))
                 .expect("locked");
-            row.place = Some((id, position));
+            let is_first = row.place.is_some_and(|(_, position)| position < 0);
+            row.place = Some((id, if is_first { number - STEERS_BEFORE } else { number }));
             row.state = NotificationState::Queued;
             row.turn = None;
         }
-        let task = conversation.task.as_ref();
-        Message::SessionResolved(SessionResolved::new(
-            &conversation,
-            (id, generation),
-            task,
-            i64::from(count),
-        ))
+        let (place, task) = ((id, generation), conversation.task.as_ref());
+        let wake = SessionResolved::new(&conversation, place, task, i64::from(count));
+        (id, Some(Message::SessionResolved(wake)))
     }
 }
 

@@ -6,6 +6,7 @@
 //! the locks of its sessions is one step.
 
 pub(crate) mod brakes;
+pub(crate) mod branches;
 pub(crate) mod breakers;
 pub(crate) mod calls;
 pub(crate) mod claims;
@@ -16,6 +17,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod outbox;
 pub(crate) mod outcomes;
 pub(crate) mod questions;
+pub(crate) mod succession;
 pub(crate) mod timers;
 
 use std::collections::BTreeMap;
@@ -23,16 +25,16 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
-    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, SessionEvent, SessionPhase, SessionScope,
-    SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState, TurnId, TurnState, breaker::Breaker,
-    hold::Hold,
+    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
+    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ResetRequest, SessionEvent, SessionId,
+    SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState,
+    TurnContext, TurnId, TurnState, breaker::Breaker, hold::Hold,
 };
-use storage::session::items_join::Notes;
+use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use self::{outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
+use self::{branches::BranchRow, outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
 use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
@@ -92,6 +94,13 @@ pub(crate) struct SessionRow {
     /// What keeps it; counts while it has a gate.
     pub(crate) gate_ref: Option<Uuid>,
     pub(crate) queue_edits: i64,
+    pub(crate) thread: SessionThread,
+    pub(crate) opened_at: Millis,
+    pub(crate) continues: Option<SessionId>,
+    /// `reset_request`.
+    pub(crate) reset: Option<ResetRequest>,
+    /// The session that spawned its branch.
+    pub(crate) parent: Option<SessionId>,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -153,7 +162,7 @@ pub(crate) struct NotificationRow {
     pub(crate) task: Option<TaskId>,
     pub(crate) agent: Option<AgentId>,
     /// Its session and its position there.
-    pub(crate) place: Option<(domain::SessionId, i64)>,
+    pub(crate) place: Option<(SessionId, i64)>,
     pub(crate) mode: QueueMode,
     pub(crate) joins: bool,
     pub(crate) kind: String,
@@ -164,7 +173,7 @@ pub(crate) struct NotificationRow {
     /// `metadata.collect_debounce_ms`.
     pub(crate) debounce_ms: Option<serde_json::Value>,
     pub(crate) reopens: Option<bool>,
-    /// The question or the timer that an item of Signalbox's own tells of.
+    /// The question, the timer, or the branches that an item of Signalbox's own tells of.
     pub(crate) source: Option<Uuid>,
     pub(crate) revision: i32,
     pub(crate) hash: ContentHash,
@@ -181,7 +190,7 @@ pub(crate) struct NotificationRow {
 
 #[derive(Clone, Debug)]
 pub(crate) struct TurnRow {
-    pub(crate) session: domain::SessionId,
+    pub(crate) session: SessionId,
     pub(crate) task: Option<TaskId>,
     pub(crate) agent: AgentId,
     pub(crate) number: i64,
@@ -205,11 +214,12 @@ pub(crate) struct TurnRow {
     pub(crate) error: Option<String>,
     pub(crate) no_reply: bool,
     pub(crate) late: bool,
+    pub(crate) context: TurnContext,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct CallRow {
-    pub(crate) session: domain::SessionId,
+    pub(crate) session: SessionId,
     pub(crate) turn: Option<TurnId>,
     pub(crate) ordinal: i32,
     pub(crate) call_id: CallId,
@@ -267,6 +277,7 @@ pub(crate) struct Database {
     pub(crate) calls: BTreeMap<(AccountId, Uuid), CallRow>,
     pub(crate) questions: BTreeMap<(AccountId, QuestionId), QuestionRow>,
     pub(crate) timers: BTreeMap<(AccountId, TimerId), TimerRow>,
+    pub(crate) branches: BTreeMap<(AccountId, BranchId), BranchRow>,
     /// Replies in threads, by message id.
     pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
     pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,

@@ -20,9 +20,11 @@ use uuid::Uuid;
 
 use super::{
     Database, DeadLetter,
+    branches::BranchesEnded,
     claims::{Claimed, possible},
     moment,
     outbox::{Message, Service},
+    succession::{Succeeded, Succession},
 };
 use crate::simulation::{bugs::Bug, settings::Settings};
 
@@ -34,6 +36,10 @@ pub(crate) struct Recorded {
     pub(crate) written: Vec<Outcome>,
     /// The next turns of sessions that went on.
     pub(crate) begun: Claimed,
+    /// Generations that ended with their turns.
+    pub(crate) succeeded: Vec<Succeeded>,
+    /// Branches that ended with their turns.
+    pub(crate) ended: Vec<BranchesEnded>,
     pub(crate) stale: u64,
 }
 
@@ -110,15 +116,27 @@ impl Database {
                 let of_turn = Scope::Turn(session.id, report.work.turn.id);
                 messages.extend(self.questions_end_of(&session.account, of_turn, &withdrawn));
             }
+            if let Some(reset) =
+                decided.change.reset.as_ref().filter(|_| {
+                    bug != Some(Bug::ResetForgotten) || !matches!(decided.settled, Settled::Finished { .. })
+                })
+            {
+                let succeeded = self.succeed(&name, &Succession::by_record(reset), bug);
+                messages.extend(succeeded.iter().flat_map(|succeeded| succeeded.messages.clone()));
+                recorded.succeeded.extend(succeeded);
+            }
+            let mut ended = self.fold(&decided, bug);
+            messages.append(&mut ended.messages);
+            recorded.ended.push(ended);
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
             }
             messages.extend(self.messages(&decided, bug));
             let goes_on = going_on.0.contains(&name) && decided.may_go_on();
             let begun = recorded.begun.work.len();
-            // A run that may still grow is left to a claim: the real transaction begins again without going on.
-            if goes_on {
-                let rested = decided.rested(Changed::default());
+            // A run that may still grow and a rotation are left to a claim: the real transaction begins again without going on.
+            let rested = decided.rested(Changed::default());
+            if goes_on && !self.would_rotate(&rested, settings) {
                 self.start(&rested, going_on.1, settings, bug, &mut recorded.begun);
                 recorded.begun.parked.clear();
             }
@@ -165,6 +183,9 @@ impl Database {
         row.error.clone_from(&turn.error);
         row.no_reply = no_reply;
         row.late = turn.late;
+        if let Some(context) = &turn.context {
+            row.context.clone_from(context);
+        }
         if let Some(message) = turn.posted_as
             && !no_reply
             && row.task.is_some()
@@ -198,6 +219,7 @@ impl Database {
             .filter(|told| bug != Some(Bug::StopToldOnce) || *told == turn);
         row.stopped_turn = told.or(row.stopped_turn);
         row.gate = change.gate;
+        row.thread = change.thread.clone();
     }
 
     /// Notifications in `TURNS_RECORD`.
@@ -231,7 +253,7 @@ impl Database {
                 .take(if bug == Some(Bug::OrderGivenUp) { usize::MAX } else { 1 })
                 .map(|call| self.request(session.turn(work.turn.id, work.turn.task.clone()), work.agent_id, call))
                 .collect(),
-            Settled::Again { .. } | Settled::LookAgain { .. } => Vec::new(),
+            Settled::Again { .. } | Settled::FreshStart { .. } | Settled::LookAgain { .. } => Vec::new(),
             Settled::GaveUp { .. } => {
                 for id in decided.change.ended() {
                     self.bury(&work.turn.account, id);

@@ -8,6 +8,7 @@ use storage::{lifecycle::timers_fire::TIMER_ITEM, question::Ending};
 
 use super::{
     Database, Millis,
+    branches::BranchesEnded,
     intake::OwnItem,
     outbox::Message,
     questions::{QuestionRow, own_message},
@@ -55,6 +56,7 @@ impl TimerRow {
 pub(crate) struct Fired {
     pub(crate) timers: usize,
     pub(crate) items: Vec<OwnItem>,
+    pub(crate) ended: Vec<BranchesEnded>,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -95,7 +97,7 @@ impl Database {
         accounts
     }
 
-    /// `TIMERS_DUE`: those that one transaction fires. The end of a question has a transaction alone.
+    /// `TIMERS_DUE`: those that one transaction fires. The end of a question or of branches has a transaction alone.
     pub(crate) fn timers_due(&self, account: &AccountId) -> Vec<TimerId> {
         let mut due: Vec<(Millis, TimerId, TimerKind)> = self
             .timers
@@ -128,6 +130,16 @@ impl Database {
                     let message = own_message(TIMER_ITEM, metadata);
                     let item = self.item_enter(&timer.conversation, timer.task.as_ref(), message, timer.hops, bug);
                     (TimerState::Fired, item)
+                }
+                TimerKind::BranchDeadline => {
+                    let mut ended = self.group_expires(account, &timer.key, bug);
+                    fired.messages.append(&mut ended.messages);
+                    let state = match ended.branches.is_empty() {
+                        true => TimerState::Cleared,
+                        false => TimerState::Fired,
+                    };
+                    fired.ended.push(ended);
+                    (state, None)
                 }
                 TimerKind::QuestionLapse | TimerKind::Later => {
                     let question = QuestionId::parse(&timer.key).expect("the key is a question's id");

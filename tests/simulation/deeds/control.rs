@@ -1,7 +1,10 @@
 //! People who edit what waits, and who pause and go on. Each has looked at the rows before, so what is asked may no longer fit.
 
 use delivery::store::SessionName;
-use domain::{AccountId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, StopKind, StopThen, hold::Hold};
+use domain::{
+    AccountId, BranchId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ResetInFlight, ResetQueue,
+    ResetRequest, StopKind, StopThen, hold::Hold,
+};
 use storage::session::sessions_lock::queue_revision;
 
 use super::{Deed, STOPPED_BY, person};
@@ -11,6 +14,7 @@ use crate::simulation::{
         holds::scope_id,
         moment,
         outbox::{Message, Service},
+        succession::{Asked, IN_FLIGHT, QUEUES},
     },
     world::{Fate, World},
 };
@@ -141,6 +145,84 @@ impl World {
             format!("{account}: {hold}; {fate:?}")
         });
         self.witness.released(hold);
+        self.commit_rows(p, fate, messages)
+    }
+
+    /// Somebody begins a session anew.
+    pub(crate) fn plan_reset(&mut self) {
+        let open = self.database.open_sessions();
+        if open.is_empty() {
+            return;
+        }
+        let session = self.random.pick(&open).clone();
+        let queue = *self.random.pick(QUEUES);
+        let in_flight = *self.random.pick(IN_FLIGHT);
+        self.deeds.insert(0, Deed::Reset(session, queue, in_flight));
+    }
+
+    /// `POST …/reset`. A repetition finds the generation closed, or the same turn in progress.
+    pub(super) fn reset(&mut self, session: &SessionName, queue: ResetQueue, in_flight: ResetInFlight) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let request = ResetRequest {
+            reason: "astray".to_owned(),
+            by: person(),
+            queue,
+            in_flight,
+            at: self.database.now().into(),
+        };
+        let asked = self.database.person_resets(session, request.clone(), self.bug);
+        self.note("reset", [0, 0], || {
+            format!("session {}: {queue}, {in_flight}: {asked:?}; {fate:?}", session.1)
+        });
+        let messages = match asked {
+            Asked::Refused => Vec::new(),
+            Asked::Done(succeeded) => {
+                self.counts.reset += 1;
+                self.branches_ended(&succeeded.branches);
+                self.witness.succeeded(&self.database, &succeeded);
+                succeeded.messages
+            }
+            Asked::Stopping(turn, stops) => {
+                let stop = (StopKind::Reset, request.by.name.as_str(), StopThen::Continue);
+                self.witness.stop_asked(&self.database, &session.0, turn, stop);
+                self.witness.reset_asked(turn, request);
+                stops.into_iter().map(Message::SessionStopRequested).collect()
+            }
+        };
+        self.commit_rows(p, fate, messages)
+    }
+
+    /// Somebody ends a branch, mostly a live one.
+    pub(crate) fn plan_end_of_branch(&mut self) {
+        let is_live = self.random.chance(800);
+        let branches = self.database.branches.iter();
+        let branches: Vec<(AccountId, BranchId)> = branches
+            .filter(|(_, row)| row.state.is_live() == is_live)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if !branches.is_empty() {
+            let (account, branch) = self.random.pick(&branches).clone();
+            self.deeds.insert(0, Deed::EndBranch(account, branch));
+        }
+    }
+
+    /// `POST …/branches/{branch}/cancel`. A repetition finds that it has ended.
+    pub(super) fn end_branch(&mut self, account: &AccountId, branch: BranchId) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let mut ended = self.database.person_ends(account, branch, self.bug);
+        self.note("branch cancelled", [ended.branches.len() as u64, 0], || {
+            format!("branch {branch}: {:?}; {fate:?}", ended.branches)
+        });
+        self.branches_ended(&ended);
+        let messages = std::mem::take(&mut ended.messages);
         self.commit_rows(p, fate, messages)
     }
 

@@ -23,6 +23,7 @@ use crate::simulation::{
         Millis,
         claims::Claimed,
         outbox::{Message, Service},
+        succession::{Succeeded, Succession},
     },
     provider::{Seen, calls},
     settings::Settings,
@@ -227,6 +228,7 @@ impl World {
                 )
             },
         );
+        self.note_succeeded(p, &claimed.succeeded);
         self.witness.claimed(&self.database, &claimed, &self.settings);
         self.witness.tried(&self.database, &claimed.work, &self.settings);
         if fate == Fate::Unanswered {
@@ -239,6 +241,24 @@ impl World {
             process.conductor.line.free(name, false);
         }
         process.take(claimed.work, replica);
+    }
+
+    /// Generations that ended in a transaction of this process.
+    fn note_succeeded(&mut self, p: usize, all: &[Succeeded]) {
+        for one in all {
+            match one.succession {
+                Succession::Rotated(_) => self.counts.rotated += 1,
+                Succession::Reset { .. } => self.counts.reset += 1,
+            }
+            self.note("succeeded", [p as u64, one.moved.len() as u64], || {
+                format!(
+                    "process {p}: session {} by {}: {:?}, moves {:?}, cancels {:?}",
+                    one.old.1, one.next, one.succession, one.moved, one.cancelled
+                )
+            });
+            self.branches_ended(&one.branches);
+            self.witness.succeeded(&self.database, one);
+        }
     }
 
     /// Both errors are retryable.
@@ -486,6 +506,7 @@ impl World {
             outcome,
             mismatch: None,
             fault,
+            unconfirmed: None,
         });
     }
 
@@ -510,6 +531,10 @@ impl World {
         self.counts.stopped += recorded.written.iter().filter(|outcome| outcome.stopped).count() as u64;
         self.counts.parked += recorded.written.iter().filter(|outcome| outcome.parked).count() as u64;
         self.witness.recorded(&recorded.written);
+        self.note_succeeded(p, &recorded.succeeded);
+        for ended in &recorded.ended {
+            self.branches_ended(ended);
+        }
         self.witness.claimed(&self.database, begun, &self.settings);
         self.witness.tried(&self.database, &begun.work, &self.settings);
         for (name, ..) in &begun.started {

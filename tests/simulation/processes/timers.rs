@@ -56,6 +56,9 @@ impl World {
         let Some(fired) = fired else { return };
         self.counts.fired += fired.timers as u64;
         self.witness.own_items(&self.database, &fired.items);
+        for ended in &fired.ended {
+            self.branches_ended(ended);
+        }
         let rows = self.database.outbox_insert(Service::Orchestrator, fired.messages);
         if fate == Fate::Committed {
             self.processes[p].relay.extend(rows);

@@ -133,6 +133,9 @@ impl World {
         {
             self.counts.approved += u64::from(effect.needs_approval);
             self.witness.acted(effect);
+            self.witness.own_items(&self.database, &effect.items);
+            self.counts.spawned += effect.items.len() as u64;
+            self.branches_ended(&effect.ended);
             for turn in &effect.cut {
                 let asked_for = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
                 self.witness

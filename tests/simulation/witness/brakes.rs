@@ -9,8 +9,8 @@ use delivery::{
     turn::work::Work,
 };
 use domain::{
-    AccountId, ActorKind, Fence, Gate, NotificationId, NotificationState, QueueMode, SessionId, StopKind, StopThen,
-    TASK_CLOSED, TurnId, TurnState,
+    AccountId, ActorKind, BRANCH_ENDED, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET,
+    SessionId, StopKind, StopThen, TASK_CLOSED, TurnId, TurnState,
 };
 use storage::lifecycle::close_reason;
 
@@ -44,6 +44,13 @@ struct Asked {
     then: StopThen,
     fence: Fence,
     progress: (usize, i32),
+}
+
+impl Brakes {
+    /// Nothing may start in the session.
+    pub(super) fn hold(&mut self, session: SessionId) {
+        self.held.insert(session);
+    }
 }
 
 /// Rounds and attempt.
@@ -317,14 +324,19 @@ impl Witness {
         let error = row.error.as_deref().unwrap_or_default();
         let asked = self.brakes.asked.get(&id).map(Vec::as_slice).unwrap_or_default();
         let last = asked.last();
-        // The end of a task is the reason of turns too that nobody has stopped.
-        let is_cut = error == TASK_CLOSED && last.is_some_and(|last| last.kind == StopKind::Cancelled);
+        // The end of a task is the reason of turns too that nobody has stopped; a reset has its own.
+        let is_cut = last.is_some_and(|last| match last.kind {
+            StopKind::Cancelled => error == TASK_CLOSED,
+            StopKind::Reset => error == SESSION_RESET,
+            StopKind::BranchEnded => error == BRANCH_ENDED,
+            StopKind::Stopped | StopKind::Steered | StopKind::Paused | StopKind::HandedOver => false,
+        });
         let is_stopped = row.state == TurnState::Aborted && (is_of_a_stop(error) || is_cut);
         // One of the newest kind, since a batch may have several steers.
         let is_asked = asked
             .iter()
             .any(|asked| asked.because == error && last.is_some_and(|last| last.kind == asked.kind));
-        let then = last.map(|last| last.then);
+        let (then, kind) = (last.map(|last| last.then), last.map(|last| last.kind));
         if is_stopped && !is_asked {
             self.breaks("I19", || {
                 format!("turn {id} ended as \"{error}\", which nobody had asked for")
@@ -408,5 +420,6 @@ impl Witness {
                 format!("turn {id} ended, then {then:?}: session {session} has gate {gate:?}")
             });
         }
+        self.reset_ended(database, account, (id, row), kind);
     }
 }

@@ -14,6 +14,12 @@ pub(super) struct Control {
     withdrawn: BTreeSet<(AccountId, NotificationId)>,
 }
 
+impl Control {
+    pub(super) fn holds_mut(&mut self) -> impl Iterator<Item = &mut (AccountId, Hold)> {
+        self.holds.iter_mut()
+    }
+}
+
 impl Witness {
     pub(crate) fn paused(&mut self, account: &AccountId, hold: Hold) {
         self.released(hold.id);

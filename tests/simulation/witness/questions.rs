@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use domain::{AccountId, Conversation, QuestionKind, QuestionState, SessionId, TaskId, TimerKind, TimerState};
+use domain::{
+    AccountId, CloseReason, Conversation, QuestionKind, QuestionState, SessionId, TaskId, TimerKind, TimerState,
+};
 use storage::lifecycle::close_reason;
 use uuid::Uuid;
 
@@ -76,11 +78,11 @@ impl Witness {
             }
         }
         for ((account, id), row) in &database.questions {
-            let is_open = |session: SessionId| database.sessions[&(account.clone(), session)].closed.is_none();
+            let is_open = database.active(&row.conversation).is_some();
             // Whoever withdraws a question of an open session is not its asker here.
             let brings = match (row.kind, row.state) {
                 (QuestionKind::Question, QuestionState::Answered | QuestionState::Lapsed) => 1,
-                (QuestionKind::Question, QuestionState::Withdrawn) => usize::from(is_open(row.session)),
+                (QuestionKind::Question, QuestionState::Withdrawn) => usize::from(is_open),
                 _ => 0,
             };
             self.look_at_one(
@@ -148,7 +150,9 @@ impl Witness {
         if !looked.waits {
             return;
         }
-        if database.sessions[&(account.clone(), looked.session)].closed.is_some() {
+        let closed = database.sessions[&(account.clone(), looked.session)].closed;
+        // The work goes on in the next generation, and so does what it has asked.
+        if closed.is_some_and(|(_, reason)| !matches!(reason, CloseReason::Reset | CloseReason::Rotated)) {
             breaks(format!("its session {} is closed", looked.session));
         }
         let ended = looked

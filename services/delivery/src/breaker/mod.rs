@@ -75,7 +75,8 @@ pub fn fault_of(error: &ProviderError) -> Option<ProviderFault> {
         | FailureClass::Malformed
         | FailureClass::TooLarge
         | FailureClass::BadRequest
-        | FailureClass::Failed => return None,
+        | FailureClass::Failed
+        | FailureClass::ThreadLost => return None,
     };
     let because = Because {
         class: error.class.as_str(),
@@ -323,7 +324,14 @@ mod tests {
         for class in [C::Refused, C::ServerError, C::Timeout] {
             check(class, Some(60), Some(Fault::Trouble));
         }
-        for class in [C::Truncated, C::Malformed, C::TooLarge, C::BadRequest, C::Failed] {
+        for class in [
+            C::Truncated,
+            C::Malformed,
+            C::TooLarge,
+            C::BadRequest,
+            C::Failed,
+            C::ThreadLost,
+        ] {
             check(class, Some(60), None);
         }
     }

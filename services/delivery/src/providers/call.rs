@@ -17,8 +17,11 @@ pub struct ProviderCall {
     /// Numbers the calls of a turn. A call that is *sent again* because its outcome is unknown keeps its number; a new
     /// call gets the next one. `{turn_id}:{attempt}` is the idempotency key.
     pub attempt: u32,
-    /// Signalbox's session key; the driver converts it to the provider's.
+    /// Signalbox's name of the thread: the session key, or that of a later thread of the session. The driver converts it to
+    /// the provider's.
     pub session_key: String,
+    /// The answer from which it goes on, where the provider finds a thread by it.
+    pub after: Option<String>,
     /// The instructions, resent with every call.
     pub instructions: Option<Arc<str>>,
     /// The new input since the last call on this key.
@@ -54,12 +57,11 @@ pub enum CallInput {
     /// All results of the calls in the previous answer, in its order.
     ToolResults {
         results: Vec<ToolOutput>,
-        /// Id of the answer that requested the calls, where the provider continues a conversation by it.
-        response_id: Option<String>,
         /// Text for the agent next to the results: an injected message, an interruption.
         note: Option<String>,
     },
-    /// The whole turn so far, for a provider that keeps no conversation ([`super::Continuation::Whole`]).
+    /// The whole turn so far, and what the turn knows of those before it: for a provider that keeps no conversation
+    /// ([`super::Continuation::Whole`]), and for the first call in a new thread.
     Conversation(Vec<InputItem>),
 }
 
@@ -72,6 +74,17 @@ pub enum InputItem {
     Reasoning(String),
     Call(FunctionCall),
     Result(ToolOutput),
+}
+
+impl InputItem {
+    /// Of its texts.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            InputItem::User(text) | InputItem::Assistant(text) | InputItem::Reasoning(text) => text.len(),
+            InputItem::Call(call) => call.arguments.len(),
+            InputItem::Result(result) => result.output.len(),
+        }
+    }
 }
 
 /// The result of a tool call.
@@ -109,6 +122,28 @@ pub struct ProviderAnswer {
     pub usage: Option<Usage>,
     /// Why the answer is incomplete (`max_output_tokens`, …); `None` when it is complete.
     pub incomplete_reason: Option<String>,
+    /// The response from which it went on, as it says itself.
+    pub previous: Previous,
+}
+
+/// What an answer says of the response before it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Previous {
+    #[default]
+    NotSaid,
+    None,
+    Id(String),
+}
+
+impl Previous {
+    /// Whether it denies that the answer went on from `after`.
+    pub fn denies(&self, after: &str) -> bool {
+        match self {
+            Previous::NotSaid => false,
+            Previous::None => true,
+            Previous::Id(id) => id != after,
+        }
+    }
 }
 
 /// A piece of a model's reasoning that only its provider can read. Without it the model loses context between the
@@ -180,6 +215,15 @@ pub enum Reconciled {
     Unreachable(ProviderError),
     /// The outcome stays unknown. The next turn must tell the agent so.
     Unknown { reason: &'static str },
+}
+
+/// Whether the provider still has a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ThreadCheck {
+    There,
+    Gone,
+    /// The provider has no readable record, or could not be asked: the call will show.
+    NotChecked,
 }
 
 /// Whether a turn ran in the intended session.

@@ -52,6 +52,8 @@ pub enum FailureClass {
     BadRequest,
     /// The turn ran and failed at the provider, for a reason that a retry does not cure.
     Failed,
+    /// The provider no longer has the thread that the call was to go on in.
+    ThreadLost,
 }
 
 /// Whether the provider ran the call.
@@ -95,7 +97,7 @@ impl FailureClass {
     pub fn advice(self) -> Advice {
         match self {
             Self::Refused | Self::RateLimited | Self::ServerError | Self::Timeout => Advice::Retry,
-            Self::Truncated | Self::Malformed => Advice::Retry,
+            Self::Truncated | Self::Malformed | Self::ThreadLost => Advice::Retry,
             Self::Unauthorized | Self::AgentUnauthorized | Self::Quota => Advice::Pause,
             Self::TooLarge | Self::BadRequest | Self::Failed => Advice::GiveUp,
         }
@@ -202,6 +204,7 @@ mod tests {
         check(C::BadRequest, No, GiveUp, GiveUp);
         check(C::BadRequest, Yes, GiveUp, GiveUp);
         check(C::Failed, Yes, GiveUp, GiveUp);
+        check(C::ThreadLost, No, SendAgain, SendAgain);
     }
 
     #[test]

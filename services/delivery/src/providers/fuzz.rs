@@ -245,7 +245,7 @@ fn refused_call() {
         .run(|input| {
             let (first, body) = input.split_first().unwrap_or((&0, &[]));
             let status = reqwest::StatusCode::from_u16(300 + u16::from(*first)).unwrap();
-            let error = transport.refusal(status, body);
+            let error = transport.refusal(status, body, false);
             assert!(error.detail.chars().count() <= 401 && !error.detail.contains(char::is_control));
             error.class.as_str()
         });

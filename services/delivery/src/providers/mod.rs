@@ -33,12 +33,13 @@ mod transport;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use call::{
-    CallInput, FunctionCall, InputItem, LostCall, ProviderAnswer, ProviderCall, Reasoning, Reconciled, SessionCheck,
-    ToolDefinition, ToolOutput, Usage,
+    CallInput, FunctionCall, InputItem, LostCall, Previous, ProviderAnswer, ProviderCall, Reasoning, Reconciled,
+    SessionCheck, ThreadCheck, ToolDefinition, ToolOutput, Usage,
 };
 pub use failure::{Advice, FailureClass, NextStep, ProviderError, Sent};
 pub use openclaw::OpenClaw;
@@ -58,8 +59,12 @@ pub struct Driver {
     pub kind: ProviderKind,
     /// The model that calls request.
     pub model: String,
-    /// How the rounds of a turn are continued.
+    /// How long the provider keeps a thread.
+    pub thread: Thread,
+    /// How the rounds of a turn are continued, and how a thread is found.
     pub continuation: Continuation,
+    /// A thread that was not used for so long is looked up before its next turn. None: it is never looked up.
+    pub thread_check_after: Option<Duration>,
     /// Who causes a turn's side effects; input of [`ProviderError::next_step`].
     pub effects: Effects,
     slots: Arc<Semaphore>,
@@ -83,7 +88,9 @@ impl Driver {
             dialect,
             kind: settings.kind,
             model: settings.model.clone(),
+            thread: settings.thread,
             continuation: settings.continuation,
+            thread_check_after: settings.thread_check_after,
             effects: settings.effects,
             slots,
         })
@@ -129,7 +136,15 @@ impl Driver {
         }
     }
 
-    /// After the first turn of a generation: checks whether it ran in the intended session.
+    /// Whether the provider still has the thread of a call that is about to be sent.
+    pub async fn thread_check(&self, call: &ProviderCall) -> ThreadCheck {
+        match &self.dialect {
+            Dialect::OpenResponses(_) => ThreadCheck::NotChecked,
+            Dialect::OpenClaw(driver) => driver.thread_check(call).await,
+        }
+    }
+
+    /// After the first turn in a thread: checks whether it ran in the intended session.
     pub async fn session_check(&self, call: &ProviderCall) -> SessionCheck {
         match &self.dialect {
             Dialect::OpenResponses(_) => SessionCheck::NotChecked {

@@ -75,7 +75,7 @@ impl OpenResponses {
         let key = words.user.as_deref();
         let headers = call_headers(key, &call.delivery_id(), call.traceparent.as_deref())?;
         let body = request::body(call, &self.model, self.stream, words);
-        self.transport.call(body, headers, on_text).await
+        self.transport.call(body, headers, call.after.is_some(), on_text).await
     }
 
     /// The fields for this server besides those for every server.
@@ -129,7 +129,7 @@ impl OpenResponses {
             Ok(record) if record.status == StatusCode::NOT_FOUND => Reconciled::Unknown {
                 reason: "the server has no record of the response",
             },
-            Ok(record) => Reconciled::Unreachable(self.transport.refusal(record.status, &record.body)),
+            Ok(record) => Reconciled::Unreachable(self.transport.refusal(record.status, &record.body, false)),
             Err(error) => Reconciled::Unreachable(error),
         }
     }

@@ -10,6 +10,10 @@ pub(super) struct Refusal<'a> {
     pub(super) status: Option<u16>,
     pub(super) code: Option<&'a str>,
     pub(super) message: Option<&'a str>,
+    /// The field of the request that it names.
+    pub(super) param: Option<&'a str>,
+    /// The call was to go on from an earlier response.
+    pub(super) goes_on: bool,
     /// The failure is in a response object: the provider accepted the call and its turn failed. Otherwise the failure
     /// came instead of a response.
     pub(super) in_response: bool,
@@ -21,6 +25,9 @@ pub(super) type Classify = fn(Refusal<'_>) -> (FailureClass, Sent);
 /// Classifies by a known code, else by status. OpenAI's type `invalid_request_error`, which stands for a missing code, is
 /// that of a refused credential, too, so the status says more than it.
 pub(super) fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
+    if refusal.says_thread_lost() {
+        return (FailureClass::ThreadLost, Sent::No);
+    }
     let (by_code, by_status) = (refusal.code.and_then(by_code), refusal.status.map(by_status));
     let class = match by_code {
         Some(FailureClass::BadRequest) => by_status.or(by_code),
@@ -40,6 +47,21 @@ pub(super) fn classify(refusal: Refusal<'_>) -> (FailureClass, Sent) {
         .status
         .is_some_and(|status| status != 408 && (300..500).contains(&status));
     (class, if turned_away { Sent::No } else { Sent::Maybe })
+}
+
+impl Refusal<'_> {
+    /// Whether it says that the response is gone from which the call was to go on, or that the server stores none.
+    fn says_thread_lost(&self) -> bool {
+        let names_it = matches!(
+            self.code,
+            Some("previous_response_not_found" | "response_not_found" | "not_found")
+        ) || matches!(self.param, Some("previous_response_id" | "response_id"));
+        match self.status {
+            Some(400 | 404 | 410) => self.goes_on && names_it,
+            Some(501) => self.goes_on,
+            Some(_) | None => false,
+        }
+    }
 }
 
 /// OpenResponses' error types, and the codes that its larger servers add.
@@ -79,9 +101,47 @@ mod tests {
             status: Some(status),
             code,
             message: None,
+            param: None,
+            goes_on: false,
             in_response: false,
         };
         assert_eq!(classify(refusal), (class, sent), "{status} {code:?}");
+    }
+
+    #[test]
+    fn a_lost_thread_is_one_that_the_call_named() {
+        let check = |goes_on, status, code, param, is_lost: bool| {
+            let refusal = Refusal {
+                status: Some(status),
+                code,
+                message: None,
+                param,
+                goes_on,
+                in_response: false,
+            };
+            let lost = classify(refusal) == (FailureClass::ThreadLost, Sent::No);
+            assert_eq!(lost, is_lost, "{refusal:?}");
+        };
+        let codes = ["previous_response_not_found", "response_not_found", "not_found"];
+        for status in [400, 404, 410] {
+            for code in codes {
+                check(true, status, Some(code), None, true);
+                check(false, status, Some(code), None, false);
+            }
+            check(
+                true,
+                status,
+                Some("invalid_request_error"),
+                Some("previous_response_id"),
+                true,
+            );
+            check(true, status, None, Some("input"), false);
+            check(true, status, Some("model_not_found"), None, false);
+        }
+        check(true, 501, None, None, true);
+        check(false, 501, None, None, false);
+        check(true, 500, Some("not_found"), None, false);
+        check(true, 429, None, Some("previous_response_id"), false);
     }
 
     #[test]
@@ -114,6 +174,8 @@ mod tests {
                 status: None,
                 code,
                 message: None,
+                param: None,
+                goes_on: false,
                 in_response: true,
             };
             assert_eq!(classify(refusal), (class, Sent::Yes), "{code:?}");

@@ -90,10 +90,7 @@ pub(super) fn body(call: &ProviderCall, model: &str, stream: bool, words: &Words
         input: input(&call.input),
         tools: call.tools.iter().map(|tool| offer(tool, words.strict_tools)).collect(),
         stream,
-        previous_response_id: match &call.input {
-            CallInput::ToolResults { response_id, .. } => response_id.as_deref(),
-            CallInput::Message(_) | CallInput::Conversation(_) => None,
-        },
+        previous_response_id: call.after.as_deref(),
         words,
     };
     let mut bytes = Vec::with_capacity(size_hint(call));
@@ -110,7 +107,8 @@ fn size_hint(call: &ProviderCall) -> usize {
         .map(|tool| tool.description.len() + tool.parameters.get().len() + REST / 8);
     let input = match &call.input {
         CallInput::Message(text) => text.len(),
-        CallInput::ToolResults { .. } | CallInput::Conversation(_) => 0,
+        CallInput::Conversation(items) => items.iter().map(InputItem::bytes).sum(),
+        CallInput::ToolResults { .. } => 0,
     };
     // Line breaks and quotes take two bytes.
     let texts = call.instructions.as_ref().map_or(0, |text| text.len()) + input;

@@ -7,7 +7,7 @@
 use contracts::json::NotJson;
 use serde_json::Value;
 
-use super::call::{ProviderAnswer, Usage};
+use super::call::{Previous, ProviderAnswer, Usage};
 use super::items::{Items, Which, part_text};
 use super::settings::CallLimits;
 use super::sse::Event;
@@ -199,6 +199,13 @@ impl<F: FnMut(&str)> Reader<F> {
             reasoning,
             usage: usage(&response["usage"]),
             incomplete_reason: incomplete.then(|| short(reason)),
+            previous: match response.get("previous_response_id") {
+                Some(Value::String(id)) => Previous::Id(short(id)),
+                Some(Value::Null) => Previous::None,
+                Some(Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_)) | None => {
+                    Previous::NotSaid
+                }
+            },
         }))
     }
 

@@ -75,6 +75,8 @@ pub struct ProviderSettings {
     pub limits: CallLimits,
     pub pool: Pool,
     pub history: HistoryLookup,
+    /// How long a thread may be unused before it is looked up. None: the provider has no record of threads.
+    pub thread_check_after: Option<Duration>,
     /// What shares its quota and its credential: one breaker for all providers that name the same. None: its own name.
     pub quota_account: Option<String>,
 }
@@ -162,8 +164,12 @@ struct Fields {
     history: Option<bool>,
     history_settle_ms: Option<Millis>,
     history_unanswered_ms_max: Option<Millis>,
+    thread_check_after_ms: Option<Millis>,
     quota_account: Option<String>,
 }
+
+/// An hour: a gateway keeps a session for long, and an operator may delete one.
+const THREAD_CHECK_AFTER_MS: Millis = Millis::new(3_600_000);
 
 /// The defaults of a kind.
 struct Defaults {
@@ -227,6 +233,8 @@ pub enum SettingsError {
     QuotaAccount,
     #[error("gateway_agent is for kind openclaw only")]
     GatewayAgentUnused,
+    #[error("thread_check_after_ms is for kind openclaw only: no other provider has a record of its threads")]
+    ThreadCheckUnused,
     #[error(
         "name the gateway's agent: model = \"openclaw/<agent>\", or gateway_agent; letters, digits, '-' and '_' only"
     )]
@@ -306,6 +314,11 @@ impl TryFrom<Fields> for ProviderSettings {
             }
             ProviderKind::OpenResponses => None,
         };
+        let thread_check_after = match (kind, fields.thread_check_after_ms) {
+            (ProviderKind::OpenClaw, after) => Some(after.unwrap_or(THREAD_CHECK_AFTER_MS).duration()),
+            (ProviderKind::OpenResponses, Some(_)) => return Err(SettingsError::ThreadCheckUnused),
+            (ProviderKind::OpenResponses, None) => None,
+        };
         let (server, thread, continuation) = server::continued(kind, fields.server, fields.thread, fields.thread_by)?;
         let stream = fields.stream.unwrap_or(true);
         // Without a stream the first byte arrives with the last.
@@ -365,6 +378,7 @@ impl TryFrom<Fields> for ProviderSettings {
             limits,
             pool,
             history,
+            thread_check_after,
             quota_account: fields.quota_account,
         })
     }

@@ -72,11 +72,12 @@ impl Transport {
         })
     }
 
-    /// Posts a call and reads its answer to the end.
+    /// Posts a call and reads its answer to the end. `goes_on`: it names an earlier response.
     pub(super) async fn call(
         &self,
         body: Vec<u8>,
         headers: HeaderMap,
+        goes_on: bool,
         on_text: impl FnMut(&str) + Send,
     ) -> Result<ProviderAnswer, ProviderError> {
         if body.len() > self.limits.request_bytes_max {
@@ -94,7 +95,7 @@ impl Transport {
         let first_byte = deadline.min(Instant::now() + self.limits.first_byte_timeout);
         let response = sent(request, first_byte, "sending the call").await?;
         if !response.status().is_success() {
-            return Err(self.refused(response, deadline).await);
+            return Err(self.refused(response, deadline, goes_on).await);
         }
         if response
             .headers()
@@ -128,7 +129,14 @@ impl Transport {
                 code,
                 message,
             } => Err(self
-                .failed(None, code.as_deref(), message.as_deref(), true)
+                .failed(Refusal {
+                    status: None,
+                    code: code.as_deref(),
+                    message: message.as_deref(),
+                    param: None,
+                    goes_on: false,
+                    in_response: true,
+                })
                 .with_response_id(response_id)),
         }
     }
@@ -143,8 +151,8 @@ impl Transport {
         Ok(Fetched { status, body })
     }
 
-    /// Converts an error status into an error.
-    pub(super) fn refusal(&self, status: StatusCode, body: &[u8]) -> ProviderError {
+    /// Converts an error status into an error. `goes_on`: as for [`Self::call`].
+    pub(super) fn refusal(&self, status: StatusCode, body: &[u8], goes_on: bool) -> ProviderError {
         let raw = match (status.as_u16(), String::from_utf8_lossy(body).trim()) {
             (404 | 405, raw) => format!(
                 "{}; is the path of url right? Most servers have /v1/responses",
@@ -157,16 +165,18 @@ impl Transport {
         let error = &body["error"];
         let in_response = body["object"] == "response" || body["status"] == "failed";
         let code = error["code"].as_str().or(error["type"].as_str());
-        self.failed(
-            Some(status.as_u16()),
+        self.failed(Refusal {
+            status: Some(status.as_u16()),
             code,
-            error["message"].as_str().or(error.as_str()).or(Some(&raw)),
+            message: error["message"].as_str().or(error.as_str()).or(Some(&raw)),
+            param: error["param"].as_str(),
+            goes_on,
             in_response,
-        )
+        })
         .with_response_id(body["id"].as_str().filter(|_| in_response).map(short))
     }
 
-    async fn refused(&self, response: Response, deadline: Instant) -> ProviderError {
+    async fn refused(&self, response: Response, deadline: Instant, goes_on: bool) -> ProviderError {
         let status = response.status();
         let retry_after = response
             .headers()
@@ -177,22 +187,14 @@ impl Transport {
         // The status suffices if the body is missing or too long.
         let body = body::read(response, REFUSAL_BYTES_MAX, deadline, "the refusal").await;
         let body = body.unwrap_or_default();
-        self.refusal(status, &body).with_retry_after(retry_after)
+        self.refusal(status, &body, goes_on).with_retry_after(retry_after)
     }
 
-    fn failed(
-        &self,
-        status: Option<u16>,
-        code: Option<&str>,
-        message: Option<&str>,
-        in_response: bool,
-    ) -> ProviderError {
-        let (class, sent) = (self.classify)(Refusal {
-            status,
-            code,
-            message,
-            in_response,
-        });
+    fn failed(&self, refusal: Refusal<'_>) -> ProviderError {
+        let (class, sent) = (self.classify)(refusal);
+        let Refusal {
+            status, code, message, ..
+        } = refusal;
         let status = status.map(|status| format!("HTTP {status} "));
         let detail = [
             status.as_deref().unwrap_or_default(),

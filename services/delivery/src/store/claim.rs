@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use contracts::tools::submit_plan;
-use domain::{AccountId, AgentId, SessionId, TaskId, TurnId, TurnState};
+use domain::{AccountId, AgentId, MessageId, SessionId, TaskId, TurnContext, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
@@ -103,8 +103,15 @@ pub struct OpenTurn {
     pub instructions: String,
     pub profile_version: String,
     pub input: String,
-    /// The instructions are in front of the input.
+    /// The instructions are sent in front of the first item.
     pub inline: bool,
+    /// None: a version began it that sent no context, and in layout `inline` has its instructions in the input.
+    pub context: Option<TurnContext>,
+    /// Packed.
+    #[sea_orm(from_alias = "manifest_packed")]
+    pub manifest: Option<Vec<u8>>,
+    /// The message that its first item is about.
+    pub about_message: Option<MessageId>,
     pub is_coordinator: bool,
     pub journal: Journal,
     /// The tools offered when the turn began; none when an older version began it.
@@ -195,13 +202,12 @@ pub struct ToolResult {
 pub const TURNS_LOAD: &str = concat!(
     "
     select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, g.name as agent_name, t.number, t.state, t.provider, t.profile_version,
-           i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline,
+           i.body as instructions, t.input, t.manifest ->> 'layout' = 'inline' as inline, t.context, t.manifest_packed,
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "t.agent_id"),
     " else false end as is_coordinator, t.journal, t.tools, t.attempt, t.failures, t.hops, t.traceparent, t.tracestate, t.sent_at, t.lost_at,
            t.notification_ids,
-           coalesce((select n.attempts from notification n
-                     where n.account_id = t.account_id and n.id = t.notification_ids[1] offset 0), 0) as attempts,
+           coalesce(n.attempts, 0) as attempts, n.message_id as about_message,
            coalesce((extract(epoch from now() - t.waiting_since) * 1000)::bigint - coalesce(t.tools_wait_ms, $3), -1) as overdue_ms,
            coalesce(t.notes, '[]') as notes,
            (select count(*) from (
@@ -215,7 +221,10 @@ pub const TURNS_LOAD: &str = concat!(
     join account a on a.id = any (array[t.account_id])
     join instruction_text i on i.account_id = any (array[t.account_id]) and i.hash = t.profile_hash
     join agent g on g.account_id = any (array[t.account_id]) and g.id = t.agent_id
-    left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id"
+    left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id
+    left join lateral (
+        select n.attempts, n.message_id from notification n
+        where n.account_id = t.account_id and n.id = t.notification_ids[1] offset 0) n on true"
 );
 
 #[derive(FromQueryResult)]

@@ -1,19 +1,44 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
+use std::collections::HashMap;
+
 use domain::{
-    AccountId, ActorKind, AgentId, AgentSlug, InstructionLayout, MessageId, QueueMode, SessionId, TaskId, TaskStatus,
+    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation,
+    SessionId, TaskId, TaskStatus, context::Told,
 };
+use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use storage::{
     StorageError, Tx,
     breaker::Seen,
-    statement::{column, pairs},
+    session::sessions_lock::LockedSession,
+    statement::{column, uuid_array},
 };
+use uuid::Uuid;
 
-use super::{SessionName, runs::Behind, threads::Threads};
-use crate::prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadExtract, ThreadMessage};
+use super::{SessionName, branches::ContextRow, runs::Behind};
+
+/// One of the newest messages of a task's thread. Without its text if it is left out anyway.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Candidate {
+    #[serde(flatten)]
+    pub message: ThreadMessage,
+    /// It wakes this agent by a notification of its own in this session.
+    pub wakes: bool,
+    /// A turn of this past has written it.
+    pub is_past: bool,
+    /// When it was read, it looked as if the thread had it: it is without its text.
+    pub is_told: bool,
+}
+
+/// The newest messages of a thread, newest first.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(transparent)]
+pub struct Candidates(pub Vec<Candidate>);
+
+impl TryGetableFromJson for Candidates {}
 
 /// The next item of a session's queue, with the facts for its prompt.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -49,6 +74,16 @@ pub struct QueuedItem {
     pub breaker: Option<Seen>,
     /// The account's tool policies, counted.
     pub tool_policies: i32,
+    /// The agent's, or else the account's.
+    pub context_policy: ContextPolicy,
+    pub rotation: Rotation,
+    /// The newest few messages of the task's thread.
+    pub thread: Option<Candidates>,
+    /// The thread's messages since the session's provider was told last, or all; at most one more than [`THREAD_COUNTED_MAX`].
+    pub thread_total: i64,
+    /// The newest version of its task's context, where the account shows it to all.
+    #[sea_orm(nested(prefix = "context_"))]
+    pub task_context: Option<ContextRow>,
 }
 
 impl QueuedItem {
@@ -63,7 +98,8 @@ impl QueuedItem {
             .task
             .as_ref()
             .filter(|task| task.status == TaskStatus::AwaitingApproval)?;
-        let passes = facts.sender.kind == ActorKind::User || facts.answer_to.is_some();
+        let is_ours = facts.answer_to.is_some() || facts.result_of.is_some();
+        let passes = facts.sender.kind == ActorKind::User || is_ours;
         (!passes).then_some(&task.id)
     }
 
@@ -76,23 +112,10 @@ impl QueuedItem {
     }
 }
 
-/// An item with its thread: the ids of the newest messages, newest first, and those messages that are not cached.
-#[derive(FromQueryResult)]
-struct QueuedRow {
-    #[sea_orm(nested)]
-    item: QueuedItem,
-    thread_ids: Option<Vec<MessageId>>,
-    thread_read: Option<ThreadRead>,
-}
-
-#[derive(Deserialize)]
-struct ThreadRead(Vec<ThreadMessage>);
-
-impl TryGetableFromJson for ThreadRead {}
-
-/// Relies on index notification_queue, on primary keys, for answers on question_notification, and on index message_thread, whose order is requested twice:
-/// for a table that was analysed while it was empty, another index costs the same. Bodies of messages that are `known`
-/// are not read; the prompt cuts bodies far below this limit. The caller holds the session's lock, so no other transaction takes the item.
+/// Relies on index notification_queue, on primary keys, for answers on question_notification, for results of branches on branch_item, and on index message_thread, whose order is requested twice:
+/// for a table that was analysed while it was empty, another index costs the same. Of messages that are left out, the texts are
+/// not read, and the prompt cuts texts far below this limit; a message that the provider's thread was shown is not looked up in other
+/// tables. The caller holds the session's lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
@@ -100,6 +123,9 @@ pub const QUEUE_NEXT: &str = concat!(
            case when n.kind = 'answer' then (
                select q.id from question q where q.account_id = n.account_id and q.notification_id = n.id
                order by q.account_id, q.notification_id offset 0) end as answer_to,
+           case when n.kind = 'branch_result' then (
+               select b.group_id from branch b where b.account_id = n.account_id and b.joined_item = n.id
+               order by b.account_id, b.joined_item limit 1) end as result_of,
            (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms,
            case when n.joins then n.metadata -> 'collect_debounce_ms' end as debounce_ms, n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
            g.role as agent_role, g.provider, a.instruction_layout,
@@ -107,11 +133,14 @@ pub const QUEUE_NEXT: &str = concat!(
            case when k.id = a.coordinator_task then ",
     storage::coordinates!("a", "g.id"),
     " else false end as is_coordinator,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies, ",
-    storage::breaker_of!("$7", "g.provider"),
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies,
+           p.context_policy, coalesce(g.rotation, a.rotation) as rotation, ",
+    storage::breaker_of!("$6", "g.provider"),
     " as breaker,
-           thread.ids as thread_ids, thread.read as thread_read, thread.total as thread_total
-    from unnest($1::text[], $2::uuid[], $3::text[], $6::bigint[]) as w (account_id, id, known, position)
+           thread.newest as thread, thread.total as thread_total, tc.version as context_version, tc.body as context_body,
+           tc.characters as context_characters, tc.cut_characters as context_cut_characters
+    from unnest($1::text[], $2::uuid[], $5::bigint[], $7::text[], $8::bigint[], $9::text[], $10::timestamptz[], $11::uuid[])
+         as w (account_id, id, position, told, told_at, told_provider, opened_at, continues)
     cross join lateral (
         select * from notification n
         where n.account_id = w.account_id and n.session_id = w.id and n.state = 'queued' and n.position >= w.position
@@ -119,63 +148,77 @@ pub const QUEUE_NEXT: &str = concat!(
     join account a on a.id = any (array[n.account_id])
     join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
     left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
+    left join lateral (
+        select * from task_context c
+        where a.task_context_layer = 'always' and c.account_id = n.account_id and c.task_id = n.task_id
+        order by c.account_id desc, c.task_id desc, c.version desc limit 1) tc on true
+    cross join lateral (select coalesce(g.context_policy, a.context_policy) as context_policy) p
+    cross join lateral (
+        select case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])
+                    then w.told::uuid[] else '{}' end as told,
+               case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])
+                    then to_timestamp(w.told_at) else '-infinity' end as told_at) x
     cross join lateral (
         select (select count(*) from (
-                    select from message c where c.account_id = k.account_id and c.task_id = k.id
-                    order by c.created_at, c.id limit $5) c) as total, m.ids, m.read
-        from (            select array_agg(m.id) as ids,
-                   json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
-                                              'name', m.author_name, 'via', m.author_via), 'body', left(m.body, 4000),
-                                              'at', m.created_at)) filter (where m.id <> all (w.known::uuid[])) as read
-            from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
-                  order by m.created_at desc, m.id desc limit $4) m) m
+                    select from message c where c.account_id = k.account_id and c.task_id = k.id and c.created_at >= x.told_at
+                    order by c.created_at, c.id limit $4) c) as total, m.newest
+        from (select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
+                                                'name', m.author_name, 'via', m.author_via),
+                                                'body', case when m.is_told or m.wakes or m.is_past then '' else left(m.body, 4000) end,
+                                                'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past, 'is_told', m.is_told)
+                              order by m.created_at desc, m.id desc) as newest
+              from (select m.*, m.id = any (x.told) as is_told,
+                           case when m.id = any (x.told) or m.turn_id is not null then false
+                                when g.id = any (m.woke) and m.created_at >= w.opened_at then true
+                                else coalesce((
+                                    select o.session_id in (n.session_id, w.continues) and o.state <> 'cancelled' from notification o
+                                    where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0), false)
+                           end as wakes,
+                           case when m.id = any (x.told) or m.turn_id is null then false
+                                else coalesce((
+                                    select t.session_id in (n.session_id, w.continues) from turn t
+                                    where t.account_id = m.account_id and t.id = m.turn_id offset 0), false)
+                           end as is_past
+                    from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
+                          order by m.created_at desc, m.id desc limit $3) m) m) m
         offset 0) thread"
 );
 
-/// `places`: sessions, and the first position that is read. `keys_json`: the keys of breakers by the names of providers.
+/// `places`: sessions, and the first position that is read. `keys_json`: the keys of breakers by the names of providers. `durable`:
+/// the providers that keep a thread.
 pub async fn queue_next(
     tx: &Tx,
-    places: &[(SessionName, i64)],
-    threads: &Threads,
+    places: &[(&LockedSession, i64)],
     messages_max: i64,
     keys_json: &str,
+    durable: Vec<String>,
 ) -> Result<Vec<QueuedItem>, StorageError> {
     if places.is_empty() {
         return Ok(Vec::new());
     }
-    let names: Vec<SessionName> = places.iter().map(|(name, _)| name.clone()).collect();
-    let known = threads.known(&names);
-    let (accounts, ids) = pairs(&names);
-    let known_ids: Vec<String> = names.iter().map(|name| uuid_array(known.get(name))).collect();
+    // What a thread was told counts while the next turn can go on in it.
+    let told = |session: &LockedSession| match session.thread.is_told() {
+        true => session.thread.told.clone(),
+        false => Told::default(),
+    };
+    let ids = |ids: Vec<MessageId>| uuid_array(ids.into_iter().map(MessageId::uuid));
     let values = [
-        accounts.into(),
-        ids.into(),
-        known_ids.into(),
+        column(places, |(session, _)| session.account.clone()),
+        column(places, |(session, _)| session.id),
         messages_max.into(),
         (THREAD_COUNTED_MAX + 1).into(),
         column(places, |(_, position)| *position),
         keys_json.into(),
+        column(places, |(session, _)| ids(told(session).ids)),
+        column(places, |(session, _)| told(session).at.unwrap_or_default()),
+        column(places, |(session, _)| told(session).provider.unwrap_or_default()),
+        column(places, |(session, _)| session.opened_at),
+        column(places, |(session, _)| {
+            session.continues.map_or(Uuid::nil(), SessionId::uuid)
+        }),
+        durable.into(),
     ];
-    let rows: Vec<QueuedRow> = tx.rows("take from queues", QUEUE_NEXT, values).await?;
-    let complete = |row: QueuedRow| {
-        let mut item = row.item;
-        let name = item.name();
-        let read = row.thread_read.map_or_else(Vec::new, |read| read.0);
-        let ids = row.thread_ids.unwrap_or_default();
-        item.facts.thread = Threads::extract(ids.into_iter().rev(), known.get(&name), read);
-        item
-    };
-    Ok(rows.into_iter().map(complete).collect())
-}
-
-/// The messages' ids as a text that Postgres reads as an array.
-fn uuid_array(extract: Option<&ThreadExtract>) -> String {
-    let ids: Vec<String> = extract
-        .into_iter()
-        .flat_map(|extract| extract.iter())
-        .map(|message| message.id.to_string())
-        .collect();
-    format!("{{{}}}", ids.join(","))
+    tx.rows("take from queues", QUEUE_NEXT, values).await
 }
 
 /// Relies on index task_newest.
@@ -186,4 +229,47 @@ pub const OVERVIEW_LOAD: &str =
 pub async fn overview_load(tx: &Tx, account: &AccountId, tasks_max: i64) -> Result<Vec<OverviewEntry>, StorageError> {
     let values = [account.into(), tasks_max.into()];
     tx.rows("load task overview", OVERVIEW_LOAD, values).await
+}
+
+#[derive(FromQueryResult)]
+struct LastProfile {
+    account_id: AccountId,
+    session_id: SessionId,
+    profile_hash: String,
+}
+
+/// In a session of all of an agent's work, the newest turns are looked at. Relies on index turn_number, whose order is requested.
+pub const PROFILES_LAST: &str = "
+    select w.account_id, w.id as session_id, t.profile_hash
+    from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, task_id)
+    cross join lateral (
+        select t.profile_hash from (
+            select * from turn t where t.account_id = w.account_id and t.session_id = w.id
+            order by t.account_id, t.session_id, t.number desc limit 100) t
+        where coalesce(t.task_id, '') = w.task_id order by t.number desc limit 1) t";
+
+/// The hashes of the instructions with which sessions last worked on the task of an item: other tasks have others.
+pub async fn profiles_last(
+    tx: &Tx,
+    asked: &[(&LockedSession, &QueuedItem)],
+) -> Result<HashMap<SessionName, String>, StorageError> {
+    if asked.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let task = |item: &QueuedItem| {
+        item.facts
+            .task
+            .as_ref()
+            .map_or_else(String::new, |task| task.id.key().into())
+    };
+    let values = [
+        column(asked, |(session, _)| session.account.clone()),
+        column(asked, |(session, _)| session.id),
+        column(asked, |(_, item)| task(item)),
+    ];
+    let rows: Vec<LastProfile> = tx
+        .rows("read instructions of last turns", PROFILES_LAST, values)
+        .await?;
+    let named = |row: LastProfile| ((row.account_id, row.session_id), row.profile_hash);
+    Ok(rows.into_iter().map(named).collect())
 }

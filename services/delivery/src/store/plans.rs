@@ -12,7 +12,7 @@ pub struct AwaitedPlan {
     account_id: AccountId,
     session_id: SessionId,
     pub plan: QuestionId,
-    /// The first item that may start: an answer, one from a person, one that asks its agent an open question, one on another task.
+    /// The first item that may start: an answer, results of branches, one from a person, one that asks its agent an open question, one on another task.
     pub position: Option<i64>,
 }
 
@@ -23,7 +23,7 @@ impl AwaitedPlan {
 }
 
 /// The callers hold the sessions' locks. The kind is compared in a form that question_decision does not serve: one index for tables
-/// of any size. Relies on question_of_task, question_notification, notification_queue and primary keys.
+/// of any size. Relies on question_of_task, question_notification, branch_item, notification_queue and primary keys.
 pub const PLANS_AWAITED: &str = "
     select w.account_id, w.id as session_id, p.id as plan, f.position
     from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, id, task_id)
@@ -39,6 +39,8 @@ pub const PLANS_AWAITED: &str = "
         where n.sender_kind = 'user'
            or n.kind = 'answer' and (
                 select count(*) from question a where a.account_id = n.account_id and a.notification_id = n.id) > 0
+           or n.kind = 'branch_result' and (
+                select count(*) from branch b where b.account_id = n.account_id and b.joined_item = n.id) > 0
            or n.kind in ('question', 'review') and (
                 select count(*) from (
                     select a.audience from question a

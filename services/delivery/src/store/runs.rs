@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use domain::{AccountId, Actor, NotificationId, QueueMode, SessionId, TaskId, TurnId};
+use prompt::{Further, Injected};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, statement::column};
 
 use super::SessionName;
-use crate::prompt::{Further, Injected};
 
 /// An item behind the head of a queue.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -119,30 +119,26 @@ pub struct Injectable {
     #[sea_orm(nested)]
     pub item: Injected,
     pub hops: i32,
-    /// The turn's manifest, packed; none where an older version began the turn.
-    pub manifest: Option<Vec<u8>>,
 }
 
 /// The next items with mode `inject` of the turn's task. Signalbox's own items are never among them, and none with an attempt:
 /// what made a provider refuse one turn must not make it refuse the next. The callers hold the
-/// sessions' locks. Relies on notification_inject and the primary key.
+/// sessions' locks. Relies on notification_inject.
 pub const INJECTS_LOAD: &str = "
-    select n.account_id, n.session_id, n.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.title, n.body, n.hops,
-           t.manifest_packed as manifest
-    from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[]) as w (account_id, session_id, turn_id, task_id)
-    cross join lateral (select t.manifest_packed from turn t where t.account_id = w.account_id and t.id = w.turn_id offset 0) t
+    select n.account_id, n.session_id, n.id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.title, n.body, n.hops
+    from unnest($1::text[], $2::uuid[], $3::text[]) as w (account_id, session_id, task_id)
     cross join lateral (
         select n.*, sum(octet_length(n.body)) over (order by n.position) as bytes from (
             select * from notification n
             where n.account_id = w.account_id and n.session_id = w.session_id and n.state = 'queued' and n.queue_mode = 'inject'
-              and n.attempts = 0 and octet_length(n.body) <= $7 and coalesce(n.task_id, '') = w.task_id and n.kind <> all ($5::text[])
-            order by n.account_id, n.session_id, n.position limit $6) n) n
-    where n.bytes <= $7
+              and n.attempts = 0 and octet_length(n.body) <= $6 and coalesce(n.task_id, '') = w.task_id and n.kind <> all ($4::text[])
+            order by n.account_id, n.session_id, n.position limit $5) n) n
+    where n.bytes <= $6
     order by n.account_id, n.session_id, n.position";
 
 pub async fn injects_load(
     tx: &Tx,
-    turns: &[(SessionName, TurnId, Option<TaskId>)],
+    turns: &[(SessionName, Option<TaskId>)],
     own_kinds: &[&str],
     items_max: i64,
     bytes_max: i64,
@@ -152,10 +148,9 @@ pub async fn injects_load(
     }
     let own_kinds: Vec<String> = own_kinds.iter().map(|kind| (*kind).to_owned()).collect();
     let values = [
-        column(turns, |((account, _), _, _)| account.clone()),
-        column(turns, |((_, session), _, _)| *session),
-        column(turns, |(_, turn, _)| *turn),
-        column(turns, |(_, _, task)| {
+        column(turns, |((account, _), _)| account.clone()),
+        column(turns, |((_, session), _)| *session),
+        column(turns, |(_, task)| {
             task.as_ref().map_or_else(String::new, |task| task.key().into())
         }),
         own_kinds.into(),

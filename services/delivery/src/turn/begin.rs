@@ -8,7 +8,8 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, SessionScope, TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, SessionScope, TaskId, TurnId, TurnState, TurnStep,
+    context::Told,
     progress::Wake,
     tool_policy::{ToolPolicy, ToolUse, visible},
 };
@@ -16,21 +17,31 @@ use messaging::trace;
 use serde_json::value::to_raw_value;
 use tokio_util::sync::CancellationToken;
 
+use prompt::{
+    InstructionFacts, KnownContext, Manifest, Marks, Past, Profile, ToolNames, input, manifest::Offer,
+    tells_of_interruption,
+};
+
 use super::{
     messages::begun_at,
-    resume::{Due, call_input, due, lost_since},
+    profiles::Profiles,
+    resume::{Contents, Due, call_input, due, lost_since},
     started::Heard,
-    work::Work,
+    work::{Work, WorkThread},
 };
 use crate::{
     breaker::Pass,
-    prompt::{InstructionFacts, Marks, Profile, Profiles, ToolNames, input, tells_of_interruption},
-    providers::{CallInput, Continuation, Driver, Effects, ToolDefinition},
-    store::{claim::OpenTurn, context::QueuedItem, journal::Journal},
+    context::{
+        past,
+        plan::{Plan, thread_name},
+    },
+    providers::{Continuation, Driver, Effects, Thread, ToolDefinition},
+    store::{branches::BranchStart, claim::OpenTurn, context::QueuedItem, journal::Journal},
 };
-use storage::{
-    manifest::Manifest,
-    session::{sessions_lock::LockedSession, turns_begin::NewTurn},
+use storage::session::{
+    items_join::Notes,
+    sessions_lock::{LockedSession, SessionThread},
+    turns_begin::NewTurn,
 };
 
 /// The inputs of a new turn besides its session and its item.
@@ -39,17 +50,48 @@ pub struct Beginning {
     pub turn_id: TurnId,
     pub pass: Pass,
     pub prompt: Prompt,
-    pub effects: Effects,
+    pub plan: Plan,
+    /// The key of the task of its session's branch.
+    pub branch_task: Option<TaskId>,
+    /// Earlier turns, where the prompt is assembled.
+    pub past: Past,
+    /// What the thread has been told after this turn, but for messages, and these.
+    pub told: (Told, Vec<MessageId>),
+    pub provider: ProviderFacts,
     pub tools: Arc<[ToolDefinition]>,
     /// How long the turn waits for its tool calls.
     pub tools_wait_ms: i64,
     pub trace: TraceContext,
 }
 
-/// Whether the session is the one of the item's agent and task, or of its agent. Several services may write items: none
-/// brings a task into the provider's conversation of another.
-fn is_of(session: &LockedSession, item: &QueuedItem) -> bool {
+/// What of a turn's provider decides how its calls are made.
+#[derive(Clone, Copy, Debug)]
+pub struct ProviderFacts {
+    pub effects: Effects,
+    pub keeps: Thread,
+    pub found_by: Continuation,
+}
+
+impl ProviderFacts {
+    /// Without a driver no call is made.
+    pub fn of(driver: Option<&Driver>) -> ProviderFacts {
+        ProviderFacts {
+            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
+            keeps: driver.map_or(Thread::Durable, |driver| driver.thread),
+            found_by: driver.map_or(Continuation::Key, |driver| driver.continuation),
+        }
+    }
+}
+
+/// Whether the session is the one of the item's agent and task, or of its agent; or of a branch of the agent on the task. Several
+/// services may write items: none brings a task into the provider's conversation of another.
+fn is_of(session: &LockedSession, item: &QueuedItem, branch_task: Option<&TaskId>) -> bool {
     let task = item.facts.task.as_ref().map(|task| &task.id);
+    if let Some(branch) = session.branch {
+        let conversation = Conversation::of_branch(&session.account, branch, item.agent_id);
+        let is_its_task = branch_task.is_some() && branch_task == task.map(TaskId::key).as_ref();
+        return is_its_task && conversation.key(session.generation).to_string() == session.key;
+    }
     [SessionScope::Task, SessionScope::Agent].into_iter().any(|scope| {
         let conversation = Conversation::of(&session.account, scope, task, item.agent_id);
         conversation.key(session.generation).to_string() == session.key
@@ -62,7 +104,7 @@ pub fn begin(
     item: QueuedItem,
     beginning: Beginning,
 ) -> Result<(NewTurn, Work), ImpossibleStep> {
-    if !is_of(session, &item) {
+    if !is_of(session, &item, beginning.branch_task.as_ref()) {
         return Err(ImpossibleStep {
             noun: "notification",
             state: "queued in a session of another task or agent",
@@ -71,7 +113,38 @@ pub fn begin(
     }
     let phase = session.facts.claimed()?.phase;
     let state = TurnState::Started.after(TurnStep::Send)?;
-    let (prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
+    let (mut prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
+    let (plan, provider, (told, shown)) = (beginning.plan, beginning.provider, beginning.told);
+    past::enter(&beginning.past, &plan.context, &mut prompt.manifest);
+    prompt.manifest.tools = Some(Offer::of(tools.iter().map(|tool| tool.name.as_str())));
+    let rotated = told.rotated.as_ref().filter(|_| session.turn_count == 0);
+    let rotated_because = rotated.map(|rotated| rotated.because.clone());
+    let used_at = (!plan.is_new).then_some(session.thread.told.at).flatten();
+    let thread = match plan.is_new {
+        true => SessionThread {
+            number: plan.context.thread,
+            live: false,
+            at: None,
+            told,
+            ..session.thread.clone()
+        },
+        false => SessionThread {
+            told,
+            ..session.thread.clone()
+        },
+    };
+    let items = past::items(beginning.past);
+    let (journal, notes) = (Journal::default(), Notes::default());
+    let (call, after) = call_input(&Contents {
+        head: (item.layout == InstructionLayout::Inline).then_some(&*prompt.profile.text),
+        past: &items,
+        input: &prompt.input,
+        context: Some(&plan.context),
+        journal: &journal,
+        results: &[],
+        notes: &notes,
+        found_by: provider.found_by,
+    });
     let turn = session.turn_claimed(beginning.turn_id, item.facts.task.map(|task| task.id));
     let hops = item.hops;
     let wake = Wake::new(&item.facts.kind, &item.facts.sender);
@@ -89,7 +162,7 @@ pub fn begin(
         profile_version: prompt.profile.version.to_owned(),
         profile_hash: prompt.profile.hash.clone(),
         instructions: Arc::clone(&prompt.profile.text),
-        input: prompt.input.clone(),
+        input: prompt.input,
         layout: prompt.manifest.layout,
         manifest: prompt.manifest.packed(),
         tools: tools.iter().map(|tool| tool.name.clone()).collect(),
@@ -97,10 +170,23 @@ pub fn begin(
         hops,
         wake: wake.clone(),
         streak: session.streak.clone(),
+        context: plan.context.clone(),
+        rotated_because,
+        thread,
         traceparent: trace.traceparent.clone(),
         tracestate: trace.tracestate.clone(),
         phase,
         state,
+    };
+    let thread = WorkThread {
+        name: thread_name(&turn.key, plan.context.thread, provider.keeps, provider.found_by),
+        context: Some(plan.context),
+        after,
+        keeps: provider.keeps,
+        found_by: provider.found_by,
+        shown,
+        used_at,
+        manifest: Vec::new(),
     };
     let work = Work {
         turn,
@@ -108,6 +194,7 @@ pub fn begin(
         state,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
+        parent: session.parent,
         may_ask: item.tool_policies > 0,
         ended_with: None,
         agent_name: item.agent_name,
@@ -115,13 +202,14 @@ pub fn begin(
         pass: beginning.pass,
         failed_epoch: None,
         slot: None,
-        effects: beginning.effects,
+        effects: provider.effects,
         profile_version: prompt.profile.version.to_owned(),
         due: Due::Send,
         instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
-        input: CallInput::Message(prompt.input),
+        input: call,
+        thread,
         tools,
-        journal: Journal::default(),
+        journal,
         attempt: 1,
         failures: 0,
         attempts: item.attempts,
@@ -144,10 +232,11 @@ pub fn begin(
 pub fn carry_on(
     session: &LockedSession,
     turn: OpenTurn,
-    effects: Effects,
-    continuation: Continuation,
+    provider: ProviderFacts,
     tools: Arc<[ToolDefinition]>,
+    earlier: Option<Past>,
 ) -> Result<Work, ImpossibleStep> {
+    let effects = provider.effects;
     let phase = session.facts.claimed()?.phase;
     let trace = turn.trace();
     let due = due(
@@ -169,6 +258,33 @@ pub fn carry_on(
     let injected = with_call.flat_map(|note| note.notification_ids.clone()).collect();
     let ended_with = turn.ended_with().map(str::to_owned);
     let wake = turn.wake_key.as_ref().and_then(|key| key.parse().ok());
+    let mut manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
+    let shown = shown(&turn, manifest.as_ref());
+    let rewritten = rewritten(earlier.as_ref(), &turn, &mut manifest);
+    let items = earlier.map_or_else(Vec::new, past::items);
+    // The input of an older version has them in front.
+    let is_headed = turn.inline && turn.context.is_some();
+    let (input, after) = call_input(&Contents {
+        head: is_headed.then_some(turn.instructions.as_str()),
+        past: &items,
+        input: &turn.input,
+        context: turn.context.as_ref(),
+        journal: &turn.journal,
+        results: &turn.results,
+        notes: &turn.notes,
+        found_by: provider.found_by,
+    });
+    let number = turn.context.as_ref().map_or(1, |context| context.thread);
+    let thread = WorkThread {
+        name: thread_name(&session.key, number, provider.keeps, provider.found_by),
+        context: turn.context,
+        after,
+        keeps: provider.keeps,
+        found_by: provider.found_by,
+        shown,
+        used_at: None,
+        manifest: rewritten,
+    };
     // Only a record writes any of these, and the first record has said it.
     let is_recorded = turn.journal.last().is_some() || turn.attempt > 1 || turn.failures > 0 || turn.lost_at.is_some();
     Ok(Work {
@@ -177,6 +293,7 @@ pub fn carry_on(
         state,
         number: turn.number,
         agent_id: turn.agent_id,
+        parent: session.parent,
         may_ask: turn.tool_policies > 0 || turn.asked.open_ms.is_some(),
         ended_with,
         agent_name: turn.agent_name,
@@ -186,7 +303,8 @@ pub fn carry_on(
         effects,
         due,
         instructions: (!turn.inline).then(|| turn.instructions.into()),
-        input: call_input(&turn.input, &turn.journal, &turn.results, &turn.notes, continuation),
+        input,
+        thread,
         tools,
         turn: session.turn_claimed(turn.id, turn.task),
         provider: turn.provider,
@@ -208,6 +326,25 @@ pub fn carry_on(
     })
 }
 
+/// The messages that a turn in progress shows or is about, newest first.
+fn shown(turn: &OpenTurn, manifest: Option<&Manifest>) -> Vec<MessageId> {
+    let ids = manifest.into_iter().flat_map(Manifest::messages);
+    let mut ids: Vec<MessageId> = ids.map(MessageId).collect();
+    ids.reverse();
+    turn.about_message.into_iter().chain(ids).collect()
+}
+
+/// The manifest of a turn that goes on in another thread than it began in, packed. Empty: it stays as it is.
+fn rewritten(past: Option<&Past>, turn: &OpenTurn, manifest: &mut Option<Manifest>) -> Vec<u8> {
+    match (past, &turn.context, manifest) {
+        (Some(past), Some(context), Some(manifest)) if manifest.context.as_ref() != Some(context) => {
+            past::enter(past, context, manifest);
+            manifest.packed()
+        }
+        (_, _, _) => Vec::new(),
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub profile: Profile,
@@ -215,38 +352,70 @@ pub struct Prompt {
     pub manifest: Manifest,
 }
 
-pub(super) fn prompt(
+pub(super) fn prompt_of(
     session: &LockedSession,
-    item: &QueuedItem,
+    (item, branch): (&QueuedItem, Option<&BranchStart>),
     driver: Option<&Driver>,
     profiles: &Profiles,
     hidden: &[&'static str],
     marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
-    let names = tool_names(driver).without(hidden);
-    let profile = profiles.instructions(
-        &InstructionFacts {
-            account: &session.account,
-            agent_slug: &item.agent_slug,
-            agent_name: &item.agent_name,
-            agent_role: &item.agent_role,
-            has_task: item.facts.task.is_some(),
-            is_coordinator: item.is_coordinator,
-            tools: &names,
-        },
-        &mut manifest,
-    );
-    let text = input(&item.facts, marks, &mut manifest);
-    let input = match item.layout {
-        InstructionLayout::Layered => text,
-        InstructionLayout::Inline => format!("{}\n{text}", profile.text),
-    };
+    let profile = profile_of((session, item), branch, driver, profiles, hidden, &mut manifest);
+    let input = input(&item.facts, marks, &mut manifest);
     Prompt {
         profile,
         input,
         manifest,
     }
+}
+
+/// The instructions of a turn on the item.
+pub(super) fn profile_of(
+    (session, item): (&LockedSession, &QueuedItem),
+    branch: Option<&BranchStart>,
+    driver: Option<&Driver>,
+    profiles: &Profiles,
+    hidden: &[&'static str],
+    manifest: &mut Manifest,
+) -> Profile {
+    let names = tool_names(driver).without(hidden);
+    let facts = InstructionFacts {
+        account: &session.account,
+        agent_slug: &item.agent_slug,
+        agent_name: &item.agent_name,
+        agent_role: &item.agent_role,
+        has_task: item.facts.task.is_some(),
+        is_coordinator: item.is_coordinator,
+        is_branch: branch.is_some(),
+        task_context: known_context(item, branch),
+        tools: &names,
+    };
+    profiles.instructions(&facts, manifest)
+}
+
+/// What was written of the task for whoever joins its work: a branch has the version that its parent knew, another turn the newest, if the
+/// account wants it.
+fn known_context<'a>(item: &'a QueuedItem, branch: Option<&'a BranchStart>) -> Option<KnownContext<'a>> {
+    let known = match branch {
+        Some(branch) => branch.task_context.as_ref(),
+        None => item.task_context.as_ref(),
+    };
+    let (known, task) = known.zip(item.facts.task.as_ref())?;
+    Some(KnownContext {
+        task: &task.id,
+        version: known.version,
+        body: &known.body,
+        size: known.size,
+    })
+}
+
+/// The tools of which the agent is told nothing: those that policies hide, and in a branch those that it is not offered.
+pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'static str> {
+    let is_kept = |tool: &&tools::ToolDefinition| context.is_branch && !tool.is_offered(context);
+    let kept = tools::all();
+    let kept = kept.iter().filter(is_kept).map(|tool| tool.name);
+    hidden.iter().copied().chain(kept).collect()
 }
 
 /// The tools that the policies hide from the agent.
@@ -268,7 +437,7 @@ pub(super) fn hidden(session: &LockedSession, item: &QueuedItem, policies: &[Too
 }
 
 /// The tools that a turn is offered, without the hidden ones.
-pub(super) fn shown(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
+pub(super) fn offered_but(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDefinition]> {
     let offered = offered(context);
     if hidden.is_empty() {
         return offered;
@@ -286,6 +455,8 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
+        is_branch: false,
+        may_branch: turn.task.is_some(),
         is_asked: turn
             .tools
             .as_ref()
@@ -309,17 +480,18 @@ const ANSWERS: &str = "answer_question";
 
 /// Built once: a list holds many schemas, and every turn shares one of these.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
-    const YES_AND_NO: [bool; 2] = [false, true];
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
-        let contexts = YES_AND_NO.into_iter().flat_map(|has_task| {
-            YES_AND_NO.into_iter().flat_map(move |is_coordinator| {
-                YES_AND_NO.map(|is_asked| OfferContext {
+        let bits = |n: u8| [0, 1, 2, 3, 4].map(|bit| n & (1 << bit) != 0);
+        let contexts =
+            (0..32).map(bits).map(
+                |[has_task, is_coordinator, is_asked, is_branch, may_branch]| OfferContext {
                     has_task,
                     is_coordinator,
                     is_asked,
-                })
-            })
-        });
+                    is_branch,
+                    may_branch,
+                },
+            );
         contexts
             .map(|context| (context, definitions(tools::offered(context).into_iter())))
             .collect()

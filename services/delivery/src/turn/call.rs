@@ -18,8 +18,8 @@ use super::{
     work::Work,
 };
 use crate::providers::{
-    Driver, Effects, FailureClass, NextStep, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent,
-    SessionCheck,
+    Driver, Effects, FailureClass, NextStep, Previous, ProviderAnswer, ProviderCall, ProviderError, Reconciled, Sent,
+    SessionCheck, ThreadCheck,
 };
 use crate::{
     SOURCE,
@@ -36,6 +36,8 @@ pub struct Report {
     pub mismatch: Option<String>,
     /// A failure of the call that says something of its provider, whatever became of the outcome.
     pub fault: Option<ProviderFault>,
+    /// The answer denies that it went on from the response that the call named: what it said.
+    pub unconfirmed: Option<String>,
 }
 
 /// How a call ended.
@@ -43,6 +45,7 @@ struct Ended {
     outcome: CallOutcome,
     mismatch: Option<String>,
     fault: Option<ProviderFault>,
+    unconfirmed: Option<String>,
 }
 
 impl From<CallOutcome> for Ended {
@@ -51,6 +54,7 @@ impl From<CallOutcome> for Ended {
             outcome,
             mismatch: None,
             fault: None,
+            unconfirmed: None,
         }
     }
 }
@@ -72,6 +76,7 @@ pub async fn run_guarded(
         outcome,
         mismatch,
         fault,
+        unconfirmed,
     } = match calling.await {
         Ok(ended) => ended?,
         Err(_) => {
@@ -89,6 +94,7 @@ pub async fn run_guarded(
         outcome,
         mismatch,
         fault,
+        unconfirmed,
     })
 }
 
@@ -99,6 +105,7 @@ impl Report {
         Report {
             outcome: CallOutcome::Failed(ProviderError::new(FailureClass::Malformed, Sent::Yes, detail)),
             mismatch: None,
+            unconfirmed: None,
             ..self
         }
     }
@@ -221,7 +228,7 @@ fn call_span(work: &Work, driver: &Driver) -> Span {
         otel.status_code = Empty,
         turn_id = %work.turn.id,
         account = %work.turn.account,
-        session_key = %work.turn.key,
+        session_key = %work.thread.name,
         provider = %work.provider,
         attempt = work.attempt,
         round = work.journal.rounds.len(),
@@ -266,11 +273,27 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
     match work.due {
         Due::LookUp => looked_up(driver.reconcile(&call.lost(None, lost_for)).await).into(),
         Due::Send => {
+            if thread_is_gone(work, driver, &call).await {
+                let error = ProviderError::new(
+                    FailureClass::ThreadLost,
+                    Sent::No,
+                    "the provider has no session of the thread's name any more",
+                );
+                return CallOutcome::Failed(error).into();
+            }
             let sent = Instant::now();
             let called = driver.call(&call, speaker(work, root, live)).await;
             note(work, driver, &called, sent.elapsed());
             let fault = called.as_ref().err().and_then(fault_of);
+            let unconfirmed = called.as_ref().ok().and_then(|answer| denied(&call, answer));
             let outcome = match called {
+                // An agent with effects of its own has acted: it is not run again, and its answer stands.
+                Ok(_)
+                    if let Some(said) = &unconfirmed
+                        && work.effects == Effects::GatewayOnly =>
+                {
+                    CallOutcome::Failed(ProviderError::new(FailureClass::ThreadLost, Sent::Yes, said))
+                }
                 Ok(mut answer) => {
                     answer.reasoning = work.journal.room_for(answer.reasoning);
                     CallOutcome::Answered(answer)
@@ -282,12 +305,36 @@ async fn exchange(work: &Work, driver: &Driver, root: &Root, live: &mpsc::Sender
             };
             Ended {
                 fault,
+                unconfirmed,
                 ..outcome.into()
             }
         }
         Due::End => ended_by_tool(work).into(),
         Due::Abort => CallOutcome::Aborted.into(),
     }
+}
+
+/// Whether the thread in which a turn begins was unused for long, and the provider's record says that it is gone.
+async fn thread_is_gone(work: &Work, driver: &Driver, call: &ProviderCall) -> bool {
+    let is_first = work.journal.last().is_none();
+    let (Some(after), Some(used_at)) = (driver.thread_check_after, work.thread.used_at.filter(|_| is_first)) else {
+        return false;
+    };
+    let unused = OffsetDateTime::now_utc().unix_timestamp().saturating_sub(used_at);
+    let is_long = u64::try_from(unused).is_ok_and(|unused| unused >= after.as_secs());
+    is_long && driver.thread_check(call).await == ThreadCheck::Gone
+}
+
+/// What an answer says instead of the response from which its call was to go on.
+fn denied(call: &ProviderCall, answer: &ProviderAnswer) -> Option<String> {
+    let after = call.after.as_deref().filter(|after| answer.previous.denies(after))?;
+    let said = match &answer.previous {
+        Previous::Id(id) => id.as_str(),
+        Previous::None | Previous::NotSaid => "none",
+    };
+    Some(clean(&format!(
+        "the call was to go on from response {after}, the answer names {said}"
+    )))
 }
 
 /// The plan is the turn's reply.
@@ -302,11 +349,13 @@ fn ended_by_tool(work: &Work) -> CallOutcome {
     }
 }
 
-/// Whether the provider ran another session than the key names. Asked right after the first turn of a generation, so that a wrong
-/// session has one turn and not a hundred.
+/// Whether the provider ran another session than the key names. Asked right after the first turn of a thread that others are to
+/// go on in, so that a wrong session has one turn and not a hundred.
 async fn session_check(work: &Work, driver: &Driver, outcome: &CallOutcome) -> Option<String> {
     match outcome {
-        CallOutcome::Answered(_) if work.number == 1 => mismatch(driver.session_check(&provider_call(work)).await),
+        CallOutcome::Answered(_) if work.number == 1 || work.thread.opens() => {
+            mismatch(driver.session_check(&provider_call(work)).await)
+        }
         _ => None,
     }
 }
@@ -315,7 +364,8 @@ fn provider_call(work: &Work) -> ProviderCall {
     ProviderCall {
         turn_id: work.turn.id.uuid(),
         attempt: u32::try_from(work.attempt).unwrap_or(1),
-        session_key: work.turn.key.clone(),
+        session_key: work.thread.name.clone(),
+        after: work.thread.after.clone(),
         instructions: work.instructions.clone(),
         input: work.input.clone(),
         tools: work.tools.clone(),

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use domain::{
-    CloseReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, SessionEvent, StopThen, TASK_CLOSED,
-    breaker::Sign, progress::Deeds,
+    BRANCH_ENDED, CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, ResetInFlight,
+    ResetRequest, SESSION_RESET, SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext,
+    breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;
@@ -16,12 +17,12 @@ use super::{
     work::Work,
 };
 use crate::{
-    providers::Usage,
+    providers::{Continuation, FailureClass, Thread, Usage},
     settings::DeliverySettings,
     store::journal::{Journal, Round},
 };
 use storage::session::{
-    sessions_lock::LockedSession,
+    sessions_lock::{LockedSession, SessionThread},
     turns_record::{ItemChange, SessionChange, TurnChange, TurnRecord},
 };
 
@@ -36,6 +37,18 @@ pub struct Change {
     pub items: Vec<ItemChange>,
     /// The session has more work at once.
     pub more: bool,
+    /// Its generation ends with the turn.
+    pub reset: Option<Reset>,
+}
+
+/// A reset that has waited for the end of the turn.
+#[derive(Debug)]
+pub struct Reset {
+    pub request: ResetRequest,
+    /// The turn's items that wait again, for the next generation.
+    pub put_back: Vec<String>,
+    /// What keeps the next generation's queue.
+    pub gate: Option<Gate>,
 }
 
 /// The row changes of the settled outcome.
@@ -80,6 +93,7 @@ pub(super) fn change(
         error: error.map(str::to_owned),
         error_class: class.map(str::to_owned),
         late: session.facts.closed,
+        context: None,
     };
     let rest = SessionChange {
         account_id: work.turn.account.clone(),
@@ -97,6 +111,7 @@ pub(super) fn change(
         streak_key: None,
         streak_since: None,
         beats: false,
+        thread: session.thread.clone(),
         goes_on: false,
     };
     let mut change = Change {
@@ -104,6 +119,7 @@ pub(super) fn change(
         session: rest,
         items: Vec::new(),
         more: session.facts.queued > 0 && !session.facts.closed,
+        reset: None,
     };
     match settled {
         Settled::Finished {
@@ -115,7 +131,8 @@ pub(super) fn change(
             by_tool: _,
         } => {
             change.turn.reply = Some(reply.clone());
-            let speaks = !late && !reply.trim().is_empty();
+            // A branch's reply is its result.
+            let speaks = !late && !reply.trim().is_empty() && session.branch.is_none();
             change.turn.posted_as = speaks.then(|| reply_message_id(work.turn.id));
             change.turn.response_id.clone_from(response_id);
             change.turn.usage = total(&work.journal, *usage);
@@ -128,6 +145,7 @@ pub(super) fn change(
         Settled::Again {
             after, repeats, counts, ..
         } => change.again(work, *after, *repeats, *counts),
+        Settled::FreshStart { after, .. } => change.again(work, *after, false, false),
         Settled::LookAgain { after } => change.look_again(work, *after),
         Settled::Interrupted { after, counts, .. } => change.interrupted(work, *after, *counts),
         Settled::GaveUp {
@@ -153,7 +171,10 @@ pub(super) fn change(
             let unsent = matches!(report.outcome, CallOutcome::NotSent) && work.journal.last().is_none();
             change.session.stopped = Some(work.told_of.filter(|_| unsent).unwrap_or(work.turn.id));
             change.session.interrupted = !confirmed;
-            change.end(report, NotificationState::Cancelled, because.clone());
+            match requeues(session) {
+                true => change.put_back(work),
+                false => change.end(report, NotificationState::Cancelled, because.clone()),
+            }
             let holds = session.stop().is_some_and(|stop| stop.then == StopThen::Hold);
             if holds && change.more {
                 change.session.phase = session.facts.state().on(SessionEvent::Parked)?.phase;
@@ -167,7 +188,127 @@ pub(super) fn change(
         change.session.interrupted |= work.told_interrupted;
         change.session.stopped = change.session.stopped.or(work.told_of);
     }
+    change.reset(session, phase);
+    let messages_max = config.thread_messages_max.usize();
+    (change.session.thread, change.turn.context) = thread_after(report, session, settled, &change.turn, messages_max);
     Ok(change)
+}
+
+/// The items of the stopped turn go to the next generation. A later request to stop has another kind, which decides.
+fn requeues(session: &LockedSession) -> bool {
+    let by_reset = session.stop().is_some_and(|stop| stop.kind == StopKind::Reset);
+    let request = session.reset.as_ref().filter(|_| by_reset && !session.facts.closed);
+    request.is_some_and(|request| request.in_flight == ResetInFlight::Requeue)
+}
+
+/// The session's thread after this record, and the turn's context, if it changes.
+fn thread_after(
+    report: &Report,
+    session: &LockedSession,
+    settled: &Settled,
+    turn: &TurnChange,
+    messages_max: usize,
+) -> (SessionThread, Option<TurnContext>) {
+    let (work, of) = (&report.work, &report.work.thread);
+    let mut thread = session.thread.clone();
+    let mut context = None;
+    let is_denied = report.unconfirmed.is_some();
+    if let (Settled::FreshStart { .. }, Some(before)) = (settled, &of.context) {
+        lose(&mut thread);
+        thread.number += 1;
+        context = Some(TurnContext {
+            reason: Some(ContextReason::ThreadLost),
+            thread: thread.number,
+            from: None,
+            lost_after: Some(u32::try_from(work.journal.rounds.len()).unwrap_or(u32::MAX)),
+            unconfirmed: before.unconfirmed || is_denied,
+            ..before.clone()
+        });
+    } else if let CallOutcome::Answered(answer) = &report.outcome {
+        thread.told.show(of.shown.clone(), messages_max);
+        thread.told.rotated = None;
+        let is_reply = matches!(settled, Settled::Finished { .. });
+        match (of.keeps, of.found_by) {
+            (Thread::Durable, Continuation::Key) => thread.live = true,
+            // What broke off before the final answer is not in the thread.
+            (Thread::Durable, Continuation::Response) if is_reply => {
+                thread.at.clone_from(&answer.response_id);
+                thread.live = thread.at.is_some();
+            }
+            (Thread::Durable, Continuation::Response | Continuation::Whole) => {}
+            (Thread::Process | Thread::None, _) => thread.live = false,
+        }
+        let has_lost = of.context.as_ref().is_some_and(|context| context.lost_after.is_some());
+        let is_nameless = is_reply && of.keeps == Thread::Durable && !thread.live;
+        if is_denied || is_nameless {
+            lose(&mut thread);
+        } else if is_reply && !has_lost && thread.lost < THREADS_LOST_MAX {
+            thread.lost = 0;
+        }
+        if report.mismatch.is_some() {
+            thread.live = false;
+        }
+        if is_denied {
+            context = of.context.clone().map(|context| TurnContext {
+                unconfirmed: true,
+                ..context
+            });
+        }
+    } else if turn.over && !was_answered(report) {
+        // Its agent may not have read the texts that went along: they come again.
+        thread.told.texts.clear();
+    }
+    if turn.over {
+        let used = turn.usage.clone().or_else(|| total(&work.journal, None));
+        let used: Option<Usage> = used.and_then(|usage| serde_json::from_value(usage).ok());
+        let tokens = used.map_or(0, |usage| {
+            usage
+                .total_tokens
+                .max(usage.input_tokens.saturating_add(usage.output_tokens))
+        });
+        thread.tokens = thread.tokens.saturating_add(i64::try_from(tokens).unwrap_or(i64::MAX));
+        thread.failures = failures_after(thread.failures, settled);
+    }
+    if session.facts.closed {
+        // A closed generation keeps no thread.
+        thread.at = None;
+    }
+    (thread, context)
+}
+
+/// The thread is gone. What it was told besides its turns is told again; the texts that seldom change go along with the past.
+fn lose(thread: &mut SessionThread) {
+    thread.live = false;
+    thread.at = None;
+    thread.lost = thread.lost.saturating_add(1);
+    thread.told.ids.clear();
+}
+
+/// Classes of failures that are their provider's: no failures of a generation (its rule of rotation).
+const OF_THE_PROVIDER: [FailureClass; 6] = [
+    FailureClass::Refused,
+    FailureClass::RateLimited,
+    FailureClass::Quota,
+    FailureClass::Unauthorized,
+    FailureClass::AgentUnauthorized,
+    FailureClass::ServerError,
+];
+
+/// The generation's turns in a row that failed by themselves, after one that has ended.
+fn failures_after(before: i32, settled: &Settled) -> i32 {
+    match settled {
+        Settled::Finished { .. } => 0,
+        Settled::GaveUp { class, .. } | Settled::Interrupted { class, .. } => {
+            let is_providers = OF_THE_PROVIDER.iter().any(|of| of.as_str() == *class);
+            before.saturating_add(i32::from(!is_providers))
+        }
+        Settled::AwaitTools { .. }
+        | Settled::Again { .. }
+        | Settled::FreshStart { .. }
+        | Settled::LookAgain { .. }
+        | Settled::Aborted
+        | Settled::Stopped { .. } => before,
+    }
 }
 
 /// Whether the turn had an answer to one of its calls. If not, its agent may not have read the notes in its prompt.
@@ -259,6 +400,43 @@ impl Change {
         self.more = true;
     }
 
+    /// All of the turn's items wait again, at the head of the queue. A stop is no attempt.
+    fn put_back(&mut self, work: &Work) {
+        self.items = vec![tried(work, NotificationState::Queued, false)];
+        self.session.queued = count(&work.notification_ids);
+    }
+
+    /// The generation ends with its turn: nothing starts in it. `rests`: its phase without a gate.
+    fn reset(&mut self, session: &LockedSession, rests: SessionPhase) {
+        let Some(request) = session
+            .reset
+            .clone()
+            .filter(|_| self.turn.over && !session.facts.closed)
+        else {
+            return;
+        };
+        let put_back = match request.in_flight {
+            ResetInFlight::Requeue => self.waiting().cloned().collect(),
+            ResetInFlight::Cancel => Vec::new(),
+        };
+        self.more = false;
+        self.session.phase = rests;
+        self.reset = Some(Reset {
+            request,
+            put_back,
+            gate: self.session.gate.take(),
+        });
+    }
+
+    /// The ids of the items that wait again.
+    fn waiting(&self) -> impl Iterator<Item = &String> {
+        let waiting = self
+            .items
+            .iter()
+            .filter(|items| items.state == NotificationState::Queued);
+        waiting.flat_map(|items| &items.notification_ids)
+    }
+
     /// The ids of the items that ended as failed or cancelled.
     pub fn ended(&self) -> impl Iterator<Item = &String> {
         let ended =
@@ -312,7 +490,9 @@ pub(super) fn ended_because(session: &LockedSession) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
         Some(CloseReason::HandedOver) => HANDED_OVER,
-        Some(CloseReason::Reset | CloseReason::Rotated) => "session closed",
+        Some(CloseReason::Reset) => SESSION_RESET,
+        Some(CloseReason::Folded | CloseReason::Cancelled | CloseReason::Expired) => BRANCH_ENDED,
+        Some(CloseReason::Rotated | CloseReason::Replayed) => "session closed",
         Some(CloseReason::TaskDone | CloseReason::TaskCancelled | CloseReason::TaskArchived) | None => TASK_CLOSED,
     }
 }

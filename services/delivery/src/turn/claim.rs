@@ -10,6 +10,7 @@ use std::{
 
 use contracts::{Root, outgoing::Origin};
 use domain::{AccountId, ImpossibleStep, SessionEvent, SessionPhase, StopKind, StopThen, hold::Held};
+use prompt::Past;
 use runtime::Shutdown;
 use storage::{
     Accounts, Database, Setting, StorageError, Tx,
@@ -26,12 +27,11 @@ use super::{
     work::Work,
 };
 pub use super::{
-    begin::{Beginning, Prompt, begin, carry_on},
+    begin::{Beginning, Prompt, ProviderFacts, begin, carry_on},
     messages::tool_requested,
 };
 use crate::{
     SOURCE,
-    providers::{Continuation, Effects},
     queue::{Admission, TurnFacts, admit},
     store::{
         SessionName, TurnName,
@@ -127,10 +127,12 @@ impl Claimer {
         if self.starter.inject(&tx, &mut resume).await? > 0 {
             self.shutdown.crash_point("delivery.note_written").await;
         }
+        let mut pasts = self.starter.pasts_of_open(&tx, &resume).await?;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
             let turn_id = turn.id;
-            let Some(mut work) = possible(self.resumed(&session, turn), &session, Some(turn_id)) else {
+            let past = pasts.remove(&session.name());
+            let Some(mut work) = possible(self.resumed(&session, turn, past), &session, Some(turn_id)) else {
                 continue;
             };
             work.pass = passes.remove(&work.turn_name()).unwrap_or(work.pass);
@@ -211,12 +213,10 @@ impl Claimer {
         })
     }
 
-    fn resumed(&self, session: &LockedSession, turn: OpenTurn) -> Result<Work, ImpossibleStep> {
+    fn resumed(&self, session: &LockedSession, turn: OpenTurn, past: Option<Past>) -> Result<Work, ImpossibleStep> {
         let driver = self.starter.drivers.get(&turn.provider);
         let tools = offered_still(&turn);
-        let effects = driver.map_or(Effects::GatewayOnly, |driver| driver.effects);
-        let continuation = driver.map_or(Continuation::Key, |driver| driver.continuation);
-        carry_on(session, turn, effects, continuation, tools)
+        carry_on(session, turn, ProviderFacts::of(driver.map(Arc::as_ref)), tools, past)
     }
 }
 

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 
-use domain::{InstructionLayout, TaskId, TurnId, TurnState, queue::OWN_KINDS};
+use domain::{TaskId, TurnState, queue::OWN_KINDS};
+use prompt::{Marks, note};
 use storage::{
     StorageError, Tx,
-    manifest::Manifest,
     session::{
         items_join::{Join, Note, items_join},
         sessions_lock::LockedSession,
@@ -14,13 +14,10 @@ use storage::{
 };
 
 use super::starter::Starter;
-use crate::{
-    prompt::{Marks, note},
-    store::{
-        SessionName,
-        claim::OpenTurn,
-        runs::{Injectable, injects_load},
-    },
+use crate::store::{
+    SessionName,
+    claim::OpenTurn,
+    runs::{Injectable, injects_load},
 };
 
 /// Whether waiting items may be given to the turn with its next call. A call that is sent again carries what it carried.
@@ -37,10 +34,10 @@ impl Starter {
         tx: &Tx,
         resume: &mut [(LockedSession, OpenTurn)],
     ) -> Result<usize, StorageError> {
-        let turns: Vec<(SessionName, TurnId, Option<TaskId>)> = resume
+        let turns: Vec<(SessionName, Option<TaskId>)> = resume
             .iter()
             .filter(|(session, turn)| takes(session, turn))
-            .map(|(session, turn)| (session.name(), turn.id, turn.task.clone()))
+            .map(|(session, turn)| (session.name(), turn.task.clone()))
             .collect();
         let bytes_max = i64::try_from(self.config.inject_bytes_max.get()).unwrap_or(i64::MAX);
         let items_max = self.config.inject_items_max.get().into();
@@ -70,15 +67,9 @@ impl Starter {
 /// Adds the items to the turn; what is to be written of it. Pure.
 pub fn join(session: &LockedSession, turn: &mut OpenTurn, items: &[Injectable], marks: Marks) -> Join {
     let given = items.iter().map(|item| &item.item);
-    // The manifest of a turn that another version began stays as it is.
-    let stored = items
-        .first()
-        .and_then(|item| Manifest::unpacked(item.manifest.as_deref()?));
-    let is_known = stored.is_some();
-    let mut manifest = stored.unwrap_or_else(|| Manifest::new(InstructionLayout::Layered));
     let note = Note {
         round: turn.journal.rounds.len(),
-        text: note(given.clone(), marks, &mut manifest),
+        text: note(given.clone(), marks),
         notification_ids: given.map(|item| item.notification.to_string()).collect(),
     };
     turn.notification_ids.extend(note.notification_ids.iter().cloned());
@@ -91,6 +82,5 @@ pub fn join(session: &LockedSession, turn: &mut OpenTurn, items: &[Injectable], 
         turn: turn.id,
         note,
         hops: turn.hops,
-        manifest: if is_known { manifest.packed() } else { Vec::new() },
     }
 }

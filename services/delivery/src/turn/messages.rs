@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use contracts::{
     Root, TraceContext,
     event::{
-        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, SessionGated, TurnFinished,
-        TurnStarted,
+        EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, ProviderThread, ReplyTo,
+        SessionGated, TurnFinished, TurnStarted,
     },
     outgoing::Origin,
     tool::ToolRequested,
@@ -29,6 +29,9 @@ use super::{
 };
 use crate::store::journal::Call;
 use storage::session::{TurnName, turns_record::Changed};
+
+/// Of what a provider said.
+const DETAIL_BYTES_MAX: usize = 1_024;
 
 /// The origin of every message that a turn causes.
 pub(super) fn origin(turn: TurnId, hops: i32, trace: TraceContext) -> Origin {
@@ -120,6 +123,7 @@ pub(super) fn outcome_messages(
         });
         messages.push(event(&setting, turn, &turn.id.to_string(), mismatched));
     }
+    messages.extend(thread_events(decided, &setting));
     if let Settled::AwaitTools { round } = settled
         && let Some(call) = round.first()
     {
@@ -156,6 +160,36 @@ pub(super) fn outcome_messages(
     messages
 }
 
+/// What an outcome says of the provider's thread.
+fn thread_events(decided: &Decided<'_>, setting: &Setting<'_>) -> Vec<Owned> {
+    let (report, number) = (decided.report, decided.session.thread.number);
+    let (work, turn) = (&report.work, &report.work.turn);
+    let denied = report.unconfirmed.as_deref();
+    let failed = decided.settled.error().map(|(error, _)| error);
+    let lost = (decided.change.session.thread.lost > decided.session.thread.lost).then(|| {
+        denied
+            .or(failed)
+            .unwrap_or("the answer has no id from which the next turn could go on")
+    });
+    let thread = |detail: &str| ProviderThread {
+        turn_id: turn.id,
+        session_id: turn.session,
+        session_key: turn.key.clone(),
+        generation: turn.generation,
+        fence: turn.fence,
+        agent_id: work.agent_id,
+        provider: work.provider.clone(),
+        thread: number,
+        detail: cut(detail, DETAIL_BYTES_MAX),
+    };
+    let unconfirmed = denied.map(|detail| Event::ProviderThreadUnconfirmed(thread(detail)));
+    let lost = lost.map(|detail| Event::ProviderThreadLost(thread(detail)));
+    // A turn may lose each of its threads once.
+    let id = format!("{}:{number}", turn.id);
+    let events = unconfirmed.into_iter().chain(lost);
+    events.map(|of| event(setting, turn, &id, of)).collect()
+}
+
 fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Changed) -> TurnFinished {
     let turn = &work.turn;
     TurnFinished {
@@ -171,6 +205,10 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         reply: ended.reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
         reply_cut: ended.reply.is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX),
         no_reply: changed.no_reply,
+        reply_to: match work.parent {
+            Some(_) => ReplyTo::Parent,
+            None => ReplyTo::Thread,
+        },
         late: ended.late,
         attempts: work.attempts + 1,
         error: ended.error.map(str::to_owned),
@@ -201,16 +239,17 @@ fn cut(text: &str, bytes_max: usize) -> String {
 }
 
 /// The event of a notification that failed with its turn. A redriven notification may fail again: the dead letter's id
-/// distinguishes the two events.
+/// distinguishes the two events. One of a branch has none: its parent is told.
 pub(super) fn notification_failed(
     root: &Root,
     work: &Work,
-    (id, letter): (&str, Uuid),
+    (id, letter): (&str, Option<Uuid>),
     (class, error): (&str, &str),
     now: OffsetDateTime,
 ) -> Owned {
-    let failed = Event::NotificationFailed(notification_ended(work, id, (class, error), Some(letter)));
-    event(&work.setting(root, now), &work.turn, &letter.to_string(), failed)
+    let failed = Event::NotificationFailed(notification_ended(work, id, (class, error), letter));
+    let of = letter.map_or_else(|| id.to_owned(), |letter| letter.to_string());
+    event(&work.setting(root, now), &work.turn, &of, failed)
 }
 
 fn notification_ended(

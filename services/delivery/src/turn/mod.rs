@@ -4,8 +4,8 @@
 //! provider's answers. So any replica can resume it. [`claim`] takes sessions; [`begin`] makes [`work`] of them, and
 //! [`resume`] decides the due call of a turn in progress (both pure); [`call`] makes the provider call. [`settle`]
 //! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
-//! turns at once. A claim starts turns, and so does the record of a session's last turn: [`starter`]. Both transactions
-//! send [`messages`]; [`defer`] keeps turns in progress waiting for their provider; [`inject`] gives waiting items to a turn that goes on after its tools; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
+//! turns at once. A claim starts turns, and so does the record of a session's last turn: [`starter`]. [`branching`] reads what branches
+//! start from, and [`folding`] ends them; [`succeed`] ends generations. Both transactions send [`messages`]; [`defer`] keeps turns in progress waiting for their provider; [`inject`] gives waiting items to a turn that goes on after its tools; [`profiles`] caches instructions; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
 //! batches; [`workers`] run the turns, and [`stop`] drops the calls of those that are to end.
 
 use std::time::Duration;
@@ -13,13 +13,16 @@ use std::time::Duration;
 use storage::StorageError;
 
 pub mod begin;
+mod branching;
 pub mod call;
 pub mod change;
 pub mod claim;
 pub mod claiming;
 pub mod defer;
+mod folding;
 pub mod inject;
 pub mod messages;
+pub mod profiles;
 pub mod recorder;
 pub mod recording;
 pub mod resume;
@@ -27,6 +30,7 @@ pub mod settle;
 pub mod started;
 pub mod starter;
 pub mod stop;
+pub mod succeed;
 pub mod work;
 pub mod workers;
 

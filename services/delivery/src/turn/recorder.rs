@@ -3,7 +3,7 @@
 //! on start their next turns in the same transaction.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, LazyLock, atomic::AtomicU64},
     time::Duration,
 };
@@ -38,10 +38,12 @@ use super::{
 };
 use crate::{
     metrics::Metrics,
+    providers::Thread,
     settings::DeliverySettings,
     store::{SessionName, holds::Holds, refused::notifications_load},
 };
 use storage::session::{
+    session_succeed::{Succession, session_succeed},
     sessions_lock::{LockedSession, SESSIONS_LOCK, SESSIONS_LOCK_FREE, SessionFacts, sessions_lock},
     turns_record::{Changed, TurnRecord, Written, turns_record},
 };
@@ -68,7 +70,7 @@ pub struct Recorded {
     pub free: Vec<(SessionName, bool)>,
     /// The next turns of the others.
     pub begun: Vec<Work>,
-    /// Turns that were left out, since another transaction has their sessions locked.
+    /// Turns that were left out: another transaction has their sessions locked, or they are to be recorded alone.
     pub locked: Vec<TurnId>,
 }
 
@@ -110,7 +112,12 @@ impl Recorder {
         reports: &[Report],
         going_on: Option<(&HashSet<SessionName>, Uuid)>,
     ) -> Result<Option<Recorded>, StorageError> {
-        let names: Vec<SessionName> = reports.iter().map(|report| report.work.name()).collect();
+        // A branch that ends folds into its parent's queue.
+        let sessions = reports
+            .iter()
+            .flat_map(|report| [Some(report.work.name()), report.work.parent_name()]);
+        let names: BTreeSet<SessionName> = sessions.flatten().collect();
+        let names: Vec<SessionName> = names.into_iter().collect();
         let tx = self
             .database
             .begin(&Accounts::many(names.iter().map(|(account, _)| account)).with_operator())
@@ -142,6 +149,10 @@ impl Recorder {
                 .get(&report.work.name())
                 .filter(|session| session.fence == report.work.turn.fence)
             {
+                Some(session) if self.passes_locked && lacks_parent(&sessions, report) => {
+                    debug_assert!(session.branch.is_some(), "only a branch has a parent");
+                    locked.push(report.work.turn.id);
+                }
                 // The fence is current and the session is released: an earlier try recorded the outcome, and its commit
                 // was not confirmed.
                 Some(session) if session.facts.phase != SessionPhase::Running => {
@@ -173,6 +184,12 @@ impl Recorder {
                 }
             }
         }
+        if reports.len() > 1 {
+            let alone = self.end_others(&tx, &decided).await?;
+            decided.retain(|one| !alone.contains(&one.session.name()));
+            let left_out = |report: &&Report| alone.contains(&report.work.name());
+            locked.extend(reports.iter().filter(left_out).map(|report| report.work.turn.id));
+        }
         let records: Vec<TurnRecord<'_>> = decided.iter().map(|decided| decided.change.record()).collect();
         // The messages go with the record, as they are if nothing unusual is found.
         let expected = expected(&decided);
@@ -197,7 +214,15 @@ impl Recorder {
             .collect();
         let mut dead_letters = Vec::new();
         for (decided, _) in &decided {
-            if let Settled::GaveUp { error, class, .. } = &decided.settled {
+            let Settled::GaveUp { error, class, .. } = &decided.settled else {
+                continue;
+            };
+            if decided.session.branch.is_some() {
+                let failed = decided.change.ended();
+                let told = failed
+                    .map(|id| notification_failed(&self.root, &decided.report.work, (id, None), (class, error), now));
+                dead_letters.extend(told);
+            } else {
                 dead_letters.extend(self.bury(&tx, decided, error, class, now).await?);
                 dead_letters.extend(self.note(&tx, decided, class, now).await?);
             }
@@ -209,6 +234,10 @@ impl Recorder {
             if decided.report.work.may_ask || decided.session.tool_policies > 0 {
                 ended.extend(self.withdraw(&tx, &decided.report.work, now).await?);
             }
+        }
+        ended.extend(self.fold(&tx, &decided, now).await?);
+        for (decided, _) in &decided {
+            ended.extend(self.reset(&tx, decided, now).await?);
         }
         outbox.extend(outbox_insert(&tx, ended).await?);
         let starting = match going_on {
@@ -229,7 +258,7 @@ impl Recorder {
         self.outbox.publish_soon(outbox);
         for (decided, changed) in &decided {
             let Decided { report, settled, .. } = decided;
-            count(&self.metrics, &report.work, settled, changed);
+            count(&self.metrics, decided, changed);
             if let Some(gate) = decided.change.session.gate {
                 self.metrics.parked(gate);
             }
@@ -297,6 +326,24 @@ impl Recorder {
         questions_end_of(tx, &work.turn.account, scope, &ending, &work.setting(&self.root, now)).await
     }
 
+    /// Ends the generation with its turn, if a reset has waited for that.
+    async fn reset(&self, tx: &Tx, decided: &Decided<'_>, now: OffsetDateTime) -> Result<Vec<Owned>, StorageError> {
+        let (work, Some(reset)) = (&decided.report.work, &decided.change.reset) else {
+            return Ok(Vec::new());
+        };
+        let succession = Succession::Reset {
+            request: &reset.request,
+            put_back: &reset.put_back,
+            gate: reset.gate,
+        };
+        let succeeded = session_succeed(tx, &work.name(), succession, &work.setting(&self.root, now)).await?;
+        tracing::info!(
+            session_id = %work.turn.session, account = %work.turn.account, turn_id = %work.turn.id,
+            next_session_id = %succeeded.next, moved = succeeded.moved, cancelled = succeeded.cancelled, "reset a session"
+        );
+        Ok(succeeded.messages)
+    }
+
     /// A person has to see to the task of a failed turn.
     async fn note(
         &self,
@@ -354,7 +401,7 @@ impl Recorder {
             };
             let (letter, message) = dead_letter_insert(tx, &self.root, &given).await?;
             messages.push(message);
-            let about = (refused.id(), letter);
+            let about = (refused.id(), Some(letter));
             messages.push(notification_failed(&self.root, work, about, (class, error), now));
         }
         Ok(messages)
@@ -410,6 +457,7 @@ impl Decided<'_> {
     pub fn rested(&self, changed: Changed) -> LockedSession {
         LockedSession {
             streak: self.streak(changed),
+            thread: self.change.session.thread.clone(),
             active_turn: None,
             lease_owner: None,
             facts: SessionFacts {
@@ -420,6 +468,14 @@ impl Decided<'_> {
             ..self.session.clone()
         }
     }
+}
+
+/// Whether the session of its branch's parent is not locked.
+fn lacks_parent(locked: &HashMap<SessionName, LockedSession>, report: &Report) -> bool {
+    report
+        .work
+        .parent_name()
+        .is_some_and(|parent| !locked.contains_key(&parent))
 }
 
 /// Whether the session's lease is still that of the report's call, and its outcome is not recorded.
@@ -448,6 +504,12 @@ pub fn decide<'a>(
         lost_for: work.lost_for(now),
         stop: session.stop(),
         breaker,
+        fragile: work.thread.keeps == Thread::Process && work.thread.rounds(&work.journal) > 0,
+        may_start_afresh: work
+            .thread
+            .context
+            .as_ref()
+            .is_some_and(|context| context.lost_after.is_none()),
     };
     let settled = settle(&report.outcome, &facts, config);
     let change = change(report, session, &settled, now, config)?;
@@ -460,13 +522,13 @@ pub fn decide<'a>(
     })
 }
 
-/// The tools whose calls are progress. A question that the agent asks is progress, too; a message alone is none, and no request
-/// or timer that only has somebody woken again.
+/// The tools whose calls are progress. A question that the agent asks is progress, too; a message or a text about the task alone
+/// is none, and no request or timer that only has somebody woken again.
 fn progress_tools() -> Vec<String> {
     static TOOLS: LazyLock<Vec<String>> = LazyLock::new(|| {
-        const WAKE_ONLY: [&str; 3] = ["task_message", "response_request", "check_later"];
+        const WITHOUT_PROGRESS: [&str; 4] = ["task_message", "task_context_write", "response_request", "check_later"];
         let changes = |tool: &ToolDefinition| match tool.effect {
-            ToolEffect::Write | ToolEffect::External => !WAKE_ONLY.contains(&tool.name),
+            ToolEffect::Write | ToolEffect::External => !WITHOUT_PROGRESS.contains(&tool.name),
             ToolEffect::None | ToolEffect::Read => false,
         };
         let tools = tools::all().into_iter();
@@ -476,12 +538,28 @@ fn progress_tools() -> Vec<String> {
     TOOLS.clone()
 }
 
-fn count(metrics: &Metrics, work: &Work, settled: &Settled, changed: &Changed) {
+fn count(metrics: &Metrics, decided: &Decided<'_>, changed: &Changed) {
+    let Decided {
+        report,
+        session,
+        settled,
+        change,
+        ..
+    } = decided;
+    let work = &report.work;
     if let Settled::Finished { usage, .. } = settled {
         metrics.finished(changed.task_history_called, &work.profile_version, *usage);
     }
     if let Some((_, class)) = settled.error() {
         metrics.failed(class);
+    }
+    if change.turn.over
+        && let Some(context) = change.turn.context.as_ref().or(work.thread.context.as_ref())
+    {
+        metrics.context(context);
+    }
+    if change.session.thread.lost > session.thread.lost {
+        metrics.thread_lost(&work.provider);
     }
     if let Settled::Stopped { kind, confirmed, .. } = settled {
         metrics.stopped(*kind, *confirmed);
@@ -499,6 +577,7 @@ fn log(work: &Work, settled: &Settled, changed: &Changed) {
         Settled::AwaitTools { .. } => "waits for tools",
         Settled::Again { counts: true, .. } => "will be retried",
         Settled::Again { counts: false, .. } => "waits for its provider",
+        Settled::FreshStart { .. } => "begins again in a new thread",
         Settled::LookAgain { .. } => "is being looked up",
         Settled::Interrupted { .. } => "was interrupted",
         Settled::GaveUp { .. } => "failed",

@@ -78,7 +78,7 @@ pub async fn record(
         let mut has_failed = false;
         if Instant::now() >= begins_from {
             match workers.record_and_begin(&hurried, &batch, &again).await {
-                Begun::Recorded => batch.clear(),
+                Begun::Recorded(locked) => batch.retain(|report| locked.contains(&report.work.turn.id)),
                 Begun::No => {}
                 Begun::Failed => {
                     has_failed = true;
@@ -204,7 +204,8 @@ async fn record_patiently(
 
 /// The end of a record with which next turns were to begin.
 enum Begun {
-    Recorded,
+    /// But these turns.
+    Recorded(Vec<TurnId>),
     /// No session may go on: nothing was tried.
     No,
     /// The outcomes are still to be recorded, without beginnings.
@@ -228,7 +229,7 @@ impl Workers {
                 recorder.recorded.fetch_add(1, Ordering::Relaxed);
                 self.take(recorded.begun, &going_on.incarnation, &going_on.reports);
                 tell(&self.signals, Signal::Free(recorded.free)).await;
-                Begun::Recorded
+                Begun::Recorded(recorded.locked)
             }
             Err(error) => {
                 warn!(

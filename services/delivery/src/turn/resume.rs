@@ -1,10 +1,11 @@
 //! Decides the due step of a turn in progress that a replica has just claimed. Pure.
 
-use domain::TurnState;
+use domain::{TurnContext, TurnState};
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
 
 use crate::{
+    context::past::sends_whole,
     providers::{CallInput, Continuation, Effects, FunctionCall, InputItem, ToolOutput},
     store::{
         claim::ToolResult,
@@ -59,15 +60,30 @@ pub fn lost_since(
     }
 }
 
-/// The input of the due call: the turn's own, or the results of the calls in the last answer, with the note of that call. A provider that keeps no
-/// conversation gets the whole turn, and so does one that continues by an answer's id when the last answer had none.
-pub fn call_input(
-    input: &str,
-    journal: &Journal,
-    results: &[ToolResult],
-    notes: &Notes,
-    continuation: Continuation,
-) -> CallInput {
+/// What a turn's calls are made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Contents<'a> {
+    /// The instructions, where they head the first item.
+    pub head: Option<&'a str>,
+    /// Earlier turns, if the due call holds them.
+    pub past: &'a [InputItem],
+    pub input: &'a str,
+    pub context: Option<&'a TurnContext>,
+    pub journal: &'a Journal,
+    pub results: &'a [ToolResult],
+    pub notes: &'a Notes,
+    pub found_by: Continuation,
+}
+
+/// The input of the due call, and the answer from which it goes on: the turn's own input, or the results of the calls in the last answer,
+/// with the note of that call; or the whole turn, where the thread does not have it ([`sends_whole`]).
+pub fn call_input(contents: &Contents<'_>) -> (CallInput, Option<String>) {
+    let &Contents {
+        journal,
+        results,
+        notes,
+        ..
+    } = contents;
     let output_of = |call: &Call| ToolOutput {
         call_id: call.call_id.clone(),
         name: call.name.clone(),
@@ -79,27 +95,37 @@ pub fn call_input(
                 .map_or_else(|| RESULT_MISSING.to_owned(), |result| result.result.clone())
         }),
     };
-    let Some(last) = journal.last() else {
-        return CallInput::Message(input.to_owned());
-    };
-    let results_of_last = |response_id| CallInput::ToolResults {
-        results: last.calls.iter().map(output_of).collect(),
-        response_id,
-        note: notes.text(journal.rounds.len()),
-    };
-    match (continuation, &last.response_id) {
-        (Continuation::Key, _) => results_of_last(None),
-        (Continuation::Response, Some(id)) => results_of_last(Some(id.clone())),
-        (Continuation::Response, None) | (Continuation::Whole, _) => {
-            let mut items = vec![InputItem::User(input.to_owned())];
+    let from = contents.context.and_then(|context| context.from.clone());
+    match journal.last() {
+        Some(last) if !sends_whole(contents.context, journal, contents.found_by) => {
+            let results = last.calls.iter().map(output_of).collect();
+            let note = notes.text(journal.rounds.len());
+            let after = last
+                .response_id
+                .clone()
+                .filter(|_| contents.found_by == Continuation::Response);
+            (CallInput::ToolResults { results, note }, after)
+        }
+        None if contents.past.is_empty() => (CallInput::Message(headed(contents.head, contents.input)), from),
+        Some(_) | None => {
+            let mut items = contents.past.to_vec();
+            items.push(InputItem::User(contents.input.to_owned()));
             for (n, round) in (1..).zip(&journal.rounds) {
                 items.extend(answer(round));
                 items.extend(round.calls.iter().map(|call| InputItem::Result(output_of(call))));
                 items.extend(notes.text(n).map(InputItem::User));
             }
-            CallInput::Conversation(items)
+            if let Some(InputItem::User(first)) = items.first_mut() {
+                *first = headed(contents.head, first);
+            }
+            (CallInput::Conversation(items), from)
         }
     }
+}
+
+/// A text behind the instructions.
+fn headed(head: Option<&str>, text: &str) -> String {
+    head.map_or_else(|| text.to_owned(), |head| format!("{head}\n{text}"))
 }
 
 /// The model's output in one round, in its order: its text stands before its calls.
@@ -219,17 +245,31 @@ mod tests {
         }
     }
 
+    fn contents<'a>(
+        journal: &'a Journal,
+        results: &'a [ToolResult],
+        notes: &'a Notes,
+        found_by: Continuation,
+    ) -> Contents<'a> {
+        Contents {
+            head: None,
+            past: &[],
+            input: "hello",
+            context: None,
+            journal,
+            results,
+            notes,
+            found_by,
+        }
+    }
+
     /// A line for each item, as the model reads them.
-    fn lines(input: &CallInput) -> Vec<String> {
+    fn lines((input, after): &(CallInput, Option<String>)) -> Vec<String> {
         let output = |output: &ToolOutput| format!("{} = {}", output.call_id, output.output);
         match input {
             CallInput::Message(text) => vec![format!("message {text}")],
-            CallInput::ToolResults {
-                results,
-                response_id,
-                note,
-            } => {
-                let after = format!("after {}", response_id.as_deref().unwrap_or("-"));
+            CallInput::ToolResults { results, note } => {
+                let after = format!("after {}", after.as_deref().unwrap_or("-"));
                 let note = note.iter().map(|note| format!("note {note}"));
                 [after]
                     .into_iter()
@@ -256,13 +296,12 @@ mod tests {
         let journal = Journal {
             rounds: vec![round(None, "", &[], calls)],
         };
-        let input = call_input(
-            "hello",
+        let input = call_input(&contents(
             &journal,
             &[result(1, "one")],
             &Notes::default(),
             Continuation::Key,
-        );
+        ));
         let missing = format!("c = {RESULT_MISSING}");
         assert_eq!(lines(&input), ["after -", "b = one", "a = too large", &missing]);
     }
@@ -280,7 +319,7 @@ mod tests {
         ];
         let check_with = |notes: &Notes, rounds: Vec<Round>, continuation, expected: &[&str]| {
             let results = [result(1, "one"), result(2, "two"), result(3, "three")];
-            let input = call_input("hello", &Journal { rounds }, &results, notes, continuation);
+            let input = call_input(&contents(&Journal { rounds }, &results, notes, continuation));
             assert_eq!(lines(&input), expected, "{continuation:?}");
         };
         let check = |rounds, continuation, expected: &[&str]| check_with(&notes[0], rounds, continuation, expected);
@@ -320,5 +359,72 @@ mod tests {
         let with_notes = ["user n1", "user n2\nn3"];
         let noted = [&whole[..8], &with_notes[..1], &whole[8..], &with_notes[1..]].concat();
         check_with(&notes[1], both(), Whole, &noted);
+    }
+
+    #[test]
+    fn a_new_thread_is_sent_the_past_and_the_whole_turn_once() {
+        let context = TurnContext {
+            asked: domain::ContextMode::Continue,
+            used: domain::ContextMode::Continue,
+            reason: Some(domain::ContextReason::ThreadLost),
+            thread: 2,
+            from: None,
+            base_sha256: None,
+            lost_after: Some(1),
+            unconfirmed: false,
+        };
+        let past = [
+            InputItem::User("before".to_owned()),
+            InputItem::Assistant("done".to_owned()),
+        ];
+        let notes = Notes::default();
+        let results = [result(1, "one"), result(2, "two")];
+        let check = |rounds: Vec<Round>, head, expected: &[&str]| {
+            let journal = Journal { rounds };
+            let input = call_input(&Contents {
+                head,
+                past: &past,
+                context: Some(&context),
+                ..contents(&journal, &results, &notes, Continuation::Key)
+            });
+            assert_eq!(lines(&input), expected);
+        };
+        let first = || round(None, "", &[], vec![call("a", 1, None)]);
+        let whole = ["user before", "agent done", "user hello", "call a", "a = one"];
+        check(vec![first()], None, &whole);
+        let headed = [&["user Be good.\nbefore"], &whole[1..]].concat();
+        check(vec![first()], Some("Be good."), &headed);
+        let second = round(None, "", &[], vec![call("b", 2, None)]);
+        check(vec![first(), second], Some("Be good."), &["after -", "b = two"]);
+    }
+
+    #[test]
+    fn a_first_call_goes_on_from_the_last_reply() {
+        let context = TurnContext {
+            asked: domain::ContextMode::Continue,
+            used: domain::ContextMode::Continue,
+            reason: None,
+            thread: 1,
+            from: Some("resp_0".to_owned()),
+            base_sha256: None,
+            lost_after: None,
+            unconfirmed: false,
+        };
+        let notes = Notes::default();
+        let check = |rounds: Vec<Round>, expected: Option<&str>| {
+            let journal = Journal { rounds };
+            let of = Contents {
+                context: Some(&context),
+                ..contents(&journal, &[], &notes, Continuation::Response)
+            };
+            assert_eq!(call_input(&of).1.as_deref(), expected);
+        };
+        check(vec![], Some("resp_0"));
+        check(
+            vec![round(Some("resp_1"), "", &[], vec![call("a", 1, None)])],
+            Some("resp_1"),
+        );
+        // After an answer without an id, the whole turn goes on from there.
+        check(vec![round(None, "", &[], vec![call("a", 1, None)])], Some("resp_0"));
     }
 }

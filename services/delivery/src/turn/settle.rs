@@ -7,7 +7,7 @@ use domain::{Backoff, SessionEvent, StopKind, TurnStep};
 use storage::session::sessions_lock::Stop;
 
 use crate::{
-    providers::{Advice, Effects, NextStep, ProviderAnswer, ProviderError, Sent, Usage},
+    providers::{Advice, Effects, FailureClass, NextStep, ProviderAnswer, ProviderError, Sent, Usage},
     settings::DeliverySettings,
     store::journal::{Call, NO_PLACE, Round},
 };
@@ -64,6 +64,11 @@ pub struct AttemptFacts {
     pub stop: Option<Stop>,
     /// Its provider's breaker is not closed, as this call or another one has found: when the turn looks again.
     pub breaker: Option<Duration>,
+    /// The provider keeps a thread as long as its process runs, and has answered in this turn's: a failure means that the thread
+    /// is gone.
+    pub fragile: bool,
+    /// The turn may begin again in a new thread: it has not done so yet.
+    pub may_start_afresh: bool,
 }
 
 /// The decision.
@@ -91,6 +96,8 @@ pub enum Settled {
         error: String,
         class: &'static str,
     },
+    /// The provider has lost the thread: the whole turn is sent in a new one. No attempt.
+    FreshStart { after: Duration, error: String },
     /// The call's outcome is looked up after a pause; until then the call counts as in flight.
     LookAgain { after: Duration },
     /// The turn ended and its notifications are queued again, first in the queue; the next turn is told. `step`: lost
@@ -135,7 +142,7 @@ impl Settled {
             Settled::Finished { by_tool: true, .. } => TurnStep::EndByTool,
             Settled::Finished { by_tool: false, .. } => TurnStep::Reply,
             Settled::AwaitTools { .. } => TurnStep::AskTools,
-            Settled::Again { .. } => TurnStep::Retry,
+            Settled::Again { .. } | Settled::FreshStart { .. } => TurnStep::Retry,
             Settled::LookAgain { .. } => TurnStep::LookAgain,
             Settled::Interrupted { step, .. } => *step,
             Settled::GaveUp { .. } => TurnStep::GiveUp,
@@ -147,7 +154,9 @@ impl Settled {
     pub fn event(&self) -> SessionEvent {
         match self {
             Settled::AwaitTools { .. } => SessionEvent::ToolsAsked,
-            Settled::Again { .. } | Settled::LookAgain { .. } => SessionEvent::RetryScheduled,
+            Settled::Again { .. } | Settled::FreshStart { .. } | Settled::LookAgain { .. } => {
+                SessionEvent::RetryScheduled
+            }
             Settled::Interrupted { .. } => SessionEvent::TurnInterrupted,
             Settled::Finished { .. } | Settled::GaveUp { .. } | Settled::Aborted | Settled::Stopped { .. } => {
                 SessionEvent::TurnEnded
@@ -161,6 +170,7 @@ impl Settled {
             Settled::Again { error, class, .. }
             | Settled::Interrupted { error, class, .. }
             | Settled::GaveUp { error, class, .. } => Some((error, class)),
+            Settled::FreshStart { error, .. } => Some((error, FailureClass::ThreadLost.as_str())),
             Settled::Finished { .. }
             | Settled::AwaitTools { .. }
             | Settled::LookAgain { .. }
@@ -173,6 +183,7 @@ impl Settled {
     pub fn counts(&self) -> bool {
         match self {
             Settled::Again { counts, .. } | Settled::Interrupted { counts, .. } => *counts,
+            Settled::FreshStart { .. } => false,
             Settled::Finished { .. }
             | Settled::AwaitTools { .. }
             | Settled::LookAgain { .. }
@@ -185,7 +196,10 @@ impl Settled {
     /// None: the turn continues. `because`: why its session was closed, if it was.
     pub fn ended<'a>(&'a self, because: &'a str) -> Option<Ended<'a>> {
         let (reply, late, error) = match self {
-            Settled::AwaitTools { .. } | Settled::Again { .. } | Settled::LookAgain { .. } => return None,
+            Settled::AwaitTools { .. }
+            | Settled::Again { .. }
+            | Settled::FreshStart { .. }
+            | Settled::LookAgain { .. } => return None,
             Settled::Finished { reply, late, note, .. } => (Some(reply.as_str()), *late, note.as_deref()),
             Settled::Interrupted { error, .. } | Settled::GaveUp { error, .. } => (None, false, Some(error.as_str())),
             Settled::Aborted => (None, true, Some(because)),
@@ -325,7 +339,22 @@ pub fn round(answer: &ProviderAnswer, ordinal_before: i32) -> Round {
 fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings) -> Settled {
     let class = error.class.as_str();
     let text = error.to_string();
-    match error.next_step(facts.effects) {
+    let next = error.next_step(facts.effects);
+    if is_thread_lost(error, next, facts) {
+        return match (facts.closed, facts.may_start_afresh) {
+            (true, _) => Settled::Aborted,
+            (false, true) => Settled::FreshStart {
+                after: facts.breaker.unwrap_or_default(),
+                error: text,
+            },
+            (false, false) => Settled::GaveUp {
+                error: format!("{text}; the turn had begun again in a new thread before"),
+                class: FailureClass::ThreadLost.as_str(),
+                interrupted: false,
+            },
+        };
+    }
+    match next {
         NextStep::Reconcile => Settled::LookAgain {
             after: limits.look_up_delay_ms.duration(),
         },
@@ -369,6 +398,24 @@ fn failed(error: &ProviderError, facts: &AttemptFacts, limits: &DeliverySettings
                 class,
             }
         }
+    }
+}
+
+/// Whether the failure of a call that may be sent again means that the provider has lost its thread.
+fn is_thread_lost(error: &ProviderError, next: NextStep, facts: &AttemptFacts) -> bool {
+    match error.class {
+        FailureClass::ThreadLost => true,
+        FailureClass::Refused | FailureClass::Truncated | FailureClass::ServerError | FailureClass::Timeout => {
+            facts.fragile && next == NextStep::SendAgain
+        }
+        FailureClass::Unauthorized
+        | FailureClass::AgentUnauthorized
+        | FailureClass::Quota
+        | FailureClass::RateLimited
+        | FailureClass::Malformed
+        | FailureClass::TooLarge
+        | FailureClass::BadRequest
+        | FailureClass::Failed => false,
     }
 }
 

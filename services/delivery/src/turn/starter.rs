@@ -12,8 +12,8 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, Gate, ImpossibleStep, RecoveryCause, RecoveryState, SessionEvent, StopKind, TaskId, TurnId,
-    breaker::Admits, hold::Held, progress::Wake, tool_policy::ToolPolicy,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind,
+    TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
 use storage::{
     Setting, StorageError, Tx,
@@ -30,25 +30,33 @@ use storage::{
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
+
 use super::{
-    begin::{Beginning, begin, hidden, prompt, shown, turn_span},
+    begin::{Beginning, ProviderFacts, begin, hidden, offered_but, prompt_of, turn_span, unseen},
+    branching::PastAsked,
+    profiles::Profiles,
     work::Work,
 };
 use crate::{
     breaker::{Breakers, Pass, standing},
+    context::{
+        extract,
+        past::{self, holds_past},
+        plan::{Plan, PlanFacts, plan},
+    },
     metrics,
-    prompt::{MarkSecret, OverviewEntry, Profiles, Stopped, ThreadExtract},
-    providers::{Driver, Effects, Slot},
+    providers::{Driver, Slot, Thread},
     queue::run::{Candidate, Run, RunLimits, run},
     settings::DeliverySettings,
     store::{
         SessionName,
-        claim::in_flight_lock,
+        branches::BranchStart,
+        claim::{OpenTurn, in_flight_lock},
         context::{QueuedItem, overview_load, queue_next},
         holds::Holds,
         plans::{AwaitedPlan, plans_awaited},
         runs::{Behind, StoppedTurn, persons_wait, queue_behind, stopped_load},
-        threads::Threads,
     },
 };
 
@@ -63,8 +71,9 @@ pub struct Starter {
     pub breakers: Arc<Breakers>,
     pub profiles: Arc<Profiles>,
     pub kept: Arc<KeptTexts>,
-    pub threads: Arc<Threads>,
     pub marks: MarkSecret,
+    /// Branches may have branches down to this depth.
+    pub branch_depth_max: i32,
 }
 
 /// The turns that a transaction starts.
@@ -76,18 +85,23 @@ pub struct Starting {
     /// Sessions that a gate keeps from starting.
     pub parked: Vec<Park>,
     /// What listeners are told of gates.
-    pub told: Vec<Told>,
-    /// What listeners are told of breakers.
+    pub told: Vec<GateTold>,
+    /// What listeners are told of breakers, recoveries and generations that have ended.
     pub events: Vec<Owned>,
     /// The rows of `work`.
     turns: Vec<NewTurn>,
-    /// The threads in the prompts of `work`. They may have messages that the transaction has written.
-    threads: Vec<(SessionName, ThreadExtract)>,
+}
+
+/// A new turn's plan, with what its thread is told.
+struct Planned {
+    plan: Plan,
+    told: (Told, Vec<MessageId>),
+    branch: Option<BranchStart>,
 }
 
 /// A session was parked behind a gate that is announced, or starts after one.
 #[derive(Debug)]
-pub struct Told {
+pub struct GateTold {
     account: AccountId,
     task: Option<TaskId>,
     gated: SessionGated,
@@ -95,8 +109,8 @@ pub struct Told {
     turn_count: i64,
 }
 
-impl Told {
-    fn of(session: &LockedSession, item: &QueuedItem, gate: Gate, parked: bool) -> Told {
+impl GateTold {
+    fn of(session: &LockedSession, item: &QueuedItem, gate: Gate, parked: bool) -> GateTold {
         let gated = SessionGated {
             session_id: session.id,
             session_key: session.key.clone(),
@@ -105,7 +119,7 @@ impl Told {
             gate,
             queued: session.facts.queued.unsigned_abs(),
         };
-        Told {
+        GateTold {
             account: session.account.clone(),
             task: item.facts.task.as_ref().map(|task| task.id.clone()),
             gated,
@@ -115,9 +129,9 @@ impl Told {
     }
 
     /// Of the gate that kept the session.
-    fn released(session: &LockedSession, item: &QueuedItem) -> Option<Told> {
+    fn released(session: &LockedSession, item: &QueuedItem) -> Option<GateTold> {
         let gate = session.gate.filter(|gate| gate.is_announced())?;
-        Some(Told::of(session, item, gate, false))
+        Some(GateTold::of(session, item, gate, false))
     }
 
     /// The event. The time makes its id unique: a session may be parked again before its next turn.
@@ -150,7 +164,9 @@ impl Starter {
         replica: Uuid,
         holds: &mut Holds,
     ) -> Result<Starting, StorageError> {
-        let places: Vec<(SessionName, i64)> = sessions.iter().map(|session| (session.name(), i64::MIN)).collect();
+        let mut starting = Starting::default();
+        let sessions = self.reset(tx, sessions, &mut starting).await?;
+        let places: Vec<(&LockedSession, i64)> = sessions.iter().map(|session| (session, i64::MIN)).collect();
         let items = self.queue_next(tx, &places).await?;
         let mut items: HashMap<SessionName, QueuedItem> = items
             .into_iter()
@@ -160,7 +176,6 @@ impl Starter {
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
-        let mut starting = Starting::default();
         holds
             .read(tx, start.iter().map(|(session, item)| (&session.account, item.holds)))
             .await?;
@@ -179,28 +194,37 @@ impl Starter {
                 None => starting.without_slot.push((session.name(), item.provider)),
             }
         }
-        let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
-        self.complete(tx, &mut start).await?;
         let mut policies = Policies::default();
         policies
             .read(
                 tx,
-                start
+                ready
                     .iter()
-                    .map(|(session, item)| (&session.account, item.tool_policies)),
+                    .map(|(session, item, _)| (&session.account, item.tool_policies)),
             )
             .await?;
-        for ((session, item), (turn_id, pass, slot)) in start.into_iter().zip(passes) {
-            let thread = ThreadExtract::clone(&item.facts.thread);
-            let released = Told::released(&session, &item);
-            let begun = self.begin(&session, item, (turn_id, pass), policies.of(&session.account));
+        let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
+        let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
+        let branches = self.branches(tx, &mut start).await?;
+        let planned = self.complete(tx, &mut start, branches).await?;
+        let mut pasts = self.pasts_of_new(tx, &start, &planned).await?;
+        for (((session, mut item), planned), (turn_id, pass, slot)) in start.into_iter().zip(planned).zip(passes) {
+            let released = GateTold::released(&session, &item);
+            let (past, subagents) = pasts.remove(&session.name()).unwrap_or_default();
+            item.facts.subagents = subagents;
+            let begun = self.begin(
+                &session,
+                item,
+                (turn_id, pass),
+                (planned, past),
+                policies.of(&session.account),
+            );
             let Some((turn, mut work)) = possible(begun, &session, None) else {
                 continue;
             };
             work.slot = Some(Arc::new(slot));
             starting.told.extend(released);
             starting.turns.push(turn);
-            starting.threads.push((session.name(), thread));
             starting.work.push(work);
         }
         turns_begin(tx, &starting.turns, replica, &self.kept).await?;
@@ -234,9 +258,14 @@ impl Starter {
         free
     }
 
-    async fn queue_next(&self, tx: &Tx, places: &[(SessionName, i64)]) -> Result<Vec<QueuedItem>, StorageError> {
+    async fn queue_next(&self, tx: &Tx, places: &[(&LockedSession, i64)]) -> Result<Vec<QueuedItem>, StorageError> {
         let messages_max = self.config.thread_messages_max.get().into();
-        queue_next(tx, places, &self.threads, messages_max, self.breakers.keys_json()).await
+        let durable = self
+            .drivers
+            .iter()
+            .filter(|(_, driver)| driver.thread == Thread::Durable);
+        let durable = durable.map(|(name, _)| name.clone()).collect();
+        queue_next(tx, places, messages_max, self.breakers.keys_json(), durable).await
     }
 
     /// The gate of plans: while the plan of its task awaits approval, an item starts only if it is an answer or from a person; the
@@ -260,9 +289,9 @@ impl Starter {
             .into_iter()
             .map(|plan| (plan.name(), plan))
             .collect();
-        let places: Vec<(SessionName, i64)> = awaited
+        let places: Vec<(&LockedSession, i64)> = start
             .iter()
-            .filter_map(|(name, plan)| Some((name.clone(), plan.position?)))
+            .filter_map(|(session, _)| Some((session, awaited.get(&session.name())?.position?)))
             .collect();
         let mut others: HashMap<SessionName, QueuedItem> = self
             .queue_next(tx, &places)
@@ -443,7 +472,7 @@ impl Starter {
                 }
                 Run::Wait { ms } => {
                     starting.parked.extend(park(&session, Gate::Collect, None, Some(ms)));
-                    starting.told.extend(Told::released(&session, &item));
+                    starting.told.extend(GateTold::released(&session, &item));
                 }
             }
         }
@@ -453,7 +482,6 @@ impl Starter {
     /// To be called when the transaction has committed. Caches what is true from now on, and returns the work.
     pub fn committed(&self, starting: Starting) -> Vec<Work> {
         self.kept.add(&starting.turns);
-        self.threads.keep(starting.threads);
         starting.work
     }
 
@@ -462,9 +490,16 @@ impl Starter {
         self.kept.forget();
     }
 
-    /// Completes the facts of the prompts: the coordinators' overviews, and how the last turn ended if its agent could not
-    /// end it.
-    async fn complete(&self, tx: &Tx, start: &mut [(LockedSession, QueuedItem)]) -> Result<(), StorageError> {
+    /// Plans the turns and completes the facts of their prompts: what goes along with their threads, the coordinators' overviews, and
+    /// how the last turn ended if its agent could not end it.
+    async fn complete(
+        &self,
+        tx: &Tx,
+        start: &mut [(LockedSession, QueuedItem)],
+        mut branches: HashMap<SessionName, BranchStart>,
+    ) -> Result<Vec<Planned>, StorageError> {
+        let now = OffsetDateTime::now_utc();
+        let mut all = Vec::with_capacity(start.len());
         let tasks_max = self.config.overview_tasks_max.get().into();
         let stopped: Vec<(AccountId, TurnId)> = start
             .iter()
@@ -477,6 +512,17 @@ impl Starter {
             .collect();
         let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
         for (session, item) in start {
+            let briefing = item.is_coordinator.then(|| std::mem::take(&mut item.briefing));
+            let branch = branches.remove(&session.name());
+            let plan = self.plan(session, item, branch.as_ref());
+            let newest = (item.thread.take().unwrap_or_default(), item.thread_total);
+            let told = match &branch {
+                Some(branch) if plan.context.used == ContextMode::Fork => &branch.base.told,
+                Some(_) | None => &session.thread.told,
+            };
+            let told = (&plan, told);
+            let told = extract::complete(&mut item.facts, newest, briefing, told, (now, &item.provider));
+            all.push(Planned { plan, told, branch });
             item.facts.is_interrupted = session.interrupted;
             item.facts.stopped = session.stopped_turn.map(|turn| {
                 let about = stopped.remove(&(session.account.clone(), turn));
@@ -492,10 +538,90 @@ impl Starter {
                     Entry::Occupied(known) => known.into_mut(),
                     Entry::Vacant(none) => none.insert(overview_load(tx, &session.account, tasks_max).await?),
                 };
-                item.facts.overview = Some((std::mem::take(&mut item.briefing), tasks.clone()));
+                item.facts.overview = Some(tasks.clone());
             }
         }
-        Ok(())
+        Ok(all)
+    }
+
+    fn plan(&self, session: &LockedSession, item: &QueuedItem, branch: Option<&BranchStart>) -> Plan {
+        let provider = self.provider(&item.provider);
+        plan(&PlanFacts {
+            asked: item.context_policy,
+            keeps: provider.keeps,
+            found_by: provider.found_by,
+            provider: &item.provider,
+            thread: &session.thread,
+            rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
+            branch: branch.map(|branch| branch.facts(session.turn_count == 0)),
+        })
+    }
+
+    fn provider(&self, name: &str) -> ProviderFacts {
+        ProviderFacts::of(self.drivers.get(name).map(Arc::as_ref))
+    }
+
+    /// The pasts of new turns whose prompts are assembled, and their sessions' subagents at work. Without such a turn there is no
+    /// statement.
+    async fn pasts_of_new(
+        &self,
+        tx: &Tx,
+        start: &[(LockedSession, QueuedItem)],
+        planned: &[Planned],
+    ) -> Result<HashMap<SessionName, (Past, Vec<Subagent>)>, StorageError> {
+        let all = start.iter().zip(planned);
+        let assembled = all.filter(|(_, planned)| planned.plan.context.is_assembled());
+        let of: Vec<PastAsked<'_>> = assembled
+            .map(|((session, item), planned)| PastAsked {
+                session,
+                task: item.facts.task.as_ref().map(|task| &task.id),
+                before: session.turn_count + 1,
+                branch: planned.branch.as_ref(),
+            })
+            .collect();
+        let limits = self.config.past_limits();
+        let pasts = self.pasts(tx, &of).await?.into_iter();
+        let pasts = pasts.map(|(name, (loaded, base))| {
+            let past = past::of_new(&loaded, &base, &limits);
+            (name, (past, loaded.subagents))
+        });
+        Ok(pasts.collect())
+    }
+
+    /// The same of turns in progress whose due call holds their past.
+    pub(super) async fn pasts_of_open(
+        &self,
+        tx: &Tx,
+        open: &[(LockedSession, OpenTurn)],
+    ) -> Result<HashMap<SessionName, Past>, StorageError> {
+        let holds = |turn: &OpenTurn| {
+            let found_by = self.provider(&turn.provider).found_by;
+            holds_past(turn.context.as_ref(), &turn.journal, found_by)
+        };
+        let assembled: Vec<&(LockedSession, OpenTurn)> = open.iter().filter(|(_, turn)| holds(turn)).collect();
+        let branches = self
+            .branches_of(tx, assembled.iter().map(|(session, _)| session))
+            .await?;
+        let of: Vec<PastAsked<'_>> = assembled
+            .iter()
+            .map(|(session, turn)| PastAsked {
+                session,
+                task: turn.task.as_ref(),
+                before: turn.number,
+                branch: branches.get(&session.name()),
+            })
+            .collect();
+        let mut loaded = self.pasts(tx, &of).await?;
+        let limits = self.config.past_limits();
+        let past = |(session, turn): &&(LockedSession, OpenTurn)| {
+            let (loaded, base) = loaded.remove(&session.name()).unwrap_or_default();
+            let manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
+            (
+                session.name(),
+                past::of_open(&loaded, &base, &limits, manifest.as_ref()),
+            )
+        };
+        Ok(assembled.iter().map(past).collect())
     }
 
     /// Builds a new turn: its prompt, its row, its work.
@@ -504,24 +630,37 @@ impl Starter {
         session: &LockedSession,
         item: QueuedItem,
         (turn_id, pass): (TurnId, Pass),
+        (planned, past): (Planned, Past),
         policies: &[ToolPolicy],
     ) -> Result<(NewTurn, Work), ImpossibleStep> {
         let driver = self.drivers.get(&item.provider);
         let marks = self.marks.marks(&session.account, turn_id);
         let hidden = hidden(session, &item, policies);
+        let context = OfferContext {
+            has_task: item.facts.task.is_some(),
+            is_coordinator: item.is_coordinator,
+            is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
+            is_branch: session.branch.is_some(),
+            may_branch: item.facts.task.is_some() && self.may_branch(planned.branch.as_ref()),
+        };
+        let unseen = unseen(context, &hidden);
         let beginning = Beginning {
             turn_id,
             pass,
-            prompt: prompt(session, &item, driver.map(Arc::as_ref), &self.profiles, &hidden, marks),
-            effects: driver.map_or(Effects::GatewayOnly, |driver| driver.effects),
-            tools: shown(
-                OfferContext {
-                    has_task: item.facts.task.is_some(),
-                    is_coordinator: item.is_coordinator,
-                    is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
-                },
-                &hidden,
+            prompt: prompt_of(
+                session,
+                (&item, planned.branch.as_ref()),
+                driver.map(Arc::as_ref),
+                &self.profiles,
+                &unseen,
+                marks,
             ),
+            plan: planned.plan,
+            branch_task: planned.branch.map(|branch| branch.task_id),
+            past,
+            told: planned.told,
+            provider: self.provider(&item.provider),
+            tools: offered_but(context, &hidden),
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };
@@ -543,7 +682,7 @@ impl Starting {
         };
         self.parked.push(park);
         if session.gate != Some(gate) {
-            self.told.push(Told::of(session, item, gate, true));
+            self.told.push(GateTold::of(session, item, gate, true));
         }
     }
 }

@@ -4,7 +4,10 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::{Root, TraceContext, outgoing::Origin};
-use domain::{AgentId, NotificationId, SessionPhase, TurnId, TurnRef, TurnState, progress::Wake};
+use domain::{
+    AgentId, MessageId, NotificationId, SessionId, SessionPhase, TurnContext, TurnId, TurnRef, TurnState,
+    progress::Wake,
+};
 use storage::{Setting, session::turns_resume::Resumed};
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +16,7 @@ use super::{messages::origin, resume::Due, started::Heard};
 use crate::{
     SOURCE,
     breaker::Pass,
-    providers::{CallInput, Effects, Slot, ToolDefinition},
+    providers::{CallInput, Continuation, Effects, Slot, Thread, ToolDefinition},
     store::{SessionName, TurnName, journal::Journal},
 };
 
@@ -26,6 +29,8 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
+    /// The session that spawned its branch: it gets the reply.
+    pub parent: Option<SessionId>,
     /// Somebody may be asked about a tool call of the turn: such a question ends with the turn. An agent may also call over HTTP, at
     /// any time, so this holds for every turn of an account with policies.
     pub may_ask: bool,
@@ -46,6 +51,7 @@ pub struct Work {
     /// Absent when they are in front of the input.
     pub instructions: Option<Arc<str>>,
     pub input: CallInput,
+    pub thread: WorkThread,
     pub tools: Arc<[ToolDefinition]>,
     pub journal: Journal,
     pub attempt: i32,
@@ -74,9 +80,47 @@ pub struct Work {
     pub placed_at: OffsetDateTime,
 }
 
+/// The provider's thread of a turn.
+#[derive(Clone, Debug)]
+pub struct WorkThread {
+    /// None: a version of Signalbox that knows no threads began the turn.
+    pub context: Option<TurnContext>,
+    pub name: String,
+    /// The answer from which the due call goes on.
+    pub after: Option<String>,
+    pub keeps: Thread,
+    pub found_by: Continuation,
+    /// The messages of the task's thread that the prompt shows or is about, newest first.
+    pub shown: Vec<MessageId>,
+    /// When the turn before began in it, in seconds since 1970. None: there was none.
+    pub used_at: Option<i64>,
+    /// The turn's manifest, packed, if the due call is sent with another past than the turn began with. Else empty.
+    pub manifest: Vec<u8>,
+}
+
+impl WorkThread {
+    /// Answers of the turn in this thread so far.
+    pub fn rounds(&self, journal: &Journal) -> usize {
+        let lost_after = self.context.as_ref().and_then(|context| context.lost_after);
+        let before = lost_after.map_or(0, |rounds| usize::try_from(rounds).unwrap_or(usize::MAX));
+        journal.rounds.len().saturating_sub(before)
+    }
+
+    /// Whether the turn is its first, and later turns may go on in it.
+    pub fn opens(&self) -> bool {
+        let context = self.context.as_ref();
+        context.is_some_and(|context| context.is_new() && context.used == domain::ContextMode::Continue)
+    }
+}
+
 impl Work {
     pub fn name(&self) -> SessionName {
         (self.turn.account.clone(), self.turn.session)
+    }
+
+    /// The session that gets its reply.
+    pub fn parent_name(&self) -> Option<SessionName> {
+        Some((self.turn.account.clone(), self.parent?))
     }
 
     pub fn turn_name(&self) -> TurnName {
@@ -90,6 +134,7 @@ impl Work {
             turn: self.turn.id,
             phase: self.phase,
             state: self.state,
+            manifest: self.thread.manifest.clone(),
         }
     }
 

@@ -62,17 +62,6 @@ impl Scene {
         asked
     }
 
-    async fn wake(&self) {
-        let resolved = serde_json::json!({
-            "account": "acme", "task": "PROJ-7", "session_id": self.session, "session_key": self.key, "generation": 1,
-            "agent_id": self.agent, "position": 1,
-        });
-        let subject = "signalbox.session.resolved.acme.PROJ-7".to_owned();
-        self.world
-            .publish_as_service(subject, resolved.to_string().into_bytes())
-            .await;
-    }
-
     async fn hint(&self, asked: &SessionStopRequested) {
         let subject = "signalbox.session.stop_requested.acme.PROJ-7".to_owned();
         self.world

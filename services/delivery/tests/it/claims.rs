@@ -5,7 +5,6 @@ use std::{collections::HashMap, sync::Arc};
 use contracts::Root;
 use delivery::{
     breaker::Breakers,
-    prompt::MarkSecret,
     providers::{Driver, ProviderSettings},
     settings::DeliverySettings,
     turn::{
@@ -14,6 +13,7 @@ use delivery::{
     },
 };
 use domain::{Fence, TurnState};
+use prompt::MarkSecret;
 use runtime::Shutdown;
 use serde_json::json;
 use storage::{Database, DatabaseOptions, Role, replica::replica_register};
@@ -42,8 +42,8 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
             drivers: Arc::new(HashMap::from([("default".to_owned(), driver)])),
             profiles: Arc::default(),
             kept: Arc::default(),
-            threads: Arc::default(),
             marks: MarkSecret::new([7; 32]),
+            branch_depth_max: 1,
         },
         shutdown: Shutdown::new(),
     };

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue must fail")]
 
 mod brakes;
+mod branches;
 mod breaker;
 mod claims;
 mod edits;
@@ -17,12 +18,13 @@ mod no_progress;
 mod overdue;
 mod plans;
 mod policies;
-mod prompt;
 mod provider_check;
 mod providers;
 mod questions;
 mod scene;
 mod slots;
 mod slow;
+mod succeed;
+mod threads;
 mod turns;
 mod twins;

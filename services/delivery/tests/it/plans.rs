@@ -2,14 +2,17 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{claim, context, plans, runs},
+    store::{branches, claim, context, past, plans, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
-    session::{items_expire, items_join, sessions_lock, sessions_park, turns_begin, turns_record, turns_resume},
+    session::{
+        branch_end, items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park,
+        turns_begin, turns_record, turns_resume,
+    },
     tool_policy::POLICIES_OF,
 };
 use testkit::{
@@ -18,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 29] = [
+const STATEMENTS: [Planned; 47] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -40,7 +43,7 @@ const STATEMENTS: [Planned; 29] = [
         ],
     ),
     (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
-    (turns_resume::TURNS_RESUME, 6, &["turn_pkey", "session_pkey"]),
+    (turns_resume::TURNS_RESUME, 7, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_resume::TURNS_DEFER, 4, &["session_pkey"]),
     (breaker::BREAKERS_LOCK, 1, &[]),
@@ -48,7 +51,7 @@ const STATEMENTS: [Planned; 29] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        31,
+        34,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (
@@ -64,22 +67,62 @@ const STATEMENTS: [Planned; 29] = [
     ),
     (
         context::QUEUE_NEXT,
-        7,
+        12,
         &[
             "provider_breaker_pkey",
             "notification_queue",
+            "notification_pkey",
+            "turn_pkey",
             "question_notification",
             "message_thread",
             "account_pkey",
             "agent_pkey",
             "task_pkey",
             "task_assignee_pkey",
+            "task_context_pkey",
+            "branch_item",
         ],
     ),
     (
         plans::PLANS_AWAITED,
         3,
-        &["notification_queue", "question_of_task", "question_notification"],
+        &[
+            "notification_queue",
+            "question_of_task",
+            "question_notification",
+            "branch_item",
+        ],
+    ),
+    (
+        branches::BRANCHES_LOAD,
+        4,
+        &[
+            "branch_pkey",
+            "session_pkey",
+            "turn_pkey",
+            "task_context_pkey",
+            "message_pkey",
+            "notification_pkey",
+        ],
+    ),
+    (
+        branches::RESTS_LOAD,
+        2,
+        &["session_pkey", "branch_live", "question_of_session", "timer_of_session"],
+    ),
+    (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
+    (
+        branch_end::GROUPS_LOCK,
+        2,
+        &["branch_pkey", "branch_group", "agent_pkey", "task_pkey"],
+    ),
+    (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
+    (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
+    (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
+    (
+        sessions_close::LOCK_TRIED,
+        3,
+        &["session_pkey", "turn_pkey", "notification_pkey"],
     ),
     (
         items_expire::ITEMS_OVERDUE,
@@ -88,10 +131,21 @@ const STATEMENTS: [Planned; 29] = [
     ),
     (items_expire::ITEMS_EXPIRE, 3, &["notification_pkey"]),
     (runs::QUEUE_BEHIND, 6, &["notification_queue"]),
-    (runs::INJECTS_LOAD, 7, &["notification_inject", "turn_pkey"]),
+    (
+        past::PAST_LOAD,
+        8,
+        &[
+            "turn_number",
+            "turn_pkey",
+            "tool_call_turn",
+            "branch_live",
+            "agent_pkey",
+        ],
+    ),
+    (runs::INJECTS_LOAD, 6, &["notification_inject"]),
     (
         items_join::ITEMS_JOIN,
-        6,
+        5,
         &["notification_pkey", "session_pkey", "turn_pkey"],
     ),
     (runs::STOPPED_LOAD, 2, &["turn_pkey", "notification_pkey"]),
@@ -101,6 +155,19 @@ const STATEMENTS: [Planned; 29] = [
     (POLICIES_OF, 1, &["tool_policy_scope of the account"]),
     (sessions_park::SESSIONS_UNPARK, 2, &["session_pkey"]),
     (context::OVERVIEW_LOAD, 2, &["task_newest of the account"]),
+    (context::PROFILES_LAST, 3, &["turn_number"]),
+    (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
+    (sessions_close::CLOSE, 5, &["session_pkey"]),
+    (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
+    (sessions_close::CANCEL, 3, &["notification_pkey"]),
+    (sessions_close::UNCOUNT, 3, &["session_pkey"]),
+    (sessions_close::MOVE, 5, &["notification_pkey"]),
+    (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        session_succeed::SESSION_SCOPES,
+        3,
+        &["hold_active of the account", "tool_policy_scope of the account"],
+    ),
 ];
 
 #[tokio::test]
@@ -128,7 +195,15 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "notification", "turn", "tool_call", "message"] {
+    for table in [
+        "task",
+        "session",
+        "notification",
+        "turn",
+        "tool_call",
+        "message",
+        "branch",
+    ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
     }
@@ -157,6 +232,11 @@ async fn fill(owner: &PgPool, count: u32) {
             .set("id", "s.id")
             .set("notification_ids", "array[s.id::text]")
             .with("profile_hash", "h1")
+            .from("session s"),
+        rows("branch").from("session s"),
+        rows("branch")
+            .with("state", "finished")
+            .set("joined_item", "s.id::text")
             .from("session s"),
         rows("tool_call")
             .set("ordinal", "n")

@@ -37,8 +37,8 @@ impl Scene {
         self.execute("update task set status = 'awaiting_approval'").await;
     }
 
-    async fn execute(&self, sql: &'static str) {
-        sqlx::query(sql).execute(&self.world.database.owner).await.unwrap();
+    pub(crate) async fn execute(&self, sql: &'static str) {
+        sqlx::raw_sql(sql).execute(&self.world.database.owner).await.unwrap();
     }
 }
 

@@ -53,6 +53,18 @@ impl Scene {
             .await;
     }
 
+    /// As the resolver does after new items.
+    pub(crate) async fn wake(&self) {
+        let resolved = serde_json::json!({
+            "account": "acme", "task": "PROJ-7", "session_id": self.session, "session_key": self.key, "generation": 1,
+            "agent_id": self.agent, "position": 1,
+        });
+        let subject = "signalbox.session.resolved.acme.PROJ-7".to_owned();
+        self.world
+            .publish_as_service(subject, resolved.to_string().into_bytes())
+            .await;
+    }
+
     pub(crate) async fn state(&self, id: &str) -> (String, Option<String>) {
         let row = sqlx::query("select state, reason from notification where id = $1")
             .bind(id)

@@ -2,8 +2,8 @@
 //! sessions, tools in between, and the prompt's content.
 
 use futures::StreamExt;
+use prompt::{Manifest, manifest::PartKind};
 use serde_json::{Value, json};
-use storage::manifest::{Manifest, PartKind};
 use testkit::{Reply, StubProvider, World, eventually};
 
 use crate::scene::Scene;
@@ -76,6 +76,8 @@ async fn a_notification_becomes_a_recorded_turn() {
         parts,
         [
             PartKind::Policy,
+            PartKind::Notification,
+            PartKind::TaskState,
             PartKind::Notification,
             PartKind::Thread,
             PartKind::Message

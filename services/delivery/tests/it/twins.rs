@@ -67,6 +67,7 @@ fn report(work: &Work, outcome: CallOutcome) -> Report {
         outcome,
         mismatch: None,
         fault: None,
+        unconfirmed: None,
     }
 }
 

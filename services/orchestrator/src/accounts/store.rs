@@ -25,7 +25,7 @@ macro_rules! columns {
         concat!(
             $before,
             " id, name, session_scope, instruction_layout, auto_create_tasks, coordinator_task, briefing,
-                turns_in_flight_max, plan_gate, plan_audience, liveness, created_at ",
+                turns_in_flight_max, plan_gate, plan_audience, liveness, context_policy, task_context_layer, rotation, created_at ",
             $after
         )
     };
@@ -43,7 +43,9 @@ const CHANGE: &str = columns!(
          instruction_layout = coalesce($4, instruction_layout), auto_create_tasks = coalesce($5, auto_create_tasks),
          coordinator_task = case when $6 then $7 else coordinator_task end, briefing = coalesce($8, briefing),
          turns_in_flight_max = case when $9 then $10 else turns_in_flight_max end, plan_gate = coalesce($11, plan_gate),
-         plan_audience = case when $11 is null then plan_audience else $12 end, liveness = coalesce($13, liveness)
+         plan_audience = case when $11 is null then plan_audience else $12 end, liveness = coalesce($13, liveness),
+         context_policy = coalesce($14, context_policy), rotation = coalesce($15, rotation),
+         task_context_layer = coalesce($16, task_context_layer)
      where id = $1 returning",
     ""
 );
@@ -52,7 +54,7 @@ const CHANGE: &str = columns!(
 pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange) -> Result<Account, StorageError> {
     let (task, turns) = (change.coordinator_task, change.turns_in_flight_max);
     let gate = change.plan_gate;
-    let values: [Value; 13] = [
+    let values: [Value; 16] = [
         account.into(),
         change.name.map(String::from).into(),
         change.session_scope.into(),
@@ -66,6 +68,9 @@ pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange)
         gate.as_ref().map(|gate| gate.mode.as_str().to_owned()).into(),
         gate.and_then(|gate| gate.audience).map(|audience| audience.0).into(),
         change.liveness.into(),
+        change.context_policy.into(),
+        change.rotation.map(|rotation| rotation.stored()).into(),
+        change.task_context_layer.into(),
     ];
     let changed = tx.one("change account", CHANGE, values).await?;
     changed.ok_or_else(|| StorageError::unreadable("change account", "the row is missing"))

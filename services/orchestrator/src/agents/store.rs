@@ -21,8 +21,9 @@ pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<AgentSlug>, Option<Age
 }
 
 const INSERT: &str = "
-    insert into agent (account_id, id, slug, name, role, provider, created_at) values ($1, $2, $3, $4, $5, $6, $7)
-    returning id, slug, name, role, provider, created_at";
+    insert into agent (account_id, id, slug, name, role, provider, created_at, context_policy, rotation)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    returning id, slug, name, role, provider, context_policy, rotation, created_at";
 
 /// Fails with a unique violation when a live agent has the slug.
 pub async fn agent_insert(
@@ -41,6 +42,8 @@ pub async fn agent_insert(
             .map_or_else(|| PROVIDER_DEFAULT.to_owned(), String::from)
             .into(),
         now.into(),
+        new.context_policy.into(),
+        new.rotation.map(|rotation| rotation.stored()).into(),
     ];
     let made = tx.one("make agent", INSERT, values).await?;
     made.ok_or_else(|| StorageError::unreadable("make agent", "no answer"))
@@ -49,7 +52,7 @@ pub async fn agent_insert(
 macro_rules! select {
     ($where:literal) => {
         concat!(
-            "select id, slug, name, role, provider, created_at from agent
+            "select id, slug, name, role, provider, context_policy, rotation, created_at from agent
              where account_id = $1 and removed_at is null and ",
             $where
         )
@@ -93,19 +96,20 @@ pub async fn agents_resolve(
 
 /// Ids grow in the order of creation. Relies on the primary key.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, slug, name, role, provider, created_at, removed_at from agent where account_id = $1",
+    rows: "select account_id, id, slug, name, role, provider, context_policy, rotation, created_at, removed_at from agent where account_id = $1",
     order: &[("id", Column::Uuid)],
     begins: Order::OldestFirst,
     wanted: Some("removed_at is null"),
-    bytes: "octet_length(role) + octet_length(name)",
+    bytes: "octet_length(role) + octet_length(name) + coalesce(octet_length(rotation::text), 0)",
     names: ("", ""),
 };
 
 const CHANGE: &str = "
     update agent set slug = coalesce($3, slug), name = coalesce($4, name), role = coalesce($5, role),
-        provider = coalesce($6, provider)
+        provider = coalesce($6, provider), context_policy = case when $7 then $8 else context_policy end,
+        rotation = case when $9 then $10 else rotation end
     where account_id = $1 and id = $2 and removed_at is null
-    returning id, slug, name, role, provider, created_at";
+    returning id, slug, name, role, provider, context_policy, rotation, created_at";
 
 /// Fails with a unique violation when another live agent has the slug. `None`: the agent was removed.
 pub async fn agent_change(
@@ -121,6 +125,10 @@ pub async fn agent_change(
         change.name.map(String::from).into(),
         change.role.map(String::from).into(),
         change.provider.map(String::from).into(),
+        change.context_policy.is_some().into(),
+        change.context_policy.flatten().into(),
+        change.rotation.is_some().into(),
+        change.rotation.flatten().map(|rotation| rotation.stored()).into(),
     ];
     tx.one("change agent", CHANGE, values).await
 }

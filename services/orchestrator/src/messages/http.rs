@@ -69,6 +69,11 @@ async fn post(
             .await?
             .ok_or_else(Problem::not_found)?;
         let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
+        let assignees = assignees_of(&work.tx, account, vec![row.id.clone()])
+            .await?
+            .remove(&row.id);
+        let mut agents = woken(assignees.unwrap_or_default(), &author);
+        let woken_ids: Vec<AgentId> = agents.iter().map(|agent| AgentId(agent.id)).collect();
         let new = lifecycle::NewMessage {
             account,
             task: &task,
@@ -76,15 +81,12 @@ async fn post(
             author: &author,
             body: &body.body,
             turn: None,
+            woke: &woken_ids,
             at: work.now,
         };
         let setting = app.setting(None, work.now);
         messages_post(&work.tx, std::slice::from_ref(&new)).await?;
         let mut messages = vec![message_posted(&setting, (account, Some(&task)), new.id, &author, None)];
-        let assignees = assignees_of(&work.tx, account, vec![row.id.clone()])
-            .await?
-            .remove(&row.id);
-        let mut agents = woken(assignees.unwrap_or_default(), &author);
         if let Some(question) = body.answers {
             let (asker, more) = answered(&work.tx, &access, (question, &task), &body.body, &setting).await?;
             messages.extend(more);

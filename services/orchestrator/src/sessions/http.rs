@@ -1,12 +1,15 @@
 //! `/api/orgs/{account}/sessions`.
 
-use api::sessions::{Release, Resume, Session, Stop, StopState, Stopping};
+use api::sessions::{Release, Reset, Resetting, Resume, Session, Stop, StopState, Stopping};
 use axum::{Json, extract::State};
 use contracts::{
     event::{Event, SessionGated},
     session::{SessionResolved, SessionStopRequested},
 };
-use domain::{AccountId, AgentRef, Gate, SessionId, StopKind, StopThen, TaskId, TurnId};
+use domain::{
+    AccountId, AgentRef, Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind, StopThen,
+    TaskId, TurnId,
+};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -15,6 +18,7 @@ use storage::{
     outbox::Owned,
     session::{
         session_release::session_release,
+        session_reset::{Asked, session_reset},
         sessions_lock::{LockedSession, SESSIONS_LOCK, sessions_lock},
         sessions_park::sessions_unpark,
         turn_stop::{StopRequest, stops_continue, turn_stop},
@@ -46,6 +50,9 @@ routes! {
     /// Take the lease of a turn in progress from the replica that holds it and gets no further. Another one carries the turn
     /// on at once; what the holder still writes has no effect.
     POST "/api/orgs/{account}/sessions/{session}/release" Administer => release;
+    /// Reset a session: its generation ends, and the next one knows nothing of it. Accepted means that a turn in progress is stopped
+    /// first; the generation ends with it. 409 for a generation that is closed, with the id of the open one.
+    POST "/api/orgs/{account}/sessions/{session}/reset" Control => reset;
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -56,6 +63,8 @@ struct ListQuery {
     agent: Option<AgentRef>,
     /// `true`: only those that are open. `false`: only those that are closed.
     active: Option<bool>,
+    /// Only those of the branches that this session has made.
+    parent: Option<SessionId>,
     limit: Option<Limit>,
     cursor: Option<Cursor>,
 }
@@ -69,6 +78,7 @@ async fn list(
         task: query.task.map(|task| task.key()),
         agent: query.agent,
         active: query.active,
+        parent: query.parent,
     };
     let list = List::of(&store::LIST, "sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
@@ -100,7 +110,7 @@ async fn stop(
         let locked = session_lock(&work.tx, account, session).await?;
         let turn = match turn_to_stop(locked.active_turn, body.turn_id) {
             Ok(turn) => turn,
-            Err(unchanged) => return Ok(Done::unchanged(unchanged)),
+            Err(unchanged) => return Ok(Done::over(unchanged)),
         };
         let request = StopRequest {
             session: locked.name(),
@@ -176,6 +186,57 @@ async fn release(
         Ok(Done::new(session).with(released.unwrap_or_default()))
     })
     .await
+}
+
+async fn reset(
+    State(app): State<App>,
+    access: Access,
+    Named(session): Named<SessionId>,
+    Post { body, once }: Post<Reset>,
+) -> Result<Answer<202, Resetting, 200>, ApiError> {
+    let account = &access.account;
+    once.run(&app, access.party(), async |work| {
+        let locked = session_lock(&work.tx, account, session).await?;
+        if let Some(problem) = not_reset(&locked) {
+            let open = store::session_open_of(&work.tx, account, session).await?;
+            return Err(problem.with("session", open.map(|open| open.to_string())).into());
+        }
+        let request = ResetRequest {
+            reason: body.reason.to_string(),
+            by: access.caller.actor(),
+            queue: body.queue.unwrap_or(ResetQueue::Keep),
+            in_flight: body.in_flight.unwrap_or(ResetInFlight::Cancel),
+            at: work.now.into(),
+        };
+        let task = store::session_about(&work.tx, account, session).await?.task;
+        let setting = app.setting(None, work.now);
+        let (asked, messages) = session_reset(&work.tx, (&locked, task.as_ref()), &request, &setting).await?;
+        tracing::info!(%account, session_id = %session, ?asked, "asked for a reset");
+        let done = match asked {
+            Asked::Done(next) => Done::over(Resetting::done(next)),
+            Asked::Stopping(turn) => Done::new(Resetting::stopping(turn)),
+        };
+        Ok(done.with(messages))
+    })
+    .await
+}
+
+/// Why a session cannot be reset.
+fn not_reset(session: &LockedSession) -> Option<Problem> {
+    let generation = session.generation;
+    match session.kind {
+        _ if session.facts.closed => Some(Problem::conflict(
+            "session_closed",
+            format!("generation {generation} is closed; `session` names the open one, if there is one"),
+        )),
+        SessionKind::Task | SessionKind::System | SessionKind::Orchestrator => None,
+        kind @ (SessionKind::Branch | SessionKind::Replay) => Some(Problem::conflict(
+            "not_resettable",
+            format!(
+                "a {kind} is one piece of work and has no next generation; `session` names its agent's, if that is open"
+            ),
+        )),
+    }
 }
 
 /// The session, locked until the end of the transaction.

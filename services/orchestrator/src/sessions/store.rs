@@ -12,10 +12,11 @@ use crate::{
 
 /// A session with the names of its agent and task. Relies on the primary key.
 const FIND: &str = "
-    select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, s.agent_id, a.slug as agent_slug, s.generation, s.key,
-           s.phase, s.opened_at, s.closed_at, s.close_reason, s.queued, s.queue_tail, s.turn_count, s.active_turn_id, s.mismatch,
+    select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, case s.kind when 'branch' then s.origin_id end as branch_id,
+           s.parent_session_id, s.agent_id, a.slug as agent_slug, s.generation, s.key,
+           s.phase, s.opened_at, s.closed_at, s.close_reason, s.close_detail, s.queued, s.queue_tail, s.turn_count, s.active_turn_id, s.mismatch,
            coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since,
-           s.closed_at is null as can_steer,
+           s.closed_at is null as can_steer, s.reset_request, s.continues_id, s.thread_number, s.thread_live, s.tokens_used,
            s.active_turn_id is not null and s.closed_at is null and s.stop_turn_id is distinct from s.active_turn_id as can_inject
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
@@ -24,9 +25,9 @@ const FIND: &str = "
 
 /// Relies on session_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, kind, task_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
-            queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
-            gated_since, closed_at is null as can_steer,
+    rows: "select account_id, id, kind, task_id, case kind when 'branch' then origin_id end as branch_id, parent_session_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
+            close_detail, queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
+            gated_since, closed_at is null as can_steer, reset_request, continues_id, thread_number, thread_live, tokens_used,
             active_turn_id is not null and closed_at is null and stop_turn_id is distinct from active_turn_id as can_inject
         from session where account_id = $1",
     order: &[("opened_at", Column::Time), ("id", Column::Uuid)],
@@ -37,9 +38,10 @@ pub const LIST: Listing = Listing {
              select a.id from (select n.id, n.slug from agent n where n.account_id = $1 order by n.id desc limit 20000) a
              where a.slug = $3))
          and ($4::uuid is null or agent_id = $4)
-         and ($5::boolean is null or (closed_at is null) = $5)",
+         and ($5::boolean is null or (closed_at is null) = $5)
+         and ($6::uuid is null or parent_session_id = $6)",
     ),
-    bytes: "octet_length(mismatch)",
+    bytes: "coalesce(octet_length(mismatch), 0) + coalesce(octet_length(close_detail), 0) + coalesce(octet_length(reset_request::text), 0)",
     names: (
         ", coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug",
         "left join task t on t.account_id = page.account_id and t.id = page.task_id
@@ -67,19 +69,55 @@ pub async fn session_about(tx: &Tx, account: &AccountId, session: SessionId) -> 
     found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "it is gone"))
 }
 
+/// The open generation of a session's agent on its task, or of its agent. Relies on the primary key, session_active_task and
+/// session_active_system.
+pub const OPEN_OF: &str = "
+    select o.id from session s cross join lateral (
+        select o.id from session o
+        where o.account_id = s.account_id and o.task_id = s.task_id and o.agent_id = s.agent_id and o.kind = 'task' and o.closed_at is null
+        union all
+        select o.id from session o
+        where o.account_id = s.account_id and s.task_id is null and o.agent_id = s.agent_id and o.kind = 'system'
+          and o.closed_at is null) o
+    where s.account_id = $1 and s.id = $2";
+
+#[derive(FromQueryResult)]
+struct OpenRow {
+    id: SessionId,
+}
+
+pub async fn session_open_of(
+    tx: &Tx,
+    account: &AccountId,
+    session: SessionId,
+) -> Result<Option<SessionId>, StorageError> {
+    let row: Option<OpenRow> = tx
+        .one("find open generation", OPEN_OF, [account.into(), session.into()])
+        .await?;
+    Ok(row.map(|row| row.id))
+}
+
 /// The filters of a list.
 #[derive(Debug, Default)]
 pub struct Filter {
     pub task: Option<TaskId>,
     pub agent: Option<AgentRef>,
     pub active: Option<bool>,
+    /// The session that spawned them.
+    pub parent: Option<SessionId>,
 }
 
 impl Filter {
     /// As the listing's parameters.
-    pub fn values(&self) -> [Value; 4] {
+    pub fn values(&self) -> [Value; 5] {
         let (slug, agent_id) = agent_columns(self.agent.as_ref());
         let task = self.task.as_ref().map(TaskId::key);
-        [task.into(), slug.into(), agent_id.into(), self.active.into()]
+        [
+            task.into(),
+            slug.into(),
+            agent_id.into(),
+            self.active.into(),
+            self.parent.into(),
+        ]
     }
 }

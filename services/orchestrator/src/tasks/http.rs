@@ -73,6 +73,7 @@ async fn create(
         title,
         description,
         assignees,
+        task_context,
     } = body;
     let task = id.unwrap_or_else(|| TaskId::parse(&Uuid::now_v7().to_string()).expect("a UUID is a task id"));
     let (assignees, account) = (assignees.unwrap_or_default().0, &access.account);
@@ -96,6 +97,9 @@ async fn create(
             return Err(Problem::conflict("task_exists", what).into());
         };
         store::assignees_replace(&work.tx, account, &task, &assignees).await?;
+        if let Some(need) = task_context {
+            store::context_need_set(&work.tx, account, &task, need).await?;
+        }
         let task = task_find(&work.tx, account, &task).await?;
         Ok(Done::new(task).with(messages))
     })
@@ -216,15 +220,19 @@ async fn change(
         store::assignees_replace(&tx, account, &task, &agents).await?;
         note("task.assigned", json!({"agents": agents})).await?;
     }
-    if change.title.is_some() || change.description.is_some() {
-        let fields: Vec<&str> = [
-            ("title", change.title.is_some()),
-            ("description", change.description.is_some()),
-        ]
-        .into_iter()
-        .filter_map(|(name, given)| given.then_some(name))
-        .collect();
+    let fields: Vec<&str> = [
+        ("title", change.title.is_some()),
+        ("description", change.description.is_some()),
+        ("task_context", change.task_context.is_some()),
+    ]
+    .into_iter()
+    .filter_map(|(name, given)| given.then_some(name))
+    .collect();
+    if !fields.is_empty() {
         note("task.updated", json!({"fields": fields})).await?;
+        if let Some(need) = change.task_context {
+            store::context_need_set(&tx, account, &task, need).await?;
+        }
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
     }
@@ -535,6 +543,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
                 mode,
                 audience: row.plan_audience,
             }),
+            task_context: row.task_context,
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
             next: None,

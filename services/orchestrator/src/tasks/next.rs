@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use domain::{
     AccountId, AgentId, Liveness, RecoveryCause, RecoveryId, RecoveryState, SessionScope, TaskId, TaskStatus, TimerId,
     Timestamp,
-    next::{AskedNow, SessionOfTask, TaskNow},
+    next::{AskedNow, BranchesNow, SessionOfTask, TaskNow},
 };
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
@@ -16,7 +16,7 @@ const SESSIONS_MAX: i64 = 8;
 const WAITS_MAX: i64 = 200;
 
 /// The facts of tasks. Relies on the primary keys, session_generation, session_active_task, turn_number, recovery_facts,
-/// question_of_task and timer_of_task.
+/// question_of_task, timer_of_task and branch_live.
 pub const TASKS_NOW: &str = concat!(
     "select k.id as task, k.display_id, k.status, k.blocked_owner, k.blocked_action, a.liveness, a.session_scope,
         (select g.agent_id from task_assignee g
@@ -25,7 +25,8 @@ pub const TASKS_NOW: &str = concat!(
         worked.agent_id as worked, greatest(k.updated_at, last.finished_at) as since,
         r.id as recovery, r.state as recovery_state, r.cause as recovery_cause,
         q.id as question_id, q.kind as question_kind, q.title as question_title, q.created_at as question_since, q.lapse_at as question_until,
-        w.id as timer, w.due_at as timer_due
+        w.id as timer, w.due_at as timer_due,
+        b.count as branches_count, b.id as branches_id, b.since as branches_since, b.until as branches_until
      from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
      cross join lateral (select * from task k where k.account_id = f.account_id and k.id = f.id offset 0) k
      join account a on a.id = any (array[k.account_id])
@@ -59,7 +60,12 @@ pub const TASKS_NOW: &str = concat!(
             select * from timer w
             where w.account_id = k.account_id and w.task_id = k.id and w.state = 'waiting' and w.kind = 'check_later'
             order by w.account_id, w.task_id limit $3) w
-        order by w.due_at limit 1) w on true"
+        order by w.due_at limit 1) w on true
+     left join lateral (
+        select count(*) over () as count, b.id, b.created_at as since, b.deadline_at as until from (
+            select * from branch b where b.account_id = k.account_id and b.state = 'live'
+            order by b.account_id, b.parent_session_id offset 0) b
+        where b.task_id = k.id order by b.deadline_at, b.id limit 1) b on true"
 );
 
 /// The open sessions with work of tasks, and those of agents that do all of their work in one session, while the work is on
@@ -107,6 +113,8 @@ struct TaskRow {
     question: Option<AskedNow>,
     timer: Option<TimerId>,
     timer_due: Option<Timestamp>,
+    #[sea_orm(nested(prefix = "branches_"))]
+    branches: Option<BranchesNow>,
 }
 
 #[derive(FromQueryResult)]
@@ -156,6 +164,7 @@ pub async fn tasks_now(
             blocked_on: row.blocked_owner.zip(row.blocked_action),
             sessions: sessions.remove(&row.task).unwrap_or_default(),
             question: row.question,
+            branches: row.branches,
             timer: row.timer.zip(row.timer_due),
             recovery: row
                 .recovery

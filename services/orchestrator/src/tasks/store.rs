@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use api::{agents::AgentName, questions::PlanGate};
-use domain::{AccountId, AgentId, Audience, TaskId};
+use domain::{AccountId, AgentId, Audience, ContextNeed, TaskId};
 use sea_orm::{EntityTrait, FromQueryResult, QuerySelect, sea_query::LockType};
 use storage::{
     StorageError, Tx,
@@ -47,7 +47,7 @@ pub async fn dry_run_alone(tx: &Tx, account: &AccountId) -> Result<bool, Storage
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
-            plan_gate, plan_audience
+            plan_gate, plan_audience, task_context
         from task where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
@@ -106,6 +106,19 @@ pub async fn task_change(
         now.into(),
     ];
     tx.execute("change task", TASK_CHANGE, values).await.map(|_| ())
+}
+
+const CONTEXT_NEED: &str = "update task set task_context = $3 where account_id = $1 and id = $2";
+
+/// The caller changes the task's time.
+pub async fn context_need_set(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    need: ContextNeed,
+) -> Result<(), StorageError> {
+    let values = [account.into(), task.key().into(), need.into()];
+    tx.execute("set context need", CONTEXT_NEED, values).await.map(|_| ())
 }
 
 /// Relies on primary keys.

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use api::turns::{Note, ToolCall, Turn};
 use domain::{AccountId, TurnId};
+use prompt::{Manifest, note_parts};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
 use serde_json::Value;
 use storage::{
     StorageError, Tx,
     entity::instruction_text,
     error::Attempt,
-    manifest::Manifest,
     session::items_join::{self, Notes},
 };
 use uuid::Uuid;
@@ -21,9 +21,10 @@ use crate::paging::{Column, Listing, Order};
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "select id, session_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
+            "select id, session_id, (select s.origin_id from session s where s.account_id = turn.account_id and s.id = turn.session_id
+                                and s.kind = 'branch') as branch_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
                 reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-                started_at, finished_at, manifest, manifest_packed, coalesce(notes, '[]') as notes
+                started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes
              from turn where account_id = $1 and ",
             $rest
         )
@@ -42,15 +43,22 @@ impl TurnRow {
     /// Without parts if another version has packed them.
     fn unpacked(self) -> Turn {
         let mut turn = self.turn;
+        let manifest = self.manifest_packed.as_deref().and_then(Manifest::unpacked);
+        if let Some(mut manifest) = manifest {
+            // Version 1 has them.
+            let notes = self.notes.0.iter().filter(|_| manifest.version > 1);
+            let parts: Vec<_> = notes
+                .flat_map(|note| note_parts(&note.text, &note.notification_ids))
+                .collect();
+            manifest.parts.extend(parts);
+            turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
+        }
         let shown = |note: items_join::Note| Note {
             round: note.round,
             text: note.text,
             notifications: note.notification_ids,
         };
         turn.notes = self.notes.0.into_iter().map(shown).collect();
-        if let Some(manifest) = self.manifest_packed.as_deref().and_then(Manifest::unpacked) {
-            turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
-        }
         turn
     }
 }

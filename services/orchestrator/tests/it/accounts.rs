@@ -50,7 +50,8 @@ async fn admins_choose_how_their_account_works() {
     let tenant = world.tenant("acme").await;
     world.task(&tenant, "HQ", &[]).await;
     let change = json!({"name": "Acme Ltd", "session_scope": "agent", "instruction_layout": "inline",
-        "auto_create_tasks": false, "coordinator_task": "hq", "briefing": "We build.", "turns_in_flight_max": 3});
+        "auto_create_tasks": false, "coordinator_task": "hq", "briefing": "We build.", "turns_in_flight_max": 3,
+        "context_policy": "assembled", "task_context_layer": "always"});
     let changed = world.patch(&tenant.admin, &tenant.path(""), change.clone()).await;
     assert_eq!(changed.status, 200, "{changed:?}");
     let read = world.get(&tenant.admin, &tenant.path("")).await;

@@ -8,7 +8,7 @@ use crate::{seed, world::World};
 async fn an_agent_is_made_found_changed_and_removed() {
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
-    let new = json!({"slug": "coder", "name": "Coder", "role": "Writes code.", "provider": "fast"});
+    let new = json!({"slug": "coder", "name": "Coder", "role": "Writes code.", "provider": "fast", "context_policy": "assembled"});
     let made = world.post(&tenant.admin, &tenant.path("/agents"), new.clone()).await;
     assert_eq!(made.status, 201);
     for (name, value) in new.as_object().unwrap() {
@@ -48,7 +48,19 @@ async fn an_agent_is_made_found_changed_and_removed() {
         (&renamed.body["slug"], &renamed.body["id"]),
         (&json!("dev"), &json!(id))
     );
-    assert_eq!(renamed.body["name"], "Coder");
+    assert_eq!(
+        (&renamed.body["name"], &renamed.body["context_policy"]),
+        (&json!("Coder"), &json!("assembled"))
+    );
+    assert!(plain.body["context_policy"].is_null(), "the account's");
+    for (policy, status) in [(json!(null), 200), (json!("continue"), 200), (json!("fork"), 400)] {
+        let change = json!({"context_policy": policy});
+        let changed = world.patch(&tenant.admin, &tenant.path("/agents/dev"), change).await;
+        assert_eq!(changed.status, status, "{changed:?}");
+        if status == 200 {
+            assert_eq!(changed.body["context_policy"], policy);
+        }
+    }
     world
         .get(&tenant.member, &tenant.path("/agents/coder"))
         .await

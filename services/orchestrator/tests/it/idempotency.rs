@@ -67,6 +67,17 @@ async fn every_post_has_one_effect_and_one_answer() {
             tenant.path(&format!("/sessions/{parked}/resume")),
             json!({}),
         ),
+        (
+            &tenant.member,
+            tenant.path(&format!("/sessions/{busy}/reset")),
+            json!({"reason": "r"}),
+        ),
+        // No turn is in progress: answered 200.
+        (
+            &tenant.member,
+            tenant.path(&format!("/sessions/{parked}/reset")),
+            json!({"reason": "r"}),
+        ),
     ];
     for (number, (token, path, body)) in posts.iter().enumerate() {
         let key = format!("key {number}");

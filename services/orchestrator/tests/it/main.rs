@@ -4,6 +4,8 @@
 
 mod accounts;
 mod agents;
+mod branches;
+mod contexts;
 mod dead_letters;
 mod handover;
 mod holds;
@@ -20,6 +22,7 @@ mod questions;
 mod queue;
 mod recovery;
 mod replies;
+mod resets;
 mod seed;
 mod service;
 mod sessions;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys, messages, notifications,
-    paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions,
-    tasks, timers, turns,
+    activities, agents, branches, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys,
+    messages, notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue,
+    recovery as recoveries, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -17,10 +17,9 @@ use storage::{
     outbox::OUTBOX_SHARES,
     question, recovery,
     session::{
-        queue_edit, session_handover,
+        branch_end, queue_edit, session_handover,
         session_release::SESSION_RELEASE,
-        sessions_close,
-        sessions_lock::SESSIONS_LOCK,
+        session_reset, session_succeed, sessions_close, sessions_lock,
         sessions_park::{self, SESSIONS_UNPARK},
         turn_stop::TURN_STOP,
     },
@@ -32,8 +31,12 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 72] = [
-    (ENDED_TURNS, 2, &["turn_pkey", "agent_pkey", "task_pkey"]),
+const STATEMENTS: [Planned; 83] = [
+    (
+        ENDED_TURNS,
+        2,
+        &["turn_pkey", "agent_pkey", "task_pkey", "session_pkey"],
+    ),
     (forget::ANSWERS, 3, &["idempotency_oldest of the account"]),
     (forget::ACCEPTED, 3, &["accepted_notification_oldest of the account"]),
     (forget::LETTERS, 3, &["dead_letter_newest of the account"]),
@@ -43,6 +46,12 @@ const STATEMENTS: [Planned; 72] = [
         &["notification_pkey", "agent_pkey of the account"],
     ),
     (forget::HOLDS, 3, &["hold_ended of the account"]),
+    (
+        lifecycle::task_context::CONTEXT_FIND,
+        2,
+        &["task_pkey", "task_context_pkey"],
+    ),
+    (lifecycle::task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
     (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
     (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
@@ -87,7 +96,6 @@ const STATEMENTS: [Planned; 72] = [
         4,
         &["session_active_task", "session_active_system"],
     ),
-    (session_handover::MOVE, 5, &["notification_pkey"]),
     (session_handover::COUNT, 4, &["session_pkey"]),
     (
         question::QUESTIONS_END_OF_AGENT_ON,
@@ -166,8 +174,23 @@ const STATEMENTS: [Planned; 72] = [
             "recovery_facts",
             "question_of_task",
             "timer_of_task",
+            "branch_live of the account",
         ],
     ),
+    (
+        branches::store::GRAPH,
+        7,
+        &["session_generation", "branch_of_task", "branch_item", "turn_number"],
+    ),
+    (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
+    (
+        branch_end::GROUPS_LOCK,
+        2,
+        &["branch_pkey", "branch_group", "agent_pkey", "task_pkey"],
+    ),
+    (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
+    (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
+    (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
     (
         tasks::next::SESSIONS_NOW,
         3,
@@ -200,7 +223,7 @@ const STATEMENTS: [Planned; 72] = [
         &["turn_open of the account", "notification_queue of the account"],
     ),
     (OUTBOX_SHARES, 3, &["outbox_pkey of the account"]),
-    (SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
+    (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (TURN_STOP, 7, &["session_pkey", "turn_pkey"]),
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
     (sessions_park::CALL_AWAITS, 3, &["session_pkey"]),
@@ -238,10 +261,22 @@ const STATEMENTS: [Planned; 72] = [
     (sessions_close::OF_AGENT, 3, &["session_of_agent"]),
     (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
     (sessions_close::LOCK_WITH_OWN, 2, &["session_pkey"]),
-    (sessions_close::CLOSE, 4, &["session_pkey"]),
+    (sessions_close::CLOSE, 5, &["session_pkey"]),
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
-    (sessions_close::CARRY, 4, &["notification_pkey"]),
+    (sessions_close::MOVE, 5, &["notification_pkey"]),
+    (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        session_succeed::SESSION_SCOPES,
+        3,
+        &["hold_active of the account", "tool_policy_scope of the account"],
+    ),
+    (session_reset::RESET_ASK, 3, &["session_pkey"]),
+    (
+        sessions::store::OPEN_OF,
+        2,
+        &["session_pkey", "session_active_task", "session_active_system"],
+    ),
     (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
     (
         sessions_close::LOCK_TRIED,
@@ -280,6 +315,7 @@ async fn fill(owner: &PgPool, count: u32) {
         "outbox",
         "session",
         "timer",
+        "branch",
     ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
@@ -304,6 +340,7 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("notification").set("id", "'n-' || n").from(&many),
         rows("outbox").with("service", "orchestrator").from(&many),
         rows("task").set("display_id", "'t-' || n").from(&many),
+        rows("task_context").from("task t"),
         rows("session")
             .set("task_id", "'t-' || n")
             .set("key", "'task:t-' || n || ':agent:' || a.id || ':acme:v1'")
@@ -311,6 +348,11 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("queue_tail", 1)
             .from(agents),
         rows("notification").set("id", "'q-' || s.id").from("session s"),
+        rows("branch").from("session s"),
+        rows("branch")
+            .with("state", "finished")
+            .set("joined_item", "s.id::text")
+            .from("session s"),
         rows("timer")
             .set("due_at", "now() - interval '1 minute'")
             .from("session s"),
@@ -324,14 +366,16 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 15] = [
+const LISTS: [(Listing, usize, &str); 17] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
+    (contexts::VERSIONS, 2, "task_context_pkey"),
     (keys::store::LIST, 1, "api_key_oldest"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),
     (notifications::store::LIST, 5, "notification_newest"),
-    (sessions::store::LIST, 5, "session_newest"),
+    (branches::store::LIST, 3, "branch_of_task"),
+    (sessions::store::LIST, 6, "session_newest"),
     (holds::store::LIST, 4, "hold_pkey"),
     (policies::store::LIST, 4, "tool_policy_pkey"),
     (questions::store::LIST, 5, "question_pkey"),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use contracts::{
     Headers, Outgoing,
-    event::{Event, EventMessage, TurnFinished},
+    event::{Event, EventMessage, ReplyTo, TurnFinished},
 };
 use domain::{AccountId, AgentId, Fence, Generation, SessionId, TurnId, TurnState};
 use messaging::{BatchHandler, Incoming, Verdict};
@@ -36,6 +36,7 @@ pub(crate) fn event(tenant: &Tenant, turn: Uuid) -> Incoming {
         late: false,
         attempts: 1,
         error: None,
+        reply_to: ReplyTo::Thread,
     };
     let message = EventMessage {
         account: AccountId::parse(&tenant.id).ok(),

@@ -150,3 +150,47 @@ pub(crate) async fn letter(world: &World, account: &str, subject: &str, payload:
         .await;
     id
 }
+
+/// A branch of a session's turn in progress, in this state, with its session; and a turn of it, if it has ended.
+pub(crate) async fn branch(world: &World, tenant: &Tenant, parent: Uuid, state: &str) -> (Uuid, Uuid) {
+    let (id, session) = (Uuid::now_v7(), Uuid::now_v7());
+    let of_parent = format!("session s where s.account_id = '{}' and s.id = '{parent}'", tenant.id);
+    let row = rows("branch")
+        .with("id", id)
+        .with("session_id", session)
+        .with("state", state);
+    row.with("label", "tests")
+        .from(&of_parent)
+        .insert(&world.test.owner)
+        .await;
+    let row = rows("session")
+        .with("account_id", &tenant.id)
+        .with("id", session)
+        .with("kind", "branch");
+    let row = row.with("origin_id", id).with("parent_session_id", parent);
+    let row = match state {
+        "live" => row,
+        _ => row
+            .set("closed_at", "now()")
+            .with("close_reason", "folded")
+            .with("turn_count", 1),
+    };
+    let row = row.set(
+        "task_id",
+        format!("(select task_id from session where id = '{parent}')"),
+    );
+    let row = row.set(
+        "agent_id",
+        format!("(select agent_id from session where id = '{parent}')"),
+    );
+    let key = format!(
+        "'branch:{id}:agent:' || (select agent_id from session where id = '{parent}') || ':{}:v1'",
+        tenant.id
+    );
+    row.set("key", key).insert(&world.test.owner).await;
+    if state != "live" {
+        let of_session = format!("session s where s.account_id = '{}' and s.id = '{session}'", tenant.id);
+        rows("turn").from(of_session).insert(&world.test.owner).await;
+    }
+    (id, session)
+}

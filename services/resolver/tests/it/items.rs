@@ -49,6 +49,7 @@ impl Scene {
             account: self.account.clone(),
             task: Some(self.task.key()),
             agent: self.coder,
+            branch: None,
         }
     }
 

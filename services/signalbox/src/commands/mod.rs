@@ -1,6 +1,8 @@
 //! One file a command. A command returns its exit code, or an error that `main` prints as one line.
 
+pub(crate) mod branches;
 pub(crate) mod cancel;
+pub(crate) mod context;
 pub(crate) mod dead;
 pub(crate) mod demo_agent;
 pub(crate) mod handover;
@@ -17,6 +19,7 @@ pub(crate) mod providers;
 pub(crate) mod questions;
 pub(crate) mod queue;
 pub(crate) mod release;
+pub(crate) mod reset;
 pub(crate) mod resume;
 pub(crate) mod serve;
 pub(crate) mod sessions;

@@ -13,7 +13,9 @@ pub(crate) async fn run(args: &SessionsArgs, json: bool) -> anyhow::Result<ExitC
     let account = args.list.of.account.as_str();
     if let Some(id) = &args.id {
         let session: Value = client.get(&["api", "orgs", account, "sessions", id], &[]).await?;
-        return show(json, &session, |session| table(from_ref(session)));
+        return show(json, &session, |session| {
+            Ok(table(from_ref(session))? + &more(&read_as(session)?))
+        });
     }
     let active = args.active.then_some("true");
     let query = filters([
@@ -39,8 +41,10 @@ fn table(sessions: &[Value]) -> anyhow::Result<String> {
     ]);
     for session in sessions {
         let session: Session = read_as(session)?;
+        let resetting = session.reset_request.as_ref().map(|_| "resetting");
         let stopping = session.stopping.then_some("stopping");
-        let why = session.close_reason.as_deref().or(stopping).or(session.gate.as_deref());
+        let why = session.close_reason.as_deref().or(resetting).or(stopping);
+        let why = why.or(session.gate.as_deref());
         let state = session.state.as_str();
         let state = match why {
             Some(why) => format!("{state} ({})", one_line(why, 30)),
@@ -58,6 +62,29 @@ fn table(sessions: &[Value]) -> anyhow::Result<String> {
         ]);
     }
     Ok(table.render("no sessions"))
+}
+
+/// What a list does not show.
+fn more(session: &Session) -> String {
+    let live = if session.thread.live { ", live" } else { "" };
+    let mut lines = vec![format!(
+        "thread {}{live}; {} tokens used in {} turns",
+        session.thread.number, session.tokens_used, session.turns
+    )];
+    lines.extend(
+        session
+            .continues_id
+            .map(|before| format!("continues {before}, which was rotated")),
+    );
+    let reset = session.reset_request.as_ref();
+    lines.extend(reset.map(|reset| format!("is reset when its turn has ended, {}", one_line(&reset.detail(), 200))));
+    lines.extend(
+        session
+            .close_detail
+            .as_ref()
+            .map(|detail| format!("closed: {}", one_line(detail, 200))),
+    );
+    lines.join("\n") + "\n"
 }
 
 #[cfg(test)]
@@ -85,6 +112,25 @@ mod tests {
         check("gate", json!("stopped"), "active (stopped)");
         check("gate", json!("of a newer server"), "active (of a newer server)");
         check("stopping", json!(true), "active (stopping)");
+        let by = json!({"kind": "user", "id": "u-1", "name": "Ann"});
+        let reset = json!({"reason": "it is stuck", "by": by, "queue": "keep", "in_flight": "cancel", "at": "2026-01-02T03:04:05Z"});
+        check("reset_request", reset.clone(), "active (resetting)");
+        let mut one = open.clone();
+        one["thread"] = json!({"number": 2, "live": true});
+        one["tokens_used"] = json!(1_234);
+        one["continues_id"] = json!(id(4));
+        one["reset_request"] = reset;
+        one["close_detail"] = json!("tokens_max: 7");
+        assert_eq!(
+            more(&read_as(&one).unwrap()),
+            format!(
+                "thread 2, live; 1234 tokens used in 1 turns\n\
+                 continues {}, which was rotated\n\
+                 is reset when its turn has ended, by Ann: it is stuck\n\
+                 closed: tokens_max: 7\n",
+                id(4)
+            )
+        );
         assert_eq!(
             table(&[open, closed]).unwrap(),
             "SESSION                               KIND    TASK    AGENT  GENERATION  STATE                   QUEUED  OPENED\n\

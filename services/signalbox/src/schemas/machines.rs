@@ -2,14 +2,15 @@
 
 use delivery::queue::{Admission, TurnFacts, admit};
 use domain::{
-    Arrival, BreakerEvent, BreakerState, Gate, QuestionKind, QuestionState, QueueMode, SessionEvent, SessionPhase,
-    SessionState, TurnState, TurnStep, Verdict,
+    Arrival, BranchEvent, BranchState, BreakerEvent, BreakerState, Gate, QuestionKind, QuestionState, QueueMode,
+    SessionEvent, SessionPhase, SessionState, TurnState, TurnStep, Verdict,
 };
 use storage::session::sessions_lock::SessionFacts;
 
 /// Name and text of each file.
 pub(super) fn all() -> Vec<(&'static str, String)> {
     vec![
+        ("branch", branch()),
         ("breaker", breaker()),
         ("gate", gate()),
         ("question", question()),
@@ -143,6 +144,29 @@ fn events() -> String {
             };
             row(&mut text, &name, SessionEvent::ALL.iter().map(cell));
         }
+    }
+    text.push('\n');
+    text
+}
+
+fn branch() -> String {
+    let mut text = String::from(
+        "# A branch\n\nGenerated from `domain::BranchState`. A row is the state, a column what happens to the branch, the cell the next \
+         state.\n`—`: it has ended, and stays as it is. The last column: why its session closes, in the same transaction.\n\n\
+         `rested`: a turn of it has ended, nothing waits in its queue, and it has no open question, no check-back and no live branch of \
+         its own.\n`given_up`: the same, and this turn has failed.\n\n| state |",
+    );
+    let events = BranchEvent::ALL.iter();
+    let names: Vec<&str> = events.map(|event| event.as_str()).chain(["session"]).collect();
+    columns(&mut text, names.into_iter());
+    for &state in BranchState::ALL {
+        let next = |event: &BranchEvent| state.on(*event).map_or("—".to_owned(), |next| next.to_string());
+        let session = state.closes().map_or("open".to_owned(), |reason| reason.to_string());
+        row(
+            &mut text,
+            state.as_str(),
+            BranchEvent::ALL.iter().map(next).chain([session]),
+        );
     }
     text.push('\n');
     text
@@ -296,6 +320,16 @@ mod tests {
             text.contains("\n| probing | open | probing | closed | open |\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_branch_s_table_has_a_row_a_state() {
+        let text = super::branch();
+        assert!(
+            text.contains("\n| live | finished | failed | cancelled | expired | open |\n"),
+            "{text}"
+        );
+        assert!(text.contains("\n| finished | — | — | — | — | folded |\n"), "{text}");
     }
 
     #[test]

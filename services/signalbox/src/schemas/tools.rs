@@ -31,6 +31,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
         Audience::Asked => "turns that a question has woken",
+        Audience::Spawner => "turns with a task, where branches may go deeper",
     };
     let effect = match tool.effect {
         ToolEffect::None => "none",

@@ -77,13 +77,20 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::MessagePosted(_)
             | Event::SessionOpened(_)
             | Event::SessionEnded(_)
+            | Event::SessionReset(_)
+            | Event::BranchSpawned(_)
+            | Event::BranchEnded(_)
+            | Event::TaskContextWritten(_)
             | Event::SessionParked(_)
             | Event::SessionReleased(_)
             | Event::HoldChanged(_)
             | Event::SessionLeaseReleased(_)
             | Event::QueueChanged(_)
             | Event::AgentRemoved(_)
+            | Event::SessionReset(_)
             | Event::ProviderSessionMismatched(_)
+            | Event::ProviderThreadLost(_)
+            | Event::ProviderThreadUnconfirmed(_)
             | Event::MessageDied(_) => None,
         };
     }

@@ -33,6 +33,7 @@ fn help_names_every_command() {
         "resume",
         "cancel",
         "queue",
+        "context",
         "release",
         "turns",
         "notifications",

@@ -91,6 +91,8 @@ impl Case {
             coordinator_task: Some(task("chat")),
             coordinates: true,
             turn: Some(turn),
+            branch: None,
+            branch_depth_max: 1,
             newest_hops: None,
             now: UNTIL - Duration::SECOND,
             tool_policies: 0,

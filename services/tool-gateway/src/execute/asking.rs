@@ -185,7 +185,10 @@ impl Executor {
         };
         let wanted = self.wanted(&asked);
         super::lock(&tx, &asked, &wanted).await?;
-        let found = store::facts(&tx, std::slice::from_ref(&asked)).await?.pop().flatten();
+        let found = store::facts(&tx, std::slice::from_ref(&asked), self.branches.depth_max)
+            .await?
+            .pop()
+            .flatten();
         let Some(mut facts) = found.map(|found| found.facts) else {
             tx.rollback().await?;
             return Ok((None, Executed::UnknownSession));

@@ -1,7 +1,7 @@
 //! Authenticates an HTTP caller: the bearer of a gateway key, for a session of its account.
 
 use axum::http::{HeaderMap, HeaderName, request::Parts};
-use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionKey};
+use domain::{AccountId, ApiKey, KeyRole, SessionId, ThreadName};
 use runtime::http::{AccountLimits, Problem, UnderWay, only};
 use storage::{Accounts, Database, api_key::api_key_holder};
 
@@ -66,8 +66,8 @@ pub(crate) fn bearer(headers: &HeaderMap) -> Result<Option<ApiKey>, Problem> {
     Ok(token.and_then(|token| ApiKey::parse(token).ok()))
 }
 
-/// Parses a session key in any case, plain or in a gateway's form: `agent:{its own agent}:{key}`.
-pub(crate) fn session_key(text: &str) -> Option<SessionKey> {
+/// Parses a session key, or the name of one of its threads, in any case, plain or in a gateway's form: `agent:{its own agent}:{key}`.
+pub(crate) fn session_key(text: &str) -> Option<ThreadName> {
     let text = text.trim();
     let bare = match text.split_once(':') {
         Some((first, rest)) if first.eq_ignore_ascii_case("agent") => {
@@ -77,7 +77,7 @@ pub(crate) fn session_key(text: &str) -> Option<SessionKey> {
         }
         _ => text,
     };
-    SessionKey::parse(bare).ok()
+    ThreadName::parse(bare).ok()
 }
 
 /// A gateway's agent, in the form that delivery's settings accept.
@@ -114,6 +114,12 @@ mod tests {
         check(&format!("agent:{}:{KEY}", "x".repeat(65)), false);
         check(&format!("{KEY}\u{0}"), false);
         check(&format!("{KEY}:v2"), false);
+        let thread = |text: &str| session_key(text).map(|name| name.thread);
+        assert_eq!(thread(KEY), Some(1));
+        assert_eq!(thread(&format!("agent:main:{KEY}:t2")), Some(2));
+        for end in [":t0", ":t1", ":t01"] {
+            assert_eq!(thread(&format!("{KEY}{end}")), None, "{end}");
+        }
         // A second spelling of the same session
         check(&KEY.replace(":v2", ":v02"), false);
         check(&KEY.replace("0190b5a8-0000", "0190b5a80000"), false);

@@ -76,7 +76,7 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
     let caller = caller(&agents.callers, &parts).await?;
     let _connection = caller.under_way.share().take().await?;
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
-    let facts = store::session_facts(&tx, &caller.account, caller.session).await;
+    let facts = store::session_facts(&tx, &caller.account, caller.session, agents.executor.branches.depth_max).await;
     tx.commit().await.map_err(failed)?;
     let facts = facts.map_err(failed)?.ok_or_else(no_session)?;
     let capability = Capability {
@@ -190,7 +190,7 @@ fn answer(record: Record) -> Result<Response, Problem> {
 }
 
 /// The agents' error codes and their HTTP statuses.
-const STATUSES: [(&str, StatusCode); 17] = [
+const STATUSES: [(&str, StatusCode); 24] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -205,6 +205,13 @@ const STATUSES: [(&str, StatusCode); 17] = [
     ("turn_stopped", StatusCode::CONFLICT),
     ("turn_over", StatusCode::CONFLICT),
     ("too_many_questions", StatusCode::CONFLICT),
+    ("too_many_branches", StatusCode::CONFLICT),
+    ("branch_depth", StatusCode::CONFLICT),
+    ("hop_limit", StatusCode::CONFLICT),
+    ("no_task", StatusCode::CONFLICT),
+    ("task_ended", StatusCode::CONFLICT),
+    ("task_context_missing", StatusCode::CONFLICT),
+    ("not_found", StatusCode::NOT_FOUND),
     ("too_much_unread", StatusCode::TOO_MANY_REQUESTS),
     ("too_slow", StatusCode::SERVICE_UNAVAILABLE),
     ("internal", StatusCode::INTERNAL_SERVER_ERROR),

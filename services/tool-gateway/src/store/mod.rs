@@ -2,9 +2,10 @@
 //! [`sessions`] the rows that decide a call, [`tasks`] the rows that tools read. Each query is for many calls at once.
 //!
 //! Order of locks, the same for every transaction: for a tool that moves a task, which runs alone, the task; then sessions
-//! by account and id; then the calls' records. Closing sessions locks the task before them as well, so two such
+//! by account and id; then branches; then the calls' records. Closing sessions locks the task before them as well, so two such
 //! transactions cannot deadlock.
 
+mod branches;
 mod calls;
 mod later;
 mod questions;
@@ -14,11 +15,17 @@ mod tasks;
 use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use storage::{StorageError, Tx};
 
+pub use branches::{
+    BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
+};
 pub use calls::CALLS_INSERT;
 pub use questions::{EXECUTES, UNREAD};
-pub use sessions::{FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION};
+pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
+pub(crate) use branches::{
+    BaseAsked, BaseRows, BranchRow, bases_read, branch_of_session, branches_of_session, context_of_branch,
+};
 pub(crate) use calls::{
     CallQuestion, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request, recorded,
     savepoint, savepoint_rollback,
@@ -27,7 +34,8 @@ pub use later::LATER;
 pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
-    facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free, task_and_sessions_lock,
+    agents_share, branch_lock, facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free,
+    spawn_lock, task_and_sessions_lock,
 };
 pub(crate) use tasks::{
     ActivityRow, AgentRow, MessageRow, NamedAgents, Newest, TaskName, TaskRow, activities_newest, agents_find,

@@ -2,12 +2,16 @@
 
 use std::collections::HashSet;
 
-use domain::{AccountId, AgentId, QuestionId, QuestionKind, SessionId, SessionKey, TaskId, TurnId};
+use domain::{AccountId, AgentId, BranchId, QuestionId, QuestionKind, SessionId, TaskId, ThreadName, TurnId};
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
     question::question_find,
-    session::{SessionName, sessions_close::task_sessions_lock},
+    session::{
+        SessionName,
+        branch_end::{LiveBranch, branches_lock},
+        sessions_close::task_sessions_lock,
+    },
     statement::column,
     tool_policy::Policies,
 };
@@ -87,6 +91,58 @@ pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: Questi
         .map(|_| ())
 }
 
+/// Relies on the primary keys.
+pub const TASK_OF_CALL: &str = "
+    select k.id from (
+        select s.account_id, coalesce(t.task_id, s.task_id) as task_id
+        from (select s.account_id, s.task_id, coalesce($3, s.active_turn_id) as turn_id from session s
+              where s.account_id = $1 and s.id = $2 offset 0) s
+        left join turn t on t.account_id = any (array[s.account_id]) and t.id = s.turn_id
+        offset 0) f
+    join task k on k.account_id = any (array[f.account_id]) and k.id = f.task_id
+    for share of k";
+
+/// The locks of a call that spawns branches: its task, which closes under another lock, and its session.
+pub(crate) async fn spawn_lock(tx: &Tx, asked: &CallRequest) -> Result<(), StorageError> {
+    let turn = match &asked.origin {
+        Origin::Turn(claims) => Some(claims.turn),
+        Origin::Http => None,
+    };
+    let values = [(&asked.account).into(), asked.session.into(), turn.into()];
+    tx.execute("lock the task of a call", TASK_OF_CALL, values).await?;
+    session_lock(tx, asked).await
+}
+
+/// The locks of a call that ends a branch of its session: the sessions that end, and the caller's.
+pub(crate) async fn branch_lock(tx: &Tx, asked: &CallRequest, branch: Option<BranchId>) -> Result<(), StorageError> {
+    let own = |live: &LiveBranch| Some(live.id) == branch && live.parent_session_id == asked.session;
+    branches_lock(tx, &asked.account, own).await?;
+    session_lock(tx, asked).await
+}
+
+/// Relies on the primary key.
+pub const AGENTS_SHARE: &str = "
+    select a.id from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
+    join agent a on a.account_id = any (array[f.account_id]) and a.id = f.id
+    where coalesce(a.removed_at is null, false) order by a.id for share of a nowait";
+
+#[derive(FromQueryResult)]
+struct SharedAgent {
+    id: AgentId,
+}
+
+/// Locks agents that are to get sessions, so that none is removed meanwhile; gives those that are there. The caller holds its session:
+/// a remover waits for that, and this waits for no remover.
+pub(crate) async fn agents_share(
+    tx: &Tx,
+    account: &AccountId,
+    agents: Vec<AgentId>,
+) -> Result<Vec<AgentId>, StorageError> {
+    let values = [account.into(), agents.into()];
+    let found: Vec<SharedAgent> = tx.rows("lock agents", AGENTS_SHARE, values).await?;
+    Ok(found.into_iter().map(|agent| agent.id).collect())
+}
+
 /// Relies on the primary keys, turn_number and tool_call_turn only. Tasks as their client spelled them, since subjects
 /// and texts use that spelling. From the turn's journal: the call at the claimed place of the last answer, if it was
 /// passed on, since the turn waits for it; and the earlier calls of the same answer. From the records: the turn's
@@ -106,7 +162,7 @@ pub const FACTS: &str = concat!(
                     false) as needs_plan,
            t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
-           t.tools as turn_tools,
+           t.tools as turn_tools, b.id as branch_id, b.depth as branch_depth,
            t.waiting_since + t.tools_wait_ms * interval '1 millisecond'
                + (select coalesce(sum(coalesce(c.finished_at, now()) - c.started_at), interval '0') from (
                       select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
@@ -128,6 +184,8 @@ pub const FACTS: &str = concat!(
     cross join lateral (select * from session s where s.account_id = w.account_id and s.id = w.session_id offset 0) s
     cross join lateral (select * from account acc where acc.id = s.account_id offset 0) acc
     cross join lateral (select * from agent a where a.account_id = s.account_id and a.id = s.agent_id offset 0) a
+    cross join lateral (select case s.kind when 'branch' then s.origin_id end as id offset 0) o
+    left join lateral (select * from branch b where b.account_id = s.account_id and b.id = o.id offset 0) b on true
     left join lateral (select * from task st where st.account_id = s.account_id and st.id = s.task_id offset 0) st on true
     cross join lateral (select coalesce(nullif(w.turn_id, '00000000-0000-0000-0000-000000000000'), s.active_turn_id) as id offset 0) c
     left join lateral (select * from turn t where t.account_id = s.account_id and t.id = c.id offset 0) t on true
@@ -151,7 +209,12 @@ pub(crate) struct FactsRow {
 /// Reads for each call the facts of its session, of the turn (the claimed one, else the active one), of the claimed call
 /// and of the calls before it, its record, and the database's time; none: the session does not exist. A statement of its
 /// own after the locks: only a new snapshot shows the changes that the locks waited for.
-pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<FactsRow>>, StorageError> {
+/// `depth_max`: of branches.
+pub(crate) async fn facts(
+    tx: &Tx,
+    calls: &[CallRequest],
+    depth_max: i32,
+) -> Result<Vec<Option<FactsRow>>, StorageError> {
     let claimed = |call: &CallRequest| match &call.origin {
         Origin::Turn(claims) => Some(claims.turn),
         Origin::Http => None,
@@ -175,6 +238,7 @@ pub(crate) async fn facts(tx: &Tx, calls: &[CallRequest]) -> Result<Vec<Option<F
         .filter_map(|(call, rows)| Some((call, rows.first_mut()?)))
     {
         row.facts.policies = policies.of(&call.account).into();
+        row.facts.branch_depth_max = depth_max;
     }
     let of = |(call, rows): (&CallRequest, Vec<FactsRow>)| {
         let row = rows.into_iter().next()?;
@@ -191,6 +255,7 @@ pub(crate) async fn session_facts(
     tx: &Tx,
     account: &AccountId,
     session: SessionId,
+    depth_max: i32,
 ) -> Result<Option<CallFacts>, StorageError> {
     let values = [
         vec![account.clone()].into(),
@@ -205,6 +270,7 @@ pub(crate) async fn session_facts(
         .await?
         .of(account)
         .into();
+    row.facts.branch_depth_max = depth_max;
     Ok(Some(row.outside().facts))
 }
 
@@ -232,17 +298,23 @@ struct SessionRow {
 /// Relies on session_key_unique.
 const SESSION_FIND: &str = "
     select id from session
-    where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null";
+    where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null
+      and greatest(thread_number, 1) >= $4";
 
-/// Finds the session of this key, open or closed, unless it was emptied: a call recorded after that would never be
-/// deleted. `agent`: the agent that it must belong to.
+/// Finds the session of this thread, open or closed, unless it was emptied: a call recorded after that would never be
+/// deleted; and unless it has not come to that thread. `agent`: the agent that it must belong to.
 pub(crate) async fn session_find(
     tx: &Tx,
     account: &AccountId,
-    key: &SessionKey,
+    name: &ThreadName,
     agent: Option<AgentId>,
 ) -> Result<Option<SessionId>, StorageError> {
-    let values = [account.into(), key.to_string().into(), agent.into()];
+    let values = [
+        account.into(),
+        name.key.to_string().into(),
+        agent.into(),
+        name.thread.into(),
+    ];
     let row: Option<SessionRow> = tx.one("find session", SESSION_FIND, values).await?;
     Ok(row.map(|row| row.id))
 }

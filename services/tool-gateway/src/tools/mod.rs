@@ -12,7 +12,12 @@ mod check_later;
 mod no_reply;
 mod questions;
 mod response_request;
+mod subagent_cancel;
+mod subagent_list;
+mod subagent_spawn;
 mod submit_plan;
+mod task_context_read;
+mod task_context_write;
 mod task_history;
 mod task_message;
 mod task_status;
@@ -62,6 +67,19 @@ pub(crate) struct Running<'a> {
     pub task: Option<&'a TaskId>,
     /// Cause, hops and time of the call's effects.
     pub setting: &'a Setting<'a>,
+    pub branches: &'a BranchLimits,
+}
+
+/// What limits branches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BranchLimits {
+    pub depth_max: i32,
+    /// Live ones of a session, and of an account.
+    pub live_session_max: i64,
+    pub live_account_max: i64,
+    /// How long they may take, unless their call says it.
+    pub deadline_s: i64,
+    pub hops_max: u16,
 }
 
 #[derive(Debug)]
@@ -115,6 +133,11 @@ impl Toolbox {
 /// The task in the arguments of a tool whose schema requires it.
 fn task_named(running: Running<'_>) -> &TaskId {
     running.task.expect("the tool's schema requires the task")
+}
+
+/// The turn's task, for a tool that is offered with a task only.
+fn task_of_turn(running: Running<'_>) -> &TaskId {
+    running.facts.task().expect("the tool is offered to turns with a task")
 }
 
 /// The row of a task that the caller may use. A missing task gets the same answer as another caller's task.

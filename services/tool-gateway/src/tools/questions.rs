@@ -20,7 +20,9 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::store::{self, ActivityRow, AgentRow, MessageRow, NamedAgents, Newest, TaskName, TaskRow};
+use crate::store::{
+    self, ActivityRow, AgentRow, BaseAsked, BaseRows, MessageRow, NamedAgents, Newest, TaskName, TaskRow,
+};
 
 /// Questions of one kind that wait for their answers.
 struct Kind<Q, A>(Mutex<Vec<(Q, oneshot::Sender<A>)>>);
@@ -81,6 +83,7 @@ pub(crate) struct Questions<'t> {
     assignees: Kind<TaskName, Vec<AgentRow>>,
     messages: Kind<Newest, Vec<MessageRow>>,
     activities: Kind<Newest, Vec<ActivityRow>>,
+    bases: Kind<BaseAsked, Option<BaseRows>>,
     agents: Kind<NamedAgents, Vec<AgentRow>>,
     posts: Kind<Post, ()>,
 }
@@ -93,6 +96,7 @@ impl<'t> Questions<'t> {
             assignees: Kind::default(),
             messages: Kind::default(),
             activities: Kind::default(),
+            bases: Kind::default(),
             agents: Kind::default(),
             posts: Kind::default(),
         }
@@ -112,6 +116,10 @@ impl<'t> Questions<'t> {
 
     pub(super) async fn activities(&self, asked: Newest) -> Vec<ActivityRow> {
         self.activities.ask(asked).await
+    }
+
+    pub(super) async fn base(&self, asked: BaseAsked) -> Option<BaseRows> {
+        self.bases.ask(asked).await
     }
 
     pub(super) async fn agents(&self, asked: NamedAgents) -> Vec<AgentRow> {
@@ -145,6 +153,7 @@ impl<'t> Questions<'t> {
             + self.assignees.waiting()
             + self.messages.waiting()
             + self.activities.waiting()
+            + self.bases.waiting()
             + self.agents.waiting()
             + self.posts.waiting()
     }
@@ -171,6 +180,17 @@ impl<'t> Questions<'t> {
         self.activities
             .answer(async |asked| store::activities_newest(tx, asked).await)
             .await?;
+        self.bases
+            .answer(async |asked| {
+                store::bases_read(
+                    tx,
+                    asked,
+                    super::task_history::CHARACTERS_MAX,
+                    super::task_history::BYTES_MAX,
+                )
+                .await
+            })
+            .await?;
         self.agents
             .answer(async |asked| store::agents_find(tx, asked).await)
             .await?;
@@ -188,6 +208,7 @@ async fn posted(tx: &Tx, posts: &[Post]) -> Result<Vec<()>, StorageError> {
             author: &post.author,
             body: &post.body,
             turn: post.turn,
+            woke: &[],
             at: post.at,
         })
         .collect();

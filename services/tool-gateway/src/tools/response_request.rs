@@ -49,7 +49,13 @@ async fn agents(running: Running<'_>, arguments: &Map<String, Value>) -> Result<
     agents_named(running, &names).await
 }
 
-pub(super) async fn agents_named(running: Running<'_>, names: &[&str]) -> Result<Vec<AgentRow>, ToolError> {
+/// The agents of these names, in their order; or an error that names those that are unknown. `refusal`: what the error says of the
+/// call.
+pub(super) async fn agents_found(
+    running: Running<'_>,
+    names: &[&str],
+    refusal: &str,
+) -> Result<Vec<AgentRow>, ToolError> {
     // An invalid name gets the same answer as an unknown one.
     let named: Vec<(&str, Option<AgentRef>)> = names
         .iter()
@@ -74,7 +80,6 @@ pub(super) async fn agents_named(running: Running<'_>, names: &[&str]) -> Result
     let mut unknown: Vec<&str> = Vec::new();
     for (name, one) in &named {
         match one.as_ref().and_then(find) {
-            Some(agent) if found.contains(agent) => {}
             Some(agent) => found.push(agent.clone()),
             None => unknown.push(name),
         }
@@ -83,9 +88,20 @@ pub(super) async fn agents_named(running: Running<'_>, names: &[&str]) -> Result
         let answer = ToolAnswer::failed(
             "unknown_agent",
             format!("There is no agent {} in this account.", quoted(&unknown)),
-            "Nobody was asked. Call again with names that you know, or say in your reply whom you are missing.",
+            format!("{refusal} Call again with names that you know, or say in your reply whom you are missing."),
         );
         return Err(answer.into());
+    }
+    Ok(found)
+}
+
+/// The same, each once, and never the caller.
+pub(super) async fn agents_named(running: Running<'_>, names: &[&str]) -> Result<Vec<AgentRow>, ToolError> {
+    let mut found: Vec<AgentRow> = Vec::new();
+    for agent in agents_found(running, names, "Nobody was asked.").await? {
+        if !found.contains(&agent) {
+            found.push(agent);
+        }
     }
     if found.iter().any(|agent| agent.id == running.facts.agent) {
         let answer = ToolAnswer::failed(

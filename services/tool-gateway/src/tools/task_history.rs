@@ -1,4 +1,4 @@
-//! `task_history`: a task, its thread and its activities, by (account, task) only (S7, S9). Fitted into a limit of
+//! `task_history`: a task, its thread and its activities, by (account, task) only (S7, S9); in a branch, as its parent knew them. Fitted into a limit of
 //! bytes: the newest messages stay, and a note names what was left out. Texts are escaped before they are measured.
 
 use contracts::{
@@ -8,13 +8,15 @@ use contracts::{
         ACTIVITY_LIMIT_DEFAULT, ACTIVITY_LIMIT_MAX, MESSAGE_LIMIT_DEFAULT, MESSAGE_LIMIT_MAX, RESULT_BYTES,
     },
 };
+use domain::{BranchId, TaskId};
 use futures::join;
 use serde_json::{Map, Value, json};
 
-use super::{Running, ToolOutcome, task_existing, task_named};
+use super::{Running, ToolError, ToolOutcome, task_existing, task_named};
 use crate::{
     call::{Effect, cut},
-    store::{ActivityRow, AgentRow, MessageRow, Newest, TaskRow},
+    refusal::Refusal,
+    store::{ActivityRow, AgentRow, BaseAsked, MessageRow, Newest, TaskRow},
 };
 
 /// Limit of one message, so that a long one does not displace all others.
@@ -34,6 +36,9 @@ const FRAME_BYTES: usize = 1024;
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let task = task_named(running);
     let limits = HistoryLimits::read(&arguments);
+    if let Some(branch) = running.facts.branch {
+        return Ok(Effect::new(known(running, task, branch.id, limits).await?, Vec::new()));
+    }
     let name = (running.account.clone(), task.clone());
     let newest = |rows: i64| Newest {
         task: name.clone(),
@@ -49,6 +54,36 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         fitted(&row, &assignees, &messages, &activities, limits),
         Vec::new(),
     ))
+}
+
+/// What a branch's parent knew of the task. Who is assigned is not a part of it.
+async fn known(
+    running: Running<'_>,
+    task: &TaskId,
+    branch: BranchId,
+    limits: HistoryLimits,
+) -> Result<Value, ToolError> {
+    let asked = BaseAsked {
+        account: running.account.clone(),
+        branch,
+        messages: limits.messages,
+        activities: limits.activities,
+    };
+    let known = running.questions.base(asked).await;
+    let known = known.ok_or_else(|| Refusal::not_there(task, running.facts).told())?;
+    let row = TaskRow {
+        id: known.task,
+        title: known.base.title,
+        description: known.base.description,
+        status: known.base.status,
+        created_at: known.created_at,
+        updated_at: known.base.updated_at.0,
+    };
+    let mut shown = fitted(&row, &[], &known.messages, &known.activities, limits);
+    if let Some(task) = shown["task"].as_object_mut() {
+        task.remove("assignees");
+    }
+    Ok(shown)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -222,7 +257,7 @@ fn cut_json(text: &str, bytes_max: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use domain::{Actor, ActorKind, MessageId, TaskId, TaskStatus};
+    use domain::{Actor, ActorKind, MessageId, TaskStatus};
     use time::{Duration, OffsetDateTime};
     use uuid::Uuid;
 

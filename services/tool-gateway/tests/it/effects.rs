@@ -13,7 +13,7 @@ use domain::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    Tenant, eventually,
+    Tenant, eventually, rows,
     tools::{arguments, in_order},
 };
 
@@ -26,11 +26,12 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
     world.fixture().agent(&coder.account, "reviewer").await;
+    rows("task_context").from("task t").insert(&world.database.owner).await;
     let tenant = Tenant {
         account: coder.account.to_string(),
         keys: BTreeMap::new(),
     };
-    let rows = async || {
+    let all_rows = async || {
         let mut rows = tenant.snapshot(&world.database.owner).await;
         rows.remove("tool_call");
         rows
@@ -49,23 +50,26 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     for (tool, ordinal) in in_order().iter().zip(1..) {
         let own = "select q.id::text from question q join agent g on g.id = q.agent_id where q.state = 'open' and g.slug = 'coder'";
         let own = world.database.texts(own).await;
+        let branches = "select b.id::text from branch b join agent g on g.id = b.agent_id where b.state = 'live'";
+        let branches = world.database.texts(branches).await;
         let id = |_: &str, of| match of {
             IdOf::Task => "PROJ-7".to_owned(),
             IdOf::Agent => "reviewer".to_owned(),
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),
+            IdOf::Branch => branches.first().cloned().unwrap_or_default(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
         let request = coder.request(ordinal, tool.name, &said);
         world.record(&request).await;
-        let before = rows().await;
+        let before = all_rows().await;
         world.call(&request).await.ok();
         world.told().await;
         let writes = match tool.effect {
             ToolEffect::None | ToolEffect::Read => false,
             ToolEffect::Write | ToolEffect::External => true,
         };
-        assert_eq!(rows().await != before, writes, "{}", tool.name);
+        assert_eq!(all_rows().await != before, writes, "{}", tool.name);
     }
     world.end(&[&gateway]).await;
 }

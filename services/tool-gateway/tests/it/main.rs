@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod asking;
+mod branches;
 mod capability;
+mod contexts;
 mod effects;
 mod history;
 mod http;

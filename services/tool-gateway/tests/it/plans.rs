@@ -4,8 +4,9 @@
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    lifecycle::{MESSAGES_INSERT, plan},
+    lifecycle::{MESSAGES_INSERT, plan, task_context},
     question,
+    session::{branch_end, branch_spawn},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -13,11 +14,12 @@ use testkit::{
     rows,
 };
 use tool_gateway::statements::{
-    ACTIVITIES_NEWEST, ASSIGNEES, CALLS_INSERT, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
-    SESSIONS_OF_QUESTION, TASKS_FIND, UNREAD,
+    ACTIVITIES_NEWEST, AGENTS_SHARE, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION,
+    BRANCHES_OF_SESSION, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
+    SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 16] = [
+const STATEMENTS: [Planned; 33] = [
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -31,13 +33,45 @@ const STATEMENTS: [Planned; 16] = [
             "turn_pkey",
             "turn_number",
             "tool_call_turn",
+            "branch_pkey",
         ],
     ),
+    (AGENTS_SHARE, 2, &["agent_pkey"]),
+    (TASK_OF_CALL, 3, &["session_pkey", "turn_pkey", "task_pkey"]),
+    (
+        branch_spawn::BASE_READ,
+        5,
+        &[
+            "task_pkey",
+            "session_pkey",
+            "turn_pkey",
+            "turn_number",
+            "task_context_pkey",
+            "message_thread",
+            "activity_change",
+        ],
+    ),
+    (branch_spawn::BRANCHES_COUNT, 2, &["branch_live of the account"]),
+    (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
+    (
+        branch_end::GROUPS_LOCK,
+        2,
+        &["branch_pkey", "branch_group", "agent_pkey", "task_pkey"],
+    ),
+    (branch_end::BRANCHES_END, 7, &["branch_pkey"]),
+    (branch_end::BRANCHES_JOIN, 3, &["branch_pkey"]),
+    (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
+    (BRANCHES_OF_SESSION, 3, &["branch_of_parent", "agent_pkey"]),
+    (BRANCH_OF_SESSION, 3, &["branch_pkey", "agent_pkey"]),
+    (BASES_FIND, 2, &["branch_pkey", "task_pkey"]),
+    (BASE_MESSAGES, 5, &["branch_pkey", "message_pkey"]),
+    (BASE_ACTIVITIES, 3, &["branch_pkey", "activity_pkey", "message_pkey"]),
+    (CONTEXT_OF_BRANCH, 2, &["branch_pkey", "task_context_pkey"]),
     (TASKS_FIND, 2, &["task_pkey"]),
     (ASSIGNEES, 2, &["task_assignee_pkey", "agent_pkey"]),
     (MESSAGES_NEWEST, 5, &["message_thread"]),
     (ACTIVITIES_NEWEST, 3, &["activity_change", "message_thread"]),
-    (MESSAGES_INSERT, 10, &[]),
+    (MESSAGES_INSERT, 11, &[]),
     (LATER, 3, &["timer_of_session", "turn_pkey", "timer_item"]),
     (CALLS_INSERT, 15, &[]),
     (UNREAD, 3, &["notification_queue", "turn_pkey"]),
@@ -60,6 +94,8 @@ const STATEMENTS: [Planned; 16] = [
         3,
         &["question_of_session", "question_of_task"],
     ),
+    (task_context::CONTEXT_FIND, 2, &["task_pkey", "task_context_pkey"]),
+    (task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
     (plan::PLAN_OPEN, 2, &["question_of_task"]),
     (plan::PLAN_NEXT, 2, &["question_plan", "task_pkey", "account_pkey"]),
 ];
@@ -89,7 +125,16 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 async fn fill(owner: &PgPool, count: u32) {
-    for table in ["task", "session", "turn", "tool_call", "message", "activity", "timer"] {
+    for table in [
+        "task",
+        "session",
+        "turn",
+        "tool_call",
+        "message",
+        "activity",
+        "timer",
+        "branch",
+    ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off))
             .execute(owner)
@@ -107,6 +152,7 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session").set("task_id", "'t-' || n").from(coder),
         rows("message").set("task_id", "t.id").from("task t"),
+        rows("task_context").from("task t"),
         rows("activity")
             .set("account_id", "t.account_id")
             .set("id", "gen_random_uuid()")
@@ -117,6 +163,8 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("actor_name", "U")
             .from("task t"),
         rows("turn").set("id", "s.id").from("session s"),
+        rows("branch").from("session s"),
+        rows("branch").with("state", "finished").from("session s"),
         rows("timer").from("session s"),
         rows("timer")
             .with("state", "fired")

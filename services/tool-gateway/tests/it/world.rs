@@ -185,6 +185,7 @@ impl World {
             account: account.clone(),
             task: task.cloned(),
             agent,
+            branch: None,
         };
         let key = conversation.key(Generation::FIRST);
         let session = TestSession {
@@ -412,6 +413,8 @@ pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
         has_task,
         is_coordinator: false,
         is_asked: true,
+        is_branch: false,
+        may_branch: true,
     });
     tools.into_iter().map(|tool| tool.name).collect()
 }

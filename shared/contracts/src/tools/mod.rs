@@ -10,7 +10,12 @@ pub mod ask_question;
 pub mod check_later;
 pub mod no_reply;
 pub mod response_request;
+pub mod subagent_cancel;
+pub mod subagent_list;
+pub mod subagent_spawn;
 pub mod submit_plan;
+pub mod task_context_read;
+pub mod task_context_write;
 pub mod task_history;
 pub mod task_message;
 pub mod task_status;
@@ -29,12 +34,17 @@ macro_rules! each_tool {
             task_history
             task_status
             task_message
+            task_context_read
+            task_context_write
             response_request
             check_later
             ask_question
             answer_question
             withdraw_question
             submit_plan
+            subagent_spawn
+            subagent_list
+            subagent_cancel
             no_reply
         }
     };
@@ -65,7 +75,7 @@ pub struct ToolDefinition {
     pub description: &'static str,
     /// JSON Schema (2020-12) of the arguments; always an object.
     pub parameters: Value,
-    /// The arguments that name an object. A task is checked against the call's session before the tool runs; any other
+    /// The arguments that name an object; `of.field`: a field of the objects in a list. A task is checked against the call's session before the tool runs; any other
     /// object is looked up by the tool, within the caller's account.
     pub ids: &'static [(&'static str, IdOf)],
     pub offered_to: Audience,
@@ -91,6 +101,7 @@ pub enum IdOf {
     /// By slug or by id.
     Agent,
     Question,
+    Branch,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.
@@ -103,6 +114,8 @@ pub enum Audience {
     Coordinator,
     /// Turns that a question has woken.
     Asked,
+    /// Turns about a task that may give parts of their work to others.
+    Spawner,
 }
 
 /// What a call changes besides its own record.
@@ -144,6 +157,10 @@ pub struct OfferContext {
     pub is_coordinator: bool,
     /// The turn's notification asks its agent.
     pub is_asked: bool,
+    /// The turn works for another one, in a branch: it reads the task and writes nothing of it.
+    pub is_branch: bool,
+    /// The turn is about a task, and may have branches of its own.
+    pub may_branch: bool,
 }
 
 impl ToolDefinition {
@@ -167,7 +184,20 @@ impl Audience {
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
+            Self::Spawner => context.may_branch,
         }
+    }
+}
+
+impl ToolDefinition {
+    /// A branch's result goes to its parent: it writes nothing itself but branches of its own.
+    pub fn is_offered(&self, context: OfferContext) -> bool {
+        let is_write = match self.effect {
+            ToolEffect::Write => true,
+            ToolEffect::None | ToolEffect::Read | ToolEffect::External => false,
+        };
+        let is_kept = context.is_branch && is_write && self.offered_to != Audience::Spawner;
+        self.offered_to.includes(context) && !is_kept
     }
 }
 
@@ -182,10 +212,7 @@ pub fn schema_hash(tool: &str) -> &'static [u8] {
 
 /// The tools to offer; the same context gives the same list, byte for byte.
 pub fn offered(context: OfferContext) -> Vec<ToolDefinition> {
-    all()
-        .into_iter()
-        .filter(|tool| tool.offered_to.includes(context))
-        .collect()
+    all().into_iter().filter(|tool| tool.is_offered(context)).collect()
 }
 
 /// The argument that names a task.
@@ -240,14 +267,9 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Asked, Coordinator, Everyone, WithTask};
-        let check = |has_task, is_coordinator, is_asked, expected: &[Audience]| {
-            let context = OfferContext {
-                has_task,
-                is_coordinator,
-                is_asked,
-            };
-            for audience in [Everyone, WithTask, Coordinator, Asked] {
+        use Audience::{Asked, Coordinator, Everyone, Spawner, WithTask};
+        let check = |context: OfferContext, expected: &[Audience]| {
+            for audience in [Everyone, WithTask, Coordinator, Asked, Spawner] {
                 assert_eq!(
                     audience.includes(context),
                     expected.contains(&audience),
@@ -258,10 +280,51 @@ mod tests {
             let expected = tools.iter().filter(|tool| expected.contains(&tool.offered_to));
             assert!(offered(context).iter().eq(expected), "{context:?}");
         };
-        check(true, false, false, &[Everyone, WithTask]);
-        check(true, true, false, &[Everyone, WithTask, Coordinator]);
-        check(false, false, false, &[Everyone]);
-        check(true, false, true, &[Everyone, WithTask, Asked]);
+        let taskless = OfferContext {
+            has_task: false,
+            is_coordinator: false,
+            is_asked: false,
+            is_branch: false,
+            may_branch: false,
+        };
+        let task = OfferContext {
+            has_task: true,
+            may_branch: true,
+            ..taskless
+        };
+        check(task, &[Everyone, WithTask, Spawner]);
+        let coordinator = OfferContext {
+            is_coordinator: true,
+            ..task
+        };
+        check(coordinator, &[Everyone, WithTask, Coordinator, Spawner]);
+        check(taskless, &[Everyone]);
+        let asked = OfferContext { is_asked: true, ..task };
+        check(asked, &[Everyone, WithTask, Asked, Spawner]);
+        let deep = OfferContext {
+            may_branch: false,
+            ..task
+        };
+        check(deep, &[Everyone, WithTask]);
+    }
+
+    #[test]
+    fn a_branch_reads_and_writes_nothing() {
+        let names = |may_branch| {
+            let context = OfferContext {
+                has_task: true,
+                is_coordinator: false,
+                is_asked: false,
+                is_branch: true,
+                may_branch,
+            };
+            let tools = offered(context).into_iter();
+            tools.map(|tool| tool.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(false), ["task_history", "task_context_read", "no_reply"]);
+        let own = ["subagent_spawn", "subagent_list", "subagent_cancel"];
+        let with_own = [&["task_history", "task_context_read"][..], &own, &["no_reply"]].concat();
+        assert_eq!(names(true), with_own);
     }
 
     #[test]
@@ -299,7 +362,11 @@ mod tests {
                 let is_name = kind == "string" && is_short && !is_word;
                 assert_eq!(tool.id_of(argument).is_some(), is_name, "{of}");
             }
-            assert!(tool.ids.iter().all(|(argument, _)| properties.contains_key(*argument)));
+            let is_argument = |argument: &str| match argument.split_once('.') {
+                None => properties.contains_key(argument),
+                Some((list, field)) => !properties[list]["items"]["properties"][field].is_null(),
+            };
+            assert!(tool.ids.iter().all(|(argument, _)| is_argument(argument)));
             let tasks = tool.ids.iter().filter(|(_, of)| *of == IdOf::Task);
             assert!(tasks.count() < 2, "{}: one task is held against the session", tool.name);
         }

@@ -2,16 +2,17 @@
 //! whole pipeline run, tools included, on a machine without a model. Its behaviour is [`script`], a pure function of a
 //! notification's text and of the tools' results so far.
 //!
-//! Like a real gateway it keeps one conversation per session key, in memory: a restart loses them.
+//! Like a real gateway it keeps one conversation per session key, in memory: a restart loses them. It counts a conversation by its
+//! items, and so also one that is sent in full. On request it forgets.
 
 mod request;
 mod response;
 mod script;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
@@ -47,7 +48,15 @@ pub struct DemoAgent {
 }
 
 #[derive(Clone, Default)]
-struct Conversations(Arc<Mutex<HashMap<String, Conversation>>>);
+struct Conversations(Arc<Mutex<Memory>>);
+
+#[derive(Default)]
+struct Memory {
+    /// By session key.
+    conversations: HashMap<String, Conversation>,
+    /// The turns, by a hash of their texts, that have lost their conversation already.
+    forgotten: HashSet<String>,
+}
 
 impl DemoAgent {
     /// Listens on `address`; port 0 picks a free one.
@@ -106,7 +115,11 @@ async fn respond(State(conversations): State<Conversations>, headers: HeaderMap,
     let key = header(SESSION_KEY_HEADER)
         .map(str::to_owned)
         .or_else(|| request.user.clone());
-    let (answer, takes) = conversations.answer(key.as_deref(), idempotency_key, &request);
+    let Some((answer, takes)) = conversations.answer(key.as_deref(), idempotency_key, &request) else {
+        let error =
+            json!({"message": "starting", "type": "server_error", "param": null, "code": "service_unavailable"});
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({ "error": error }))).into_response();
+    };
     // A caller that closes the connection ends the answer here.
     tokio::time::sleep(takes).await;
     if request.is_streamed {
@@ -123,9 +136,18 @@ fn refuse(message: &str) -> Response {
 }
 
 impl Conversations {
-    fn answer<'r>(&self, key: Option<&str>, idempotency_key: &str, request: &'r Request) -> (Answer<'r>, Duration) {
+    /// None: it has just forgotten the conversation.
+    fn answer<'r>(
+        &self,
+        key: Option<&str>,
+        idempotency_key: &str,
+        request: &'r Request,
+    ) -> Option<(Answer<'r>, Duration)> {
         let mut conversation = key.map(|key| self.take(key)).unwrap_or_default();
         conversation.hear(&request.items);
+        if conversation.forgets() && self.memory().forgotten.insert(id("turn", &[conversation.text()])) {
+            return None;
+        }
         let key_text = key.unwrap_or_default();
         let output = match conversation.next(&request.tools) {
             Next::Call(call) => {
@@ -152,23 +174,23 @@ impl Conversations {
             request,
             output,
         };
-        (answer, takes)
+        Some((answer, takes))
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take(&self, key: &str) -> Conversation {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(key)
-            .unwrap_or_default()
+        self.memory().conversations.remove(key).unwrap_or_default()
     }
 
     fn keep(&self, key: &str, conversation: Conversation) {
-        let mut conversations = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if conversations.len() >= CONVERSATIONS_MAX {
-            conversations.clear();
+        let mut memory = self.memory();
+        if memory.conversations.len() >= CONVERSATIONS_MAX {
+            *memory = Memory::default();
         }
-        conversations.insert(key.to_owned(), conversation);
+        memory.conversations.insert(key.to_owned(), conversation);
     }
 }
 

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `heartbeat`, `nothing to do` | `no_reply`, and nothing else |
 //! | `history`, `context` | `task_history` |
+//! | `forget` | `task_history`; when its result comes, the agent has lost the conversation, once, as if it had been restarted |
 //! | `post` | `task_message` |
 //! | `review` and `@slug` | `response_request` to that agent |
 //! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
 //! | `ask me` | `ask_question` |
 //! | `later` | `check_later`, after the `N minutes` that it names, else after one |
+//! | `split` | `task_context_write`, then `subagent_spawn`: three subagents look at the task at the same time |
 //! | `plan` | `submit_plan`, which ends the turn |
 //!
 //! A notification that says `takes N seconds` is answered slowly: each answer of its turn comes after so many seconds, 300 at most.
@@ -16,7 +18,7 @@
 //! Several lines may apply; then the tools are called one after the other, in this order. Without a task (`Task: -`)
 //! only those that need none. When all have answered, or none applies, the agent reports the results.
 //!
-//! What answers the agent, or wakes it at its time, makes it ask and wait no further.
+//! What answers the agent, or wakes it at its time, makes it ask and wait no further. Results of its subagents it puts together.
 //!
 //! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks,
 //! so that a quoted thread with the same words triggers nothing. A text without a line `Notification: <id>` is used
@@ -36,6 +38,14 @@ const SLOW_SECONDS_MAX: u64 = 300;
 const MINUTES_MAX: u32 = 43_200;
 /// Types of notifications that follow from a question, a plan or a timer.
 const FOLLOWS_UP: [&str; 4] = ["\"answer\"", "\"timer\"", "answer", "timer"];
+/// The type of a notification with results of subagents.
+const RESULTS: [&str; 2] = ["\"branch_result\"", "branch_result"];
+/// What the parts of a task are called, and what is to be done with each.
+const PARTS: [(&str, &str); 3] = [
+    ("past", "Read the history, and say what was done so far."),
+    ("tests", "Say which tests this needs."),
+    ("documents", "Say which documents this changes."),
+];
 
 /// The memory of an agent under one session key.
 #[derive(Debug, Default)]
@@ -89,6 +99,7 @@ impl Conversation {
         self.is_after_result = false;
         for item in items {
             match item {
+                Item::User(text) if !self.is_after_result && !is_of_a_turn(text) => self.heard += left_out(text),
                 Item::User(text) if self.is_after_result => self.notes.push(text.clone()),
                 Item::User(text) => self.begin(text),
                 Item::Result { call_id, output } => {
@@ -121,6 +132,15 @@ impl Conversation {
 
     pub(super) fn results(&self) -> usize {
         self.results.len()
+    }
+
+    /// Whether the agent loses the conversation before it answers.
+    pub(super) fn forgets(&self) -> bool {
+        self.is_after_result
+            && own_words(&self.text)
+                .to_lowercase()
+                .split_whitespace()
+                .any(|word| word.starts_with("forget"))
     }
 
     /// How long the next answer takes.
@@ -168,7 +188,11 @@ impl Conversation {
             let wish = wishes.get(step).map(|(wish, _)| wish);
             describe(wish, &result.output)
         });
-        let first = results.next().unwrap_or_else(|| "I have read this.".to_owned());
+        let read = match is_of_kind(&own_words(&self.text), &RESULTS) {
+            true => "I have put the results together.",
+            false => "I have read this.",
+        };
+        let first = results.next().unwrap_or_else(|| read.to_owned());
         sentences.push(first);
         sentences.extend(results);
         sentences.extend(
@@ -202,6 +226,9 @@ fn describe(wish: Option<&Wish>, output: &str) -> String {
 
 fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
     let text = own_words.to_lowercase();
+    if is_of_kind(&text, &RESULTS) {
+        return Vec::new();
+    }
     let says = |word: &str| {
         text.split(|c: char| !c.is_alphanumeric() && c != '_')
             .any(|other| other == word)
@@ -225,7 +252,7 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
     }
     let mut wishes = Vec::new();
     if let Some(task) = task {
-        if says("history") || says("context") {
+        if says("history") || says("context") || says("forget") {
             let limits = json!({"task_id": task, "message_limit": HISTORY_LIMIT, "activity_limit": HISTORY_LIMIT});
             wishes.push(wish("task_history", limits, "I looked up what came before."));
         }
@@ -256,7 +283,7 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
             "Its status is now done.",
         ));
     }
-    if FOLLOWS_UP.iter().any(|kind| text.trim_start().starts_with(kind)) {
+    if is_of_kind(&text, &FOLLOWS_UP) {
         return wishes;
     }
     if text.contains("ask me") {
@@ -276,12 +303,49 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
         let waits = json!({"after_minutes": minutes, "note": "See what has become of it."});
         wishes.push(wish("check_later", waits, "I look again when it is time."));
     }
+    if let Some(task) = task.filter(|_| says("split")) {
+        let body = format!(
+            "{task} is worked on in parts: {}.",
+            PARTS.map(|(part, _)| part).join(", ")
+        );
+        let context = json!({"body": body});
+        wishes.push(wish("task_context_write", context, "I wrote down what this is about."));
+        let part = |(label, request): (&str, &str)| json!({"label": label, "request": request});
+        let parts = json!({"subagents": PARTS.map(part), "join": "all"});
+        wishes.push(wish("subagent_spawn", parts, "Three subagents are at work."));
+    }
     if let Some(task) = task.filter(|_| says("plan")) {
         let plan = "1. Read the history.\n2. Change what is asked for.\n3. Say what was changed.";
         let plan = json!({"task_id": task, "plan": plan, "summary": "Read, change, report"});
         wishes.push(wish("submit_plan", plan, "I submitted a plan."));
     }
     wishes
+}
+
+/// Whether a notification's own words, which begin with its type, are of one of these types.
+fn is_of_kind(own_words: &str, kinds: &[&str]) -> bool {
+    kinds.iter().any(|kind| own_words.trim_start().starts_with(kind))
+}
+
+/// Whether an item is what a turn is about, and not a line that Signalbox adds to an assembled conversation.
+fn is_of_a_turn(text: &str) -> bool {
+    const ADDED: [&str; 3] = [
+        "Note from Signalbox:",
+        "Description of the task:",
+        "The account's briefing:",
+    ];
+    let has_notification = ["Notification:", "Notifications:"]
+        .iter()
+        .any(|line| line_start(text, line).is_some());
+    has_notification || !ADDED.iter().any(|added| text.trim_start().starts_with(added))
+}
+
+/// How many turns an assembled conversation says are left out.
+fn left_out(text: &str) -> u32 {
+    let number = text
+        .split_once("left out here: ")
+        .map(|(_, number)| number.trim().trim_end_matches('.'));
+    number.and_then(|number| number.parse().ok()).unwrap_or_default()
 }
 
 /// The first `@slug`.
@@ -368,6 +432,8 @@ mod tests {
         "ask_question",
         "check_later",
         "submit_plan",
+        "task_context_write",
+        "subagent_spawn",
     ];
 
     fn tools(names: &[&str]) -> Vec<Tool> {
@@ -439,6 +505,28 @@ mod tests {
         let answered =
             input("DEMO-1", "Ann: yes. Ask me later about the plan.").replace("Type: message", "Type: \"answer\"");
         assert_eq!(run(&answered, &tools(ALL)).0, []);
+    }
+
+    #[test]
+    fn splits_a_task_in_three_and_puts_the_results_together() {
+        let (calls, said) = run(&input("DEMO-1", "Split it."), &tools(ALL));
+        let names: Vec<&str> = calls.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["task_context_write", "subagent_spawn"]);
+        let parts = calls[1].1["subagents"].as_array().unwrap();
+        assert_eq!((parts.len(), &parts[0]["label"]), (3, &json!("past")));
+        assert!(said.contains("Three subagents are at work."), "{said}");
+        // A part is work as any other, and is not split again.
+        let names: Vec<String> = parts
+            .iter()
+            .flat_map(|part| run(&input("DEMO-1", part["request"].as_str().unwrap()), &tools(ALL)).0)
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, ["task_history"]);
+        let results = input("DEMO-1", "1. \"past\" (coder): finished\n> Split it, read the history.")
+            .replace("Type: message", "Type: \"branch_result\"");
+        let (calls, said) = run(&results, &tools(ALL));
+        assert_eq!(calls, []);
+        assert!(said.contains("I have put the results together."), "{said}");
     }
 
     #[test]
@@ -599,6 +687,29 @@ mod tests {
             panic!("one more tool is to be called")
         };
         assert_eq!((call.step, call.name.as_str()), (1, "task_status"));
+    }
+
+    #[test]
+    fn counts_the_turns_of_an_assembled_conversation() {
+        let mut conversation = Conversation::default();
+        let added = [
+            "Note from Signalbox: earlier turns of this conversation that are left out here: 7.\n",
+            "Note from Signalbox: this turn ended without an answer: aborted.\n",
+            "\nDescription of the task:\n[begin 0]\nMend it.\n[end 0]\n",
+        ]
+        .map(|text| Item::User(text.to_owned()));
+        let [left_out, ended, description] = added;
+        conversation.hear(&[
+            left_out,
+            Item::User(input("DEMO-1", "history")),
+            Item::Own,
+            Item::User(input("DEMO-1", "Look at the context")),
+            ended,
+            description,
+            Item::User(input("DEMO-1", "Thanks")),
+        ]);
+        let said = "On DEMO-1: I have read this. (10th of this conversation)".to_owned();
+        assert_eq!(conversation.next(&tools(ALL)), Next::Say(said));
     }
 
     #[test]

@@ -176,3 +176,18 @@ async fn refuses_a_request_without_input() {
     let problem: Value = refused.json().await.unwrap();
     assert_eq!(problem["error"]["type"], "invalid_request_error");
 }
+
+/// Its conversation is gone once, between the rounds of the turn; the whole turn brings it back.
+#[tokio::test]
+async fn forgets_on_request() {
+    let agent = agent().await;
+    let text = "Notification: n-1\nTask: DEMO-1\nTitle: Look it up, and forget.";
+    let first = answer(&agent, json!(text)).await;
+    let call = first["output"][0].clone();
+    let body = json!({"model": "demo", "input": result(&call, "{}"), "tools": tools()});
+    assert_eq!(post(&agent, &body).await.status(), 503);
+    let whole = json!([{"role": "user", "content": text}, call, result(&call, "{}")[0]]);
+    let last = answer(&agent, whole).await;
+    let said = "On DEMO-1: I looked up what came before. (1st of this conversation)";
+    assert_eq!(last["output"][0]["content"][0]["text"], said);
+}

@@ -13,7 +13,7 @@ use super::Route;
 const DEFINITIONS: &str = "#/components/schemas";
 
 /// The description of a refusal by its status. The problem's `code` is more specific.
-const REFUSALS: [(u16, &str); 13] = [
+const REFUSALS: [(u16, &str); 14] = [
     (400, "The request is invalid; `detail` names the field"),
     (401, "It has no valid key"),
     (403, "The key may not do this, or not on behalf of this actor"),
@@ -21,6 +21,10 @@ const REFUSALS: [(u16, &str); 13] = [
     (408, "Its body came too slowly"),
     (409, "It conflicts with the current state; `code` says why"),
     (410, "Its session is over"),
+    (
+        412,
+        "It was made for another version than the newest; `detail` names it",
+    ),
     (413, "It is too large"),
     (415, "Its body is not JSON"),
     (422, "The request is valid and cannot be carried out"),

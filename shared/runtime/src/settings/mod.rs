@@ -24,7 +24,7 @@ use std::{ffi::OsString, path::Path};
 use config::{Config, ConfigBuilder, builder::DefaultState};
 use serde::de::DeserializeOwned;
 
-pub use domain::{Bytes, Count, CountOrNone, Days, Hours, LongMillis, Millis};
+pub use domain::{Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use envelope::EnvelopeSettings;
 pub use error::SettingsError;
 pub use read::address;
@@ -138,6 +138,11 @@ impl Settings {
     pub fn section<T: DeserializeOwned>(&self, name: &str) -> Result<T, SettingsError> {
         debug_assert!(SECTIONS.contains(&name), "section {name} must be listed in SECTIONS");
         read::section(&self.config, name)
+    }
+
+    /// Reads `section.key` of another service, for a limit that two services keep. None: no source sets it.
+    pub fn value<T: DeserializeOwned>(&self, setting: &str) -> Result<Option<T>, SettingsError> {
+        read::value(&self.config, setting)
     }
 
     /// Whether `section.key` was set by the file, the environment or [`Settings::set`].

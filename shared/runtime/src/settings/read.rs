@@ -50,6 +50,23 @@ pub(super) fn section<T: DeserializeOwned>(config: &Config, section: &str) -> Re
     })
 }
 
+/// Reads one setting as a type; none: no source sets it.
+pub(super) fn value<T: DeserializeOwned>(config: &Config, setting: &str) -> Result<Option<T>, SettingsError> {
+    let Some(value) = find(&config.cache, setting) else {
+        return Ok(None);
+    };
+    T::deserialize(Reader(value))
+        .map(Some)
+        .map_err(|fault| SettingsError::Invalid {
+            setting: setting.to_owned(),
+            origin: place(Some(value)),
+            problem: match fault {
+                Fault::Invalid(problem) => problem,
+                Fault::Unknown { .. } | Fault::Missing(_) => "expected a value".to_owned(),
+            },
+        })
+}
+
 /// The address of a listener, for serde's `deserialize_with`: serde's own error does not say what is allowed.
 pub fn address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;

@@ -20,6 +20,7 @@ pub struct Model {
     pub updated_at: OffsetDateTime,
     pub plan_gate: Option<String>,
     pub plan_audience: Option<Vec<String>>,
+    pub task_context: String,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

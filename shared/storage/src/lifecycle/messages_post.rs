@@ -1,10 +1,14 @@
 //! Posts messages to tasks' threads: of people by API, or of agents by tool.
 
 use contracts::event::{Event, MessagePosted};
-use domain::{AccountId, Actor, MessageId, TaskId, TurnId};
+use domain::{AccountId, Actor, AgentId, MessageId, TaskId, TurnId};
 use time::OffsetDateTime;
 
-use crate::{Setting, StorageError, Tx, outbox::Owned, statement::column};
+use crate::{
+    Setting, StorageError, Tx,
+    outbox::Owned,
+    statement::{column, uuid_array},
+};
 
 #[derive(Clone, Debug)]
 pub struct NewMessage<'a> {
@@ -15,16 +19,18 @@ pub struct NewMessage<'a> {
     pub author: &'a Actor,
     pub body: &'a str,
     pub turn: Option<TurnId>,
+    /// The agents that it wakes.
+    pub woke: &'a [AgentId],
     pub at: OffsetDateTime,
 }
 
 pub const MESSAGES_INSERT: &str = "
-    insert into message (account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at)
+    insert into message (account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at, woke)
     select r.account_id, r.id, r.task_id, r.author_kind, r.author_id, r.author_name, nullif(r.author_via, ''), r.body,
-           nullif(r.turn_id, '00000000-0000-0000-0000-000000000000'), r.created_at
+           nullif(r.turn_id, '00000000-0000-0000-0000-000000000000'), r.created_at, nullif(r.woke, '{}')::uuid[]
     from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::uuid[],
-                $10::timestamptz[])
-        as r (account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at)
+                $10::timestamptz[], $11::text[])
+        as r (account_id, id, task_id, author_kind, author_id, author_name, author_via, body, turn_id, created_at, woke)
     order by r.account_id, r.id
     on conflict do nothing";
 
@@ -41,6 +47,7 @@ pub async fn messages_post(tx: &Tx, new: &[NewMessage<'_>]) -> Result<(), Storag
         column(new, |one| one.body.to_owned()),
         column(new, |one| one.turn.map(TurnId::uuid).unwrap_or_default()),
         column(new, |one| one.at),
+        column(new, |one| uuid_array(one.woke.iter().map(|agent| agent.uuid()))),
     ];
     tx.execute("post messages", MESSAGES_INSERT, values).await.map(|_| ())
 }

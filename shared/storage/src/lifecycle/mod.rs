@@ -7,6 +7,7 @@
 //! | [`question`] | questions, the queue of whoever asked | an answer enters its queue in the transaction that counts it |
 //! | [`plan`] | task, its question, its sessions | an agent's plan and its answer move the task |
 //! | [`task_create`], [`tasks_create`] | task, activity | the resolver creates unknown tasks, the API creates the rest |
+//! | [`task_context_write`] | task's context, activity | people write it by API, agents by tool |
 //! | [`messages_post`], [`replies_post`] | thread, activity | people post by API, agents by tool, delivery's replies by event |
 //! | [`handover`](fn@handover) | task, its assignees, two agents' sessions and queues, timers | what waits goes with the task |
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
@@ -21,6 +22,7 @@ pub mod plan;
 pub mod question;
 mod replies_post;
 pub mod stage;
+pub mod task_context;
 mod task_create;
 mod task_status;
 pub mod timers_fire;
@@ -31,5 +33,6 @@ pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_bloc
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
+pub use task_context::{ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_write};
 pub use task_create::{NewTask, task_create, tasks_create};
 pub use task_status::{TaskMove, TaskMoved, TaskNotMoved, close_reason, task_status_set};

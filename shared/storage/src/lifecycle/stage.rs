@@ -332,6 +332,7 @@ async fn send_back(
             account: account.clone(),
             task: Some(task.key()),
             agent: row.agent_id,
+            branch: None,
         })
         .collect();
     conversations_lock(tx, &conversations.iter().collect::<Vec<_>>()).await?;

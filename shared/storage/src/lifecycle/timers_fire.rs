@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `check_later` | an item of type `timer` enters the queue of the agent that set it |
 //! | `question_lapse` | the question ends without an answer |
+//! | `branch_deadline` | the branches of a call that are still live end |
 //!
 //! Lock order: the sessions of due timers are locked first, and the timers are marked last; if one of them was cleared meanwhile,
 //! the caller rolls back. Of several sweepers, one fires an account's timers at a time; the others do not wait.
@@ -15,18 +16,22 @@ use domain::{
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
-use super::question::{Ending, Lapse, NotEnded, question_end};
+use super::question::{self, Lapse, NotEnded, question_end};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
-    session::item_enter::{Entered, NewEntry, OwnEntry, items_enter},
+    session::{
+        branch_end::{Ending, Ends, branch_end, branches_lock},
+        item_enter::{Entered, NewEntry, OwnEntry, items_enter},
+    },
     setting::fresh_id,
     statement::column,
     timer::{CheckLater, TimerRow, changed},
 };
 
-/// Questions that lapse in one transaction.
+/// Questions, or groups of branches, that end in one transaction.
 const LAPSES_MAX: usize = 25;
 
 /// The type of the item that a timer becomes.
@@ -62,7 +67,7 @@ pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_loc
 /// requested, and on the primary key of tasks.
 pub const TIMERS_DUE: &str = "
     select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, k.status as task_status, t.note, t.payload
-    from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at < 'infinity' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse')
+    from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at < 'infinity' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse', 'branch_deadline')
           order by t.account_id, t.due_at, t.id limit $2) t
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id";
 
@@ -73,15 +78,16 @@ pub async fn timers_due(tx: &Tx, account: &AccountId, timers_max: i64) -> Result
     }
     let values = [account.into(), timers_max.into()];
     let mut due: Vec<DueTimer> = tx.rows("find due timers", TIMERS_DUE, values).await?;
-    // The ends of questions lock their sessions one after the other: few at once, in the order in which others lock sessions.
+    // The ends of questions and branches lock their sessions one after the other: few at once, in the order in which others lock
+    // sessions.
     if let Some(first) = due.first().map(|timer| timer.kind) {
         let together = due.iter().take_while(|timer| timer.kind == first).count();
         let together = match first {
-            TimerKind::QuestionLapse => together.min(LAPSES_MAX),
+            TimerKind::QuestionLapse | TimerKind::BranchDeadline => together.min(LAPSES_MAX),
             TimerKind::CheckLater | TimerKind::Later => together,
         };
         due.truncate(together);
-        if first == TimerKind::QuestionLapse {
+        if first != TimerKind::CheckLater {
             due.sort_by_key(|timer| timer.session_id);
         }
     }
@@ -158,7 +164,7 @@ pub async fn timers_fire(
                 let mut setting = setting.clone();
                 setting.origin.cause = Some(timer.id.to_string());
                 setting.origin.hops = lapse.hops;
-                match question_end(tx, account, question, &Ending::Lapsed, &setting).await? {
+                match question_end(tx, account, question, &question::Ending::Lapsed, &setting).await? {
                     Ok((_, item, told)) => {
                         mark.item = item;
                         messages.extend(told);
@@ -169,6 +175,21 @@ pub async fn timers_fire(
                     }
                     Err(NotEnded::Refused(refusal)) => return Err(StorageError::unreadable(ATTEMPT, refusal)),
                 }
+            }
+            TimerKind::BranchDeadline => {
+                let group = Uuid::parse_str(&timer.key).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+                let branches = branches_lock(tx, account, |branch| branch.group_id == group).await?;
+                let of_group = branches.iter().filter(|branch| branch.group_id == group);
+                let ends = Ends {
+                    ends: of_group.map(|branch| (branch.id, Ending::Expired)).collect(),
+                    closing: &[],
+                    tells: true,
+                };
+                if ends.ends.is_empty() {
+                    mark.state = TimerState::Cleared;
+                    mark.reason = Some("the branches have ended".to_owned());
+                }
+                messages.extend(branch_end(tx, account, &ends, setting).await?.messages);
             }
             // It is not read.
             TimerKind::Later => {}
@@ -247,6 +268,7 @@ impl DueTimer {
             account: account.clone(),
             task: self.task.as_ref().filter(|_| asked.of_task).map(TaskId::key),
             agent: asked.agent,
+            branch: None,
         };
         let title = "The time that you set has come".to_owned();
         let body = later(self.created_at, self.due_at, &self.note);

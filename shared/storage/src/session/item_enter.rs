@@ -5,6 +5,7 @@
 //! |---|---|
 //! | has an open generation | the item is appended to it in the caller's transaction, so act and item commit together |
 //! | has none | an awaited notification is sent to it; the resolver opens the next generation and places the item |
+//! | is that of a branch that has ended | the item is on record, cancelled |
 //!
 //! Both ways write the same id and the same content hash: the second finds the first's item.
 
@@ -17,7 +18,8 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AgentId, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId, session,
+    AgentId, BRANCH_ENDED, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId,
+    session,
 };
 use sea_orm::FromQueryResult;
 
@@ -83,13 +85,23 @@ pub async fn items_enter(
     entries: &[OwnEntry<'_>],
     limits: &QueueLimits,
 ) -> Result<(Vec<Entered>, Vec<Owned>), StorageError> {
+    let conversations: Vec<&Conversation> = entries.iter().map(|entry| entry.conversation).collect();
+    let found = conversations_lock(tx, &conversations).await?;
+    items_enter_found(tx, entries, &found, limits).await
+}
+
+/// The same, for a caller that has locked the open sessions: `found`, by the places of their entries.
+pub(super) async fn items_enter_found(
+    tx: &Tx,
+    entries: &[OwnEntry<'_>],
+    found: &HashMap<usize, ActiveSession>,
+    limits: &QueueLimits,
+) -> Result<(Vec<Entered>, Vec<Owned>), StorageError> {
     const ATTEMPT: &str = "enter own items";
     let written: Vec<(NotificationMessage, Result<Notification, Refusal>)> = entries
         .iter()
         .map(|entry| parsed(entry.conversation, &entry.item))
         .collect();
-    let conversations: Vec<&Conversation> = entries.iter().map(|entry| entry.conversation).collect();
-    let found = conversations_lock(tx, &conversations).await?;
     // As they are after the items before.
     let mut sessions: HashMap<SessionId, ActiveSession> =
         found.values().map(|session| (session.id, *session)).collect();
@@ -133,6 +145,11 @@ pub async fn items_enter(
             continue;
         }
         let Some(session) = session else {
+            if entering.is_late() {
+                rows.push(entering.late());
+                outcomes.push(Entered::Known(NotificationState::Cancelled));
+                continue;
+            }
             messages.extend(entering.send(tx, &written[n].0).await?.1);
             outcomes.push(Entered::Sent);
             continue;
@@ -165,7 +182,10 @@ pub async fn items_enter(
 
 /// The message as it is sent, and as it is read: by the same code as every notification, so that both ways apply the same size
 /// limits and compute the same hash.
-fn parsed(conversation: &Conversation, item: &NewEntry<'_>) -> (NotificationMessage, Result<Notification, Refusal>) {
+pub(super) fn parsed(
+    conversation: &Conversation,
+    item: &NewEntry<'_>,
+) -> (NotificationMessage, Result<Notification, Refusal>) {
     let message = NotificationMessage {
         id: Some(item.id.clone()),
         agent: Some(conversation.agent.to_string()),
@@ -217,6 +237,10 @@ pub async fn item_enter(
     }
     match open {
         Some(session) => entering.append(tx, session).await,
+        None if entering.is_late() => {
+            items_append(tx, &[entering.late()]).await?;
+            Ok((Entered::Known(NotificationState::Cancelled), Vec::new()))
+        }
         None => entering.send(tx, &message).await,
     }
 }
@@ -245,6 +269,20 @@ impl Entering<'_> {
                 self.hash,
                 lineage,
             )
+        }
+    }
+
+    /// Whoever enters an item into a live branch's queue has its session ([`items_enter_found`]): the branch has ended, and there is no
+    /// other session for the item.
+    fn is_late(&self) -> bool {
+        self.conversation.branch.is_some()
+    }
+
+    /// On record, for nobody.
+    fn late(&self) -> NewItem<'_> {
+        NewItem {
+            reason: Some(BRANCH_ENDED.to_owned()),
+            ..self.row()
         }
     }
 

@@ -35,7 +35,7 @@ pub struct NewItem<'a> {
     pub metadata: String,
     /// SHA-256 of the content.
     pub hash: [u8; 32],
-    /// Why it was refused; [`TASK_CLOSED`](domain::TASK_CLOSED): it is cancelled.
+    /// Why it was refused; [`TASK_CLOSED`](domain::TASK_CLOSED) or [`BRANCH_ENDED`](domain::BRANCH_ENDED): it is cancelled.
     pub reason: Option<String>,
     pub cause: Option<&'a str>,
     pub hops: u16,
@@ -122,7 +122,7 @@ macro_rules! items_insert {
             $position,
             ", r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
                r.sender_id, r.sender_name, r.queue_mode, r.metadata::jsonb, r.content_hash,
-               case r.reason when '' then 'queued' when 'task closed' then 'cancelled' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
+               case r.reason when '' then 'queued' when 'task closed' then 'cancelled' when 'branch ended' then 'cancelled' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
                r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, ''), ",
             $joins,
             "

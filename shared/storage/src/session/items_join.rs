@@ -44,19 +44,17 @@ pub struct Join {
     pub note: Note,
     /// The number of wake-ups of agents by agents, of the note's items.
     pub hops: i32,
-    /// The turn's manifest with the note's parts, packed ([`crate::manifest`]). Empty: it stays.
-    pub manifest: Vec<u8>,
 }
 
 /// Relies on the primary keys. The state is compared in a form without selectivity statistics, as in
 /// [`super::turns_begin::TURNS_BEGIN`].
 pub const ITEMS_JOIN: &str = "
     with given as materialized (
-        select r.account_id, r.session_id, r.turn_id, r.note, r.hops, nullif(r.manifest, ''::bytea) as manifest,
+        select r.account_id, r.session_id, r.turn_id, r.note, r.hops,
                array(select jsonb_array_elements_text(r.note -> 'notification_ids')) as ids
-        from (select account_id, session_id, turn_id, note::jsonb as note, hops, manifest
-              from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::integer[], $6::bytea[])
-                  as g (account_id, session_id, turn_id, note, hops, manifest)) r
+        from (select account_id, session_id, turn_id, note::jsonb as note, hops
+              from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::integer[])
+                  as g (account_id, session_id, turn_id, note, hops)) r
     ), taken as (
         update notification n set state = 'running', turn_id = i.turn_id, reason = null
         from (select account_id, turn_id, unnest(ids) as id from given) i
@@ -66,7 +64,7 @@ pub const ITEMS_JOIN: &str = "
         from given g where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     )
     update turn t set notification_ids = t.notification_ids || g.ids, notes = coalesce(t.notes, '[]') || g.note,
-        hops = greatest(t.hops, g.hops), manifest_packed = coalesce(g.manifest, t.manifest_packed)
+        hops = greatest(t.hops, g.hops)
     from given g where t.account_id = any (array[g.account_id]) and t.id = g.turn_id";
 
 /// The caller has read the items under the sessions' locks. At most one note a turn.
@@ -81,7 +79,6 @@ pub async fn items_join(tx: &Tx, joins: &[Join]) -> Result<(), StorageError> {
         column(joins, |join| join.turn),
         column(joins, note),
         column(joins, |join| join.hops),
-        column(joins, |join| join.manifest.clone()),
     ];
     tx.execute("give items to turns in progress", ITEMS_JOIN, values)
         .await

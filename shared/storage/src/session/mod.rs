@@ -20,16 +20,22 @@
 //! | [`turn_stop`] | asks the turn in progress to stop | [`arrivals`], orchestrator |
 //! | [`queue_edit`](mod@queue_edit) | changes, withdraws and moves waiting items on request | orchestrator |
 //! | [`session_handover`](mod@session_handover) | moves an agent's part of a task to another agent's session | `handover` |
+//! | [`branch_spawn`](mod@branch_spawn) | makes branches: their rows, their sessions, their first items | tool-gateway |
+//! | [`branch_end`](mod@branch_end) | ends branches, with all below them, and folds their results into their parents' queues | whoever ends a branch, or closes a session |
+//! | [`session_succeed`](mod@session_succeed) | closes one generation and opens the next with its queue: rotation, reset | delivery, orchestrator |
+//! | [`session_reset`](mod@session_reset) | ends a session's generation on request, or asks its turn to end first | orchestrator |
 //! | [`session_release`](mod@session_release) | takes a lease from its holder | orchestrator |
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
 //!
 //! [`item_content`] is what an item says, as a message.
 //!
-//! Lock order: tool call, then task or agent, then sessions by account and id, then items. A caller that holds one session and
+//! Lock order: tool call, then task or agent, then sessions by account and id, then questions, branches, timers, then items. A caller that holds one session and
 //! needs another begins again with both.
 
 pub mod arrivals;
+pub mod branch_end;
+pub mod branch_spawn;
 pub mod item_content;
 pub mod item_enter;
 pub mod items_append;
@@ -40,6 +46,8 @@ pub mod items_refuse;
 pub mod queue_edit;
 pub mod session_handover;
 pub mod session_release;
+pub mod session_reset;
+pub mod session_succeed;
 pub mod sessions_close;
 pub mod sessions_lock;
 pub mod sessions_open;

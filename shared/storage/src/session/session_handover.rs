@@ -3,15 +3,13 @@
 //! were about the first agent's work: they are cancelled, and so is what the other agent itself has sent. If the first agent
 //! may have begun on the work, the other agent is told: its next turn may otherwise repeat an effect.
 //!
-//! An agent with one session for all of its tasks keeps it; the items of this task leave it.
+//! An agent with one session for all of its tasks keeps it; the items of this task leave it. Branches of the first agent's work on the
+//! task end.
 //!
 //! Lock order: the caller holds the task, then the sessions of both agents are locked by id, then items. A claim and an arriving
 //! item take the same session's lock: the second transaction finds the session closed.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    slice,
-};
+use std::{collections::HashSet, slice};
 
 use contracts::{
     event::{Event, SessionOpened},
@@ -24,21 +22,17 @@ use domain::{
 use sea_orm::{FromQueryResult, Value};
 
 use super::{
+    branch_end::{Ending, Ends, LiveBranch, branch_end, branches_below, branches_live},
     sessions_close::{
-        CANCEL, CLOSE, EVENTS_MAX, ITEMS_MAX, ItemRow, LOCK, LOCK_ITEMS, LOCK_TRIED, SessionRow, UNCOUNT,
-        cancelled_message, ended_messages,
+        CLOSE, ItemRow, LOCK, LOCK_ITEMS, LOCK_TRIED, SessionRow, ended_messages, items_cancel, items_move,
+        items_uncount,
     },
     sessions_lock::{ActiveSession, conversations_lock},
     sessions_open::{NewSession, sessions_newest, sessions_open},
     sessions_park::sessions_look,
     turn_stop::{StopRequest, turn_stop},
 };
-use crate::{
-    Setting, StorageError, Tx,
-    outbox::{Owned, outbox_insert},
-    setting::fresh_id,
-    statement::column,
-};
+use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id, statement::column};
 
 /// Whose work goes to whom.
 #[derive(Clone, Debug)]
@@ -79,10 +73,19 @@ struct Found {
     id: SessionId,
 }
 
-/// As when sessions close: repeats until it finds no unlocked session.
-async fn lock(tx: &Tx, handing: &Handing<'_>) -> Result<Vec<SessionRow>, StorageError> {
+/// As when sessions close: repeats until it finds no unlocked session. Gives the sessions, and the branches that end.
+async fn lock(tx: &Tx, handing: &Handing<'_>) -> Result<(Vec<SessionRow>, Vec<LiveBranch>), StorageError> {
     let (mut known, mut locked): (Vec<SessionId>, Vec<SessionRow>) = Default::default();
     loop {
+        let from: Vec<SessionId> = locked
+            .iter()
+            .filter(|row| row.session.agent_id == Some(handing.from) && row.session.kind != SessionKind::Branch)
+            .map(SessionRow::id)
+            .collect();
+        let live = branches_live(tx, handing.account).await?;
+        let branches = branches_below(&live, &[], |branch| {
+            branch.task_id == handing.task.key() && from.contains(&branch.parent_session_id)
+        });
         let agents = vec![handing.from, handing.to.agent];
         let values: [Value; 4] = [
             handing.account.into(),
@@ -91,23 +94,21 @@ async fn lock(tx: &Tx, handing: &Handing<'_>) -> Result<Vec<SessionRow>, Storage
             known.clone().into(),
         ];
         let found: Vec<Found> = tx.rows("find sessions to hand over", OF_AGENTS, values).await?;
-        if found.is_empty() {
-            return Ok(locked);
+        let mut ids: Vec<SessionId> = found.into_iter().map(|found| found.id).collect();
+        ids.extend(
+            branches
+                .iter()
+                .map(|branch| branch.session_id)
+                .filter(|id| !known.contains(id)),
+        );
+        if ids.is_empty() {
+            return Ok((locked, branches));
         }
-        let ids: Vec<SessionId> = found.into_iter().map(|found| found.id).collect();
         let values = [handing.account.into(), ids.clone().into()];
         locked.extend(tx.rows("lock sessions to hand over", LOCK, values).await?);
         known.extend(ids);
     }
 }
-
-/// Items change their session and their agent; their numbers follow those of the session's own items, and steers stay before
-/// others. Relies on the primary key.
-pub const MOVE: &str = "
-    update notification n set session_id = $2, agent_id = $5, state = 'queued', turn_id = null,
-        position = $4 + f.number - case when n.position < 0 then 1099511627776 else 0 end
-    from (select $1::text as account_id, f.* from unnest($3::text[]) with ordinality as f (id, number) offset 0) f
-    where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
 /// Relies on the primary key.
 pub const COUNT: &str = "
@@ -121,14 +122,34 @@ pub(crate) async fn session_handover(
     setting: &Setting<'_>,
 ) -> Result<Handed, StorageError> {
     let account = handing.account;
-    let sessions = lock(tx, handing).await?;
-    let theirs = sessions.iter().filter(|row| row.session.agent_id == Some(handing.from));
+    let (sessions, branches) = lock(tx, handing).await?;
+    let of_from =
+        |row: &&SessionRow| row.session.agent_id == Some(handing.from) && row.session.kind != SessionKind::Branch;
+    let theirs = sessions.iter().filter(of_from);
     let (closing, open): (Vec<&SessionRow>, Vec<&SessionRow>) =
         theirs.partition(|row| row.session.kind == SessionKind::Task);
     let ids = |rows: &[&SessionRow]| column(rows, |row| row.session.session_id);
 
+    let because = Ending::Cancelled {
+        by: handing.by,
+        reason: Some(HANDED_OVER),
+    };
+    let ends = Ends {
+        ends: branches.iter().map(|branch| (branch.id, because)).collect(),
+        closing: &[],
+        // The work that they were a part of is another agent's.
+        tells: false,
+    };
+    let mut messages = branch_end(tx, account, &ends, setting).await?.messages;
+
     let reason = CloseReason::HandedOver;
-    let values = [account.into(), ids(&closing), setting.now.into(), reason.into()];
+    let values = [
+        account.into(),
+        ids(&closing),
+        setting.now.into(),
+        reason.into(),
+        None::<String>.into(),
+    ];
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_stop(tx, handing, closing.iter().chain(&open)).await?;
 
@@ -139,39 +160,20 @@ pub(crate) async fn session_handover(
     let queued: Vec<ItemRow> = tx.rows("lock waiting items", LOCK_ITEMS, values).await?;
     let counted: HashSet<String> = queued.iter().map(|item| item.id.clone()).collect();
     items.extend(queued);
-    let mut left: BTreeMap<SessionId, i32> = BTreeMap::new();
-    for item in items.iter().filter(|item| counted.contains(&item.id)) {
-        *left.entry(item.session_id).or_default() += 1;
-    }
-    let (left, counts): (Vec<SessionId>, Vec<i32>) = left.into_iter().unzip();
-    let values = [account.into(), left.into(), counts.into()];
-    tx.execute("update queue counters", UNCOUNT, values).await?;
+    let left = items.iter().filter(|item| counted.contains(&item.id));
+    items_uncount(tx, account, left.map(|item| item.session_id)).await?;
 
     let to = handing.to.agent.to_string();
     let (moving, cancelled): (Vec<ItemRow>, Vec<ItemRow>) = items
         .into_iter()
         .partition(|item| !is_own_kind(&item.kind) && item.sender_id != to);
-    let mut messages: Vec<Owned> = closing
+    let told = closing
         .iter()
-        .flat_map(|row| ended_messages(account, row, reason, setting))
-        .collect();
+        .flat_map(|row| ended_messages(account, row, (reason, None), setting));
+    messages.extend(told);
     messages.extend(stops.iter().map(|stop| setting.message(&stop.message_id(), stop)));
-    for (n, items) in cancelled.chunks(EVENTS_MAX.min(ITEMS_MAX)).enumerate() {
-        let values = [
-            account.into(),
-            column(items, |item| item.id.clone()),
-            HANDED_OVER.into(),
-        ];
-        tx.execute("cancel waiting items", CANCEL, values).await?;
-        let about = (account, Some(handing.task));
-        let told = items
-            .iter()
-            .map(|item| cancelled_message(about, item, HANDED_OVER, setting));
-        match n {
-            0 => messages.extend(told),
-            _ => drop(outbox_insert(tx, told.collect()).await?),
-        }
-    }
+    let task = |_: &ItemRow| Some(handing.task.clone());
+    messages.extend(items_cancel(tx, account, (&cancelled, HANDED_OVER), task, setting).await?);
     // A session of all of an agent's work may have been interrupted on another task.
     let may_be = |rows: &[&SessionRow]| rows.iter().any(|row| row.interrupted);
     let interrupted = !stops.is_empty() || may_be(&closing) || !moving.is_empty() && may_be(&open);
@@ -252,16 +254,10 @@ async fn moved(
     (target, items, interrupted): (ActiveSession, &[ItemRow], bool),
     setting: &Setting<'_>,
 ) -> Result<Option<Owned>, StorageError> {
-    for (first, items) in (target.queue_tail..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
-        let values = [
-            handing.account.into(),
-            target.id.into(),
-            column(items, |item| item.id.clone()),
-            first.into(),
-            handing.to.agent.into(),
-        ];
-        tx.execute("move waiting items", MOVE, values).await?;
-    }
+    let account = handing.account;
+    let ids: Vec<String> = items.iter().map(|item| item.id.clone()).collect();
+    let place = (target.id, target.queue_tail);
+    items_move(tx, account, &ids, place, Some(handing.to.agent)).await?;
     let count = i32::try_from(items.len()).expect("a queue is shorter than 2^31");
     let values = [
         handing.account.into(),

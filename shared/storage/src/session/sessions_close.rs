@@ -13,13 +13,15 @@ use contracts::{
     session::{SessionClosed, SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentId, CloseReason, Generation, NotificationId, SessionId, SessionKey, SessionKind, StopKind,
-    StopThen, TASK_CLOSED, TaskId, TurnId,
+    AccountId, AgentId, CloseReason, Gate, Generation, NotificationId, SessionId, SessionKey, SessionKind,
+    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TurnId,
+    context::{Rotated, Told},
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
 
 use super::{
+    branch_end::{Ending, Ends, LiveBranch, branch_end, branches_below, branches_live},
     turn_stop::{StopRequest, turn_stop},
     verdict::{Closing, Judged, Waiting, judge},
 };
@@ -29,6 +31,9 @@ use crate::{
     setting::fresh_id,
     statement::column,
 };
+
+/// Who ends branches where nobody is named.
+const SIGNALBOX: &str = "Signalbox";
 
 /// The reason for an agent that was removed.
 pub const AGENT_REMOVED: &str = "agent removed";
@@ -44,6 +49,8 @@ pub struct ClosedSession {
     /// The turn in flight: it may run to its end, and its outcome changes nothing; or it is [`Cut`] off.
     #[sea_orm(from_alias = "active_turn_id")]
     pub active_turn: Option<TurnId>,
+    /// The provider's name of its thread, which the close forgets.
+    pub provider_thread: Option<String>,
 }
 
 /// The sessions and items to close.
@@ -54,6 +61,15 @@ pub(crate) enum Scope<'a> {
 }
 
 impl Scope<'_> {
+    /// Branches end by themselves, and their sessions with them.
+    fn closes(&self, row: &SessionRow) -> bool {
+        row.session.kind != SessionKind::Branch
+            && match self {
+                Self::Task(task) => row.task_id.as_ref() == Some(&task.key()),
+                Self::Agent(agent) => row.session.agent_id == Some(*agent),
+            }
+    }
+
     fn task(&self) -> Option<TaskId> {
         match self {
             Self::Task(task) => Some((*task).clone()),
@@ -88,7 +104,7 @@ pub(super) struct SessionRow {
     /// As its client spelled it: subjects carry this spelling.
     display_id: Option<String>,
     /// A turn in it ended before its work was done.
-    pub(super) interrupted: bool,
+    pub interrupted: bool,
 }
 
 macro_rules! of_task {
@@ -130,7 +146,7 @@ pub const OF_AGENT: &str = "
 
 /// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
-    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id,
+    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.provider_thread,
            s.interrupted or s.stopped_turn_id is not null as interrupted
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id and s.closed_at is null
@@ -157,6 +173,9 @@ pub async fn task_sessions_lock(
     own: SessionId,
 ) -> Result<(), StorageError> {
     let mut ids = find(tx, account, OF_TASK_WITH_TURNS, task.key().into(), Vec::new()).await?;
+    let live = branches_live(tx, account).await?;
+    let branches = branches_below(&live, &ids, |branch| branch.task_id == task.key());
+    ids.extend(branches.iter().flat_map(sessions_of));
     ids.push(own);
     let values = [account.into(), ids.into()];
     tx.execute("lock sessions of a task", LOCK_WITH_OWN, values).await?;
@@ -175,40 +194,70 @@ async fn find(
     Ok(found.into_iter().map(|found| found.id).collect())
 }
 
-/// Locks the sessions to close, and those that only lose items. A closer that held the locks before may have opened the
-/// next generation of its sessions, and only a later statement sees that. So this repeats until it finds no unlocked
-/// session.
-async fn lock(
-    tx: &Tx,
-    account: &AccountId,
-    scope: Scope<'_>,
-    cuts: bool,
-) -> Result<(Vec<SessionRow>, Vec<SessionRow>), StorageError> {
+/// The session of a branch, and that of its parent.
+fn sessions_of(branch: &LiveBranch) -> [SessionId; 2] {
+    [branch.parent_session_id, branch.session_id]
+}
+
+/// What closes, locked.
+struct InScope {
+    closing: Vec<SessionRow>,
+    /// Sessions that only lose items.
+    open: Vec<SessionRow>,
+    /// Branches that end.
+    branches: Vec<LiveBranch>,
+}
+
+/// Locks the sessions to close, those that only lose items, and those of branches that end, with their parents. A closer that held the
+/// locks before may have opened the next generation of its sessions, a spawn branches of them, and only a later statement sees that.
+/// So this repeats until it finds no unlocked session.
+async fn lock(tx: &Tx, account: &AccountId, scope: Scope<'_>, cuts: bool) -> Result<InScope, StorageError> {
     let (sql, of) = match scope {
         Scope::Task(task) if cuts => (OF_TASK_WITH_TURNS, Value::from(task.key())),
         Scope::Task(task) => (OF_TASK, Value::from(task.key())),
         Scope::Agent(agent) => (OF_AGENT, Value::from(agent)),
     };
+    let is_chosen = |branch: &LiveBranch| match scope {
+        Scope::Task(task) => branch.task_id == task.key(),
+        Scope::Agent(agent) => branch.agent_id == agent,
+    };
     let (mut known, mut locked): (Vec<SessionId>, Vec<SessionRow>) = Default::default();
-    loop {
-        let ids = find(tx, account, sql, of.clone(), known.clone()).await?;
+    let branches = loop {
+        let mut ids = find(tx, account, sql, of.clone(), known.clone()).await?;
+        let above: Vec<SessionId> = locked
+            .iter()
+            .filter(|row| scope.closes(row))
+            .map(SessionRow::id)
+            .chain(ids.iter().copied())
+            .collect();
+        let live = branches_live(tx, account).await?;
+        let branches = branches_below(&live, &above, is_chosen);
+        ids.extend(branches.iter().flat_map(sessions_of).filter(|id| !known.contains(id)));
+        ids.sort_unstable();
+        ids.dedup();
         if ids.is_empty() {
-            break;
+            break branches;
         }
         let values = [account.into(), ids.clone().into()];
         locked.extend(tx.rows("lock sessions to close", LOCK, values).await?);
         known.extend(ids);
-    }
-    let (closing, open) = locked.into_iter().partition(|row| match scope {
-        Scope::Task(task) => row.task_id.as_ref() == Some(&task.key()),
-        Scope::Agent(_) => true,
-    });
-    Ok((closing, open))
+    };
+    let (closing, rest): (Vec<SessionRow>, Vec<SessionRow>) = locked.into_iter().partition(|row| scope.closes(row));
+    let open = rest.into_iter().filter(|row| row.session.kind == SessionKind::System);
+    Ok(InScope {
+        open: match scope {
+            Scope::Task(_) => open.collect(),
+            Scope::Agent(_) => Vec::new(),
+        },
+        closing,
+        branches,
+    })
 }
 
 /// A turn that waits for its next attempt is woken and ends: it makes no further call.
 pub const CLOSE: &str = "
-    update session s set closed_at = $3, close_reason = $4, gate = null, gate_ref = null, gated_since = null,
+    update session s set closed_at = $3, close_reason = $4, close_detail = $5, reset_request = null, provider_thread = null, gate = null,
+        gate_ref = null, gated_since = null,
         wake_at = case when s.phase = 'backoff' then now() else s.wake_at end
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
@@ -222,7 +271,7 @@ pub(super) struct ItemRow {
     sender_kind: String,
     pub sender_id: String,
     reopen: Option<serde_json::Value>,
-    created_at: OffsetDateTime,
+    pub created_at: OffsetDateTime,
 }
 
 /// Items of the closed sessions, and items of this task in sessions that stay open; all these sessions are locked.
@@ -269,9 +318,12 @@ pub const UNCOUNT: &str = "
     from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::integer[]) as f (id, items) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
 
-pub const CARRY: &str = "
-    update notification n set session_id = $2, position = $4 + f.position, state = 'queued', turn_id = null
-    from (select $1::text as account_id, f.* from unnest($3::text[]) with ordinality as f (id, position) offset 0) f
+/// Items change their session, and their agent if one is named; their numbers follow those of the session's own items, and steers
+/// stay before others. Relies on the primary key.
+pub const MOVE: &str = "
+    update notification n set session_id = $2, agent_id = coalesce($5, n.agent_id), state = 'queued', turn_id = null,
+        position = $4 + f.number - case when n.position < 0 then 1099511627776 else 0 end
+    from (select $1::text as account_id, f.* from unnest($3::text[]) with ordinality as f (id, number) offset 0) f
     where n.account_id = any (array[f.account_id]) and n.id = f.id";
 
 /// A queue may hold a hundred thousand items, and all of them are judged in one transaction (S3). Items are written in
@@ -281,11 +333,31 @@ pub(super) const ITEMS_MAX: usize = 5_000;
 /// sweep, so that the messages of a long queue are not held in memory.
 pub(super) const EVENTS_MAX: usize = 1_000;
 
-/// The `interrupted` flag carries over: the carried items may be the ones that were interrupted. A turn that waited for its next
-/// attempt is interrupted too.
-const OPEN_NEXT: &str = "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, queued, queue_tail, interrupted)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9, $10)";
+/// What the next generation takes over from the closed one, besides items and the note of an interruption: the items may be the
+/// ones that were interrupted.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Carried<'a> {
+    /// A turn that waited for its next attempt was interrupted too.
+    pub interrupted: bool,
+    /// Its rule. The next generation knows what the closed one knew, and went round without progress as often.
+    pub rotated: Option<&'a Rotated>,
+    /// The note of a stopped turn.
+    pub stopped: bool,
+    pub gate: Option<Gate>,
+}
+
+/// Relies on the primary key.
+pub const OPEN_NEXT: &str = "
+    insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, opened_at, queued, queue_tail, interrupted,
+                         continues_id, told, streak, streak_key, streak_since, stopped_turn_id, stop_kind, stop_by, stop_at,
+                         phase, gate, gated_since)
+    select s.account_id, $3, s.kind, s.task_id, s.agent_id, s.user_id, s.generation + 1, $4, $5::timestamptz, $6::bigint, $6::bigint,
+           s.interrupted or $7,
+           case when $8 then s.id end, $9::text::jsonb, case when $8 then s.streak else 0 end,
+           case when $8 then s.streak_key end, case when $8 then s.streak_since end,
+           case when $10 then s.stopped_turn_id end, case when $10 then s.stop_kind end, case when $10 then s.stop_by end,
+           case when $10 then s.stop_at end, $11, $12::text, case when $12::text is not null then $5::timestamptz end
+    from session s where s.account_id = $1 and s.id = $2";
 
 /// Closes the active sessions in scope and judges the waiting items. The caller holds the row lock that makes it the
 /// only closer.
@@ -297,9 +369,31 @@ pub(crate) async fn close(
     (closing, cut): (Closing, Option<Cut<'_>>),
     setting: &Setting<'_>,
 ) -> Result<Closed, StorageError> {
-    let (mut sessions, open) = lock(tx, account, scope, cut.is_some()).await?;
-    let ids = column(&sessions, |row| row.session.session_id);
-    let values = [account.into(), ids.clone(), setting.now.into(), reason.into()];
+    let InScope {
+        closing: mut sessions,
+        open,
+        branches,
+    } = lock(tx, account, scope, cut.is_some()).await?;
+    let closed: Vec<SessionId> = sessions.iter().map(SessionRow::id).collect();
+    let because = Ending::Cancelled {
+        by: cut.map_or(SIGNALBOX, |cut| cut.by),
+        reason: Some(cancel_reason(scope)),
+    };
+    let ends = Ends {
+        ends: branches.iter().map(|branch| (branch.id, because)).collect(),
+        closing: &closed,
+        // What is about a task that has ended reaches nobody.
+        tells: matches!(scope, Scope::Agent(_)),
+    };
+    let mut messages = branch_end(tx, account, &ends, setting).await?.messages;
+    let ids: Value = closed.into();
+    let values = [
+        account.into(),
+        ids.clone(),
+        setting.now.into(),
+        reason.into(),
+        None::<String>.into(),
+    ];
     tx.execute("close sessions", CLOSE, values).await?;
     let stops = turns_cut(tx, account, scope, cut, sessions.iter().chain(&open)).await?;
 
@@ -321,34 +415,17 @@ pub(crate) async fn close(
     );
     let Judged { cancelled, moving, .. } = &judged;
 
-    let cancelled_ids: Vec<String> = cancelled.iter().map(|item| item.id.clone()).collect();
-    for ids in cancelled_ids.chunks(ITEMS_MAX) {
-        let values = [account.into(), ids.to_vec().into(), cancel_reason(scope).into()];
-        tx.execute("cancel waiting items", CANCEL, values).await?;
-    }
-    let mut left: BTreeMap<SessionId, i32> = BTreeMap::new();
-    for item in cancelled.iter().chain(moving).filter(|item| counted.contains(&item.id)) {
-        *left.entry(item.session_id).or_default() += 1;
-    }
-    let (left, items): (Vec<SessionId>, Vec<i32>) = left.into_iter().unzip();
-    let values = [account.into(), left.into(), items.into()];
-    tx.execute("update queue counters", UNCOUNT, values).await?;
+    let left = cancelled.iter().chain(moving).filter(|item| counted.contains(&item.id));
+    items_uncount(tx, account, left.map(|item| item.session_id)).await?;
 
-    let ended = |row| ended_messages(account, row, reason, setting);
-    let mut messages: Vec<Owned> = sessions.iter().flat_map(ended).collect();
+    let ended = |row| ended_messages(account, row, (reason, None), setting);
+    messages.extend(sessions.iter().flat_map(ended));
     messages.extend(stops.iter().map(|stop| setting.message(&stop.message_id(), stop)));
-    for (n, items) in cancelled.chunks(EVENTS_MAX).enumerate() {
-        let told = items.iter().map(|item| {
-            let session = by_id.get(&item.session_id);
-            let task = session.and_then(|session| session.task()).or_else(|| scope.task());
-            cancelled_message((account, task.as_ref()), item, cancel_reason(scope), setting)
-        });
-        if n == 0 {
-            messages.extend(told);
-        } else {
-            outbox_insert(tx, told.collect()).await?;
-        }
-    }
+    let task = |item: &ItemRow| {
+        let session = by_id.get(&item.session_id);
+        session.and_then(|session| session.task()).or_else(|| scope.task())
+    };
+    messages.extend(items_cancel(tx, account, (cancelled, cancel_reason(scope)), task, setting).await?);
     let mut moved: HashMap<SessionId, Vec<String>> = HashMap::new();
     for item in moving {
         moved.entry(item.session_id).or_default().push(item.id.clone());
@@ -361,7 +438,11 @@ pub(crate) async fn close(
     for row in &mut sessions {
         row.interrupted |= tried.contains(&row.session.session_id);
         if let Some(moved) = moved.remove(&row.session.session_id) {
-            messages.extend(open_next(tx, account, row, moved, setting).await?);
+            let carried = Carried {
+                interrupted: row.interrupted,
+                ..Carried::default()
+            };
+            messages.extend(open_next(tx, account, row, (moved, carried), setting).await?.2);
         }
     }
     let parse = |item: &ItemRow| NotificationId::parse(&item.id).ok();
@@ -418,12 +499,75 @@ impl ItemRow {
 }
 
 impl SessionRow {
-    fn task(&self) -> Option<TaskId> {
+    pub(super) fn id(&self) -> SessionId {
+        self.session.session_id
+    }
+
+    pub(super) fn task(&self) -> Option<TaskId> {
         TaskId::parse(self.display_id.as_deref()?).ok()
     }
 }
 
-pub(super) fn cancelled_message(
+/// Takes items off the counters of their sessions.
+pub(super) async fn items_uncount(
+    tx: &Tx,
+    account: &AccountId,
+    sessions: impl Iterator<Item = SessionId>,
+) -> Result<(), StorageError> {
+    let mut left: BTreeMap<SessionId, i32> = BTreeMap::new();
+    for session in sessions {
+        *left.entry(session).or_default() += 1;
+    }
+    let (left, items): (Vec<SessionId>, Vec<i32>) = left.into_iter().unzip();
+    let values = [account.into(), left.into(), items.into()];
+    tx.execute("update queue counters", UNCOUNT, values).await.map(|_| ())
+}
+
+/// Cancels items; gives their events, as many as are sent at once.
+pub(super) async fn items_cancel(
+    tx: &Tx,
+    account: &AccountId,
+    (items, reason): (&[ItemRow], &str),
+    task: impl Fn(&ItemRow) -> Option<TaskId>,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let mut messages = Vec::new();
+    for (n, items) in items.chunks(EVENTS_MAX.min(ITEMS_MAX)).enumerate() {
+        let values = [account.into(), column(items, |item| item.id.clone()), reason.into()];
+        tx.execute("cancel waiting items", CANCEL, values).await?;
+        let told = items
+            .iter()
+            .map(|item| cancelled_message((account, task(item).as_ref()), item, reason, setting));
+        match n {
+            0 => messages.extend(told),
+            _ => drop(outbox_insert(tx, told.collect()).await?),
+        }
+    }
+    Ok(messages)
+}
+
+/// Moves items behind those of a session, in their order; those of `agent`, if it is named. The caller counts them.
+pub(super) async fn items_move(
+    tx: &Tx,
+    account: &AccountId,
+    items: &[String],
+    (session, tail): (SessionId, i64),
+    agent: Option<AgentId>,
+) -> Result<(), StorageError> {
+    for (first, items) in (tail..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
+        let values = [
+            account.into(),
+            session.into(),
+            items.to_vec().into(),
+            first.into(),
+            agent.into(),
+        ];
+        tx.execute("move waiting items", MOVE, values).await?;
+    }
+    Ok(())
+}
+
+fn cancelled_message(
     (account, task): (&AccountId, Option<&TaskId>),
     item: &ItemRow,
     reason: &str,
@@ -442,7 +586,7 @@ pub(super) fn cancelled_message(
 pub(super) fn ended_messages(
     account: &AccountId,
     row: &SessionRow,
-    reason: CloseReason,
+    (reason, detail): (CloseReason, Option<&str>),
     setting: &Setting<'_>,
 ) -> [Owned; 2] {
     let (task, closed) = (row.task(), &row.session);
@@ -462,6 +606,8 @@ pub(super) fn ended_messages(
         generation: closed.generation,
         agent_id: closed.agent_id,
         reason,
+        detail: detail.map(str::to_owned),
+        provider_thread: closed.provider_thread.clone(),
     };
     let event = setting.event(
         account,
@@ -472,58 +618,67 @@ pub(super) fn ended_messages(
     [closing, event]
 }
 
-/// Opens the generation after `row` with the carried items. The closed row is locked by this transaction and was the
-/// active one, so its number is the highest.
-async fn open_next(
+/// Opens the generation after `row` with the items, in their order; gives its id and its key. Delivery is woken if any may start. The closed row is locked by
+/// this transaction and was the active one, so its number is the highest.
+pub(super) async fn open_next(
     tx: &Tx,
     account: &AccountId,
     row: &SessionRow,
-    items: Vec<String>,
+    (items, carried): (Vec<String>, Carried<'_>),
     setting: &Setting<'_>,
-) -> Result<[Owned; 2], StorageError> {
+) -> Result<(SessionId, String, Vec<Owned>), StorageError> {
+    const ATTEMPT: &str = "open the next generation";
     let session = &row.session;
     let generation = session.generation.next();
-    let key =
-        SessionKey::parse(&session.key).map_err(|error| StorageError::unreadable("open the next generation", error))?;
-    let key = SessionKey { generation, ..key };
+    let key = SessionKey::parse(&session.key).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+    let key = SessionKey { generation, ..key }.to_string();
     let id = SessionId(fresh_id());
     let count = i64::try_from(items.len()).expect("a queue is shorter than 2^63");
-    let values: [Value; 10] = [
+    let told = Told {
+        rotated: carried.rotated.cloned(),
+        ..Told::default()
+    };
+    let phase = match carried.gate {
+        Some(_) => SessionPhase::Backoff,
+        None => SessionPhase::Idle,
+    };
+    let values: [Value; 12] = [
         account.into(),
+        session.session_id.into(),
         id.into(),
-        session.kind.into(),
-        row.task_id.clone().into(),
-        session.agent_id.into(),
-        generation.into(),
-        key.to_string().into(),
+        key.as_str().into(),
         setting.now.into(),
         count.into(),
-        row.interrupted.into(),
+        carried.interrupted.into(),
+        carried.rotated.is_some().into(),
+        serde_json::to_string(&told).expect("words and texts serialise").into(),
+        carried.stopped.into(),
+        phase.into(),
+        carried.gate.into(),
     ];
-    tx.execute("open the next generation", OPEN_NEXT, values).await?;
-    for (first, items) in (0_i64..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
-        let values = [account.into(), id.into(), items.to_vec().into(), first.into()];
-        tx.execute("carry waiting items", CARRY, values).await?;
-    }
+    tx.execute(ATTEMPT, OPEN_NEXT, values).await?;
+    items_move(tx, account, &items, (id, 0), None).await?;
 
     let task = row.task();
-    let resolved = SessionResolved {
-        account: account.clone(),
-        task: task.clone(),
-        session_id: id,
-        session_key: key.to_string(),
-        generation,
-        agent_id: session.agent_id,
-        position: count,
-    };
-    let wake = setting.message(&resolved.message_id(), &resolved);
     let opened = SessionOpened {
         session_id: id,
-        session_key: key.to_string(),
+        session_key: key.clone(),
         kind: session.kind,
         generation,
         agent_id: session.agent_id,
     };
-    let event = setting.event(account, task.as_ref(), &id.to_string(), Event::SessionOpened(opened));
-    Ok([wake, event])
+    let mut messages = vec![setting.event(account, task.as_ref(), &id.to_string(), Event::SessionOpened(opened))];
+    if count > 0 && carried.gate.is_none() {
+        let resolved = SessionResolved {
+            account: account.clone(),
+            task,
+            session_id: id,
+            session_key: key.clone(),
+            generation,
+            agent_id: session.agent_id,
+            position: count,
+        };
+        messages.push(setting.message(&resolved.message_id(), &resolved));
+    }
+    Ok((id, key, messages))
 }

@@ -4,10 +4,13 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, Conversation, Fence, Gate, Generation, ImpossibleStep, SessionEvent, SessionId, SessionPhase,
-    SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef, progress::Streak,
+    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent,
+    SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    context::{THREADS_LOST_MAX, Told},
+    progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
+use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -57,12 +60,73 @@ pub struct Stop {
     pub then: StopThen,
 }
 
+/// What a session knows of the threads of its generation, and what its rules of rotation count.
+#[derive(Clone, PartialEq, Eq, Default, Debug, FromQueryResult, Serialize)]
+pub struct SessionThread {
+    /// The newest, from 1; 0: no turn has begun.
+    pub number: i32,
+    /// The provider has answered in it, and the next turn can go on from there.
+    pub live: bool,
+    /// Turns in a row that found their thread gone.
+    pub lost: i32,
+    /// The provider ran another session than the key's.
+    #[serde(skip)]
+    pub elsewhere: bool,
+    /// The response from which it goes on, where the provider finds a thread by it.
+    pub at: Option<String>,
+    pub told: Told,
+    /// Of the generation's ended turns.
+    pub tokens: i64,
+    /// Ended turns in a row that failed by themselves.
+    pub failures: i32,
+}
+
+impl SessionThread {
+    /// What it was told counts for the next turn, if its provider keeps it.
+    pub fn is_told(&self) -> bool {
+        self.live && self.lost < THREADS_LOST_MAX
+    }
+}
+
+/// SQL: sets the columns of a session's thread from a [`SessionThread`] as JSON.
+macro_rules! thread_set {
+    ($from:literal) => {
+        concat!(
+            "thread_number = (",
+            $from,
+            " ->> 'number')::integer, thread_live = (",
+            $from,
+            " ->> 'live')::boolean,
+            threads_lost = (",
+            $from,
+            " ->> 'lost')::integer, provider_thread = ",
+            $from,
+            " ->> 'at', told = ",
+            $from,
+            " -> 'told',
+            tokens_used = (",
+            $from,
+            " ->> 'tokens')::bigint, failures_in_row = (",
+            $from,
+            " ->> 'failures')::integer"
+        )
+    };
+}
+pub(super) use thread_set;
+
 /// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct LockedSession {
     #[sea_orm(from_alias = "account_id")]
     pub account: AccountId,
     pub id: SessionId,
+    pub kind: SessionKind,
+    /// The branch that it runs.
+    #[sea_orm(from_alias = "branch_id")]
+    pub branch: Option<BranchId>,
+    /// The session that spawned the branch.
+    #[sea_orm(from_alias = "parent_session_id")]
+    pub parent: Option<SessionId>,
     pub key: String,
     pub agent_id: Option<AgentId>,
     pub generation: Generation,
@@ -79,6 +143,9 @@ pub struct LockedSession {
     pub stop_by: Option<String>,
     pub stop_at: Option<OffsetDateTime>,
     pub stop_then: Option<StopThen>,
+    /// A reset that is carried out when the turn in progress has ended.
+    #[sea_orm(from_alias = "reset_request")]
+    pub reset: Option<ResetRequest>,
     /// A turn that was stopped; the next turn's agent is told.
     #[sea_orm(from_alias = "stopped_turn_id")]
     pub stopped_turn: Option<TurnId>,
@@ -92,6 +159,12 @@ pub struct LockedSession {
     pub queue_edits: i64,
     #[sea_orm(nested(prefix = "streak_"))]
     pub streak: Streak,
+    pub opened_at: OffsetDateTime,
+    /// The generation before, which was rotated.
+    #[sea_orm(from_alias = "continues_id")]
+    pub continues: Option<SessionId>,
+    #[sea_orm(nested(prefix = "thread_"))]
+    pub thread: SessionThread,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
@@ -103,6 +176,20 @@ pub struct LockedSession {
 impl LockedSession {
     pub fn name(&self) -> SessionName {
         (self.account.clone(), self.id)
+    }
+
+    /// As a new item finds it.
+    pub fn active(&self) -> ActiveSession {
+        ActiveSession {
+            id: self.id,
+            generation: self.generation,
+            queue_tail: self.queue_tail,
+            queued: self.facts.queued,
+            rests: self.facts.phase == SessionPhase::Idle && self.facts.queued == 0,
+            gate: self.gate,
+            active_turn: self.active_turn,
+            will_hold: self.stop().is_some_and(|stop| stop.then == StopThen::Hold),
+        }
     }
 
     /// The revision of its queue: another one after each entry, turn and edit.
@@ -151,10 +238,12 @@ macro_rules! sessions_lock {
     ($wait:literal) => {
         concat!(
             "
-    select s.account_id, s.id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+    select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id, s.parent_session_id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
-           s.stop_then, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
+           s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
+           s.opened_at, s.continues_id, s.thread_number, s.thread_live, s.threads_lost as thread_lost, s.mismatch is not null as thread_elsewhere,
+           s.provider_thread as thread_at, s.told as thread_told, s.tokens_used as thread_tokens, s.failures_in_row as thread_failures,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max,
            coalesce((select a.tool_policies from account a where a.id = s.account_id), 0) as tool_policies
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
@@ -292,7 +381,11 @@ impl ConversationColumns {
 fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
     let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
     let mut tasks = Vec::new();
-    for (n, conversation) in (0..).zip(conversations) {
+    // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
+    let named = (0..)
+        .zip(conversations)
+        .filter(|(_, conversation)| conversation.branch.is_none());
+    for (n, conversation) in named {
         let columns = match &conversation.task {
             Some(task) => {
                 tasks.push(task.clone());

@@ -6,13 +6,15 @@ use std::{
 };
 
 use domain::{
-    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnId, TurnRef, TurnState,
+    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnContext, TurnId, TurnRef, TurnState,
     progress::{Streak, Wake},
 };
 use sea_orm::{DbErr, Value};
+use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::sessions_lock::{SessionThread, thread_set};
 use crate::{StorageError, Tx, error::Attempt, statement::column};
 
 /// A row of `turn`, as it is when the turn begins.
@@ -29,7 +31,7 @@ pub struct NewTurn {
     pub instructions: Arc<str>,
     pub input: String,
     pub layout: InstructionLayout,
-    /// Packed ([`crate::manifest`]).
+    /// Packed.
     pub manifest: Vec<u8>,
     /// Names of the offered tools: the tool-gateway refuses all others.
     pub tools: Vec<String>,
@@ -40,6 +42,11 @@ pub struct NewTurn {
     pub wake: Wake,
     /// The session's turns without progress before it.
     pub streak: Streak,
+    pub context: TurnContext,
+    /// The rule by which its generation was opened, with its figures: of a generation's first turn.
+    pub rotated_because: Option<String>,
+    /// The session's thread from now on.
+    pub thread: SessionThread,
     pub traceparent: Option<String>,
     pub tracestate: Option<String>,
     /// The session's phase after the claim.
@@ -59,15 +66,17 @@ pub const INSTRUCTIONS_KEEP: &str = "
 /// turn whose instructions are not stored is not written: it could never be loaded. Relies on the primary keys. The
 /// state is compared in a form without selectivity statistics: the planner would otherwise read the whole index of
 /// queued items.
-pub const TURNS_BEGIN: &str = "
+pub const TURNS_BEGIN: &str = concat!(
+    "
     with given as materialized (
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                              $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
-                             $22::bytea[], $24::text[], $28::text[], $29::integer[], $30::text[], $31::timestamptz[])
+                             $22::bytea[], $24::text[], $28::text[], $29::integer[], $30::text[], $31::timestamptz[],
+                             $32::text[]::jsonb[], $33::text[], $34::text[]::jsonb[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
                   profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
-                  manifest, more, wake_key, streak, streak_key, streak_since)
+                  manifest, more, wake_key, streak, streak_key, streak_since, context, rotated_because, thread)
     ), taken as (
         update notification n set state = 'running', turn_id = i.turn_id, reason = null
         from (select account_id, notification_id as id, id as turn_id from given
@@ -77,20 +86,23 @@ pub const TURNS_BEGIN: &str = "
         update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
             queued = s.queued - 1 - cardinality(g.more::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
             gate = null, gate_ref = null, gated_since = null, gate_looks = 0, streak = g.streak,
-            streak_key = nullif(g.streak_key, ''), streak_since = nullif(g.streak_since, 'epoch')
+            streak_key = nullif(g.streak_key, ''), streak_since = nullif(g.streak_since, 'epoch'), ",
+    thread_set!("g.thread"),
+    "
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
-                      traceparent, tracestate, sent_at, wake_key)
+                      traceparent, tracestate, sent_at, wake_key, context, thread, rotated_because)
     select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
            g.notification_id || g.more::text[], g.provider, g.profile_version, g.profile_hash, g.input,
            jsonb_build_object('layout', g.layout), g.manifest,
            string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
-           nullif(g.tracestate, ''), now(), g.wake_key
+           nullif(g.tracestate, ''), now(), g.wake_key, g.context, (g.context ->> 'thread')::integer, nullif(g.rotated_because, '')
     from given g
-    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i";
+    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i"
+);
 
 /// Begins turns under a replica's lease. Texts of instructions that are `kept` already are not sent again.
 pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptTexts) -> Result<(), StorageError> {
@@ -103,7 +115,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
     let further: Vec<(AccountId, String, TurnId)> = turns.iter().flat_map(further_items).collect();
-    let values: [Value; 31] = [
+    let values: [Value; 34] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -135,6 +147,9 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| new.streak.turns),
         column(turns, |new| text(&new.streak.key)),
         column(turns, |new| new.streak.since.unwrap_or(OffsetDateTime::UNIX_EPOCH)),
+        column(turns, |new| json(&new.context)),
+        column(turns, |new| text(&new.rotated_because)),
+        column(turns, |new| json(&new.thread)),
     ];
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();
@@ -143,6 +158,10 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         return Err(DbErr::Custom(why)).attempt(ATTEMPT);
     }
     Ok(())
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts and numbers serialise")
 }
 
 /// The items of a run after its first.

@@ -3,12 +3,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::{AccountId, Fence, Gate, MessageId, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{AccountId, Fence, Gate, MessageId, SessionId, SessionPhase, TurnContext, TurnId, TurnState};
 use sea_orm::FromQueryResult;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::TurnName;
+use super::{
+    TurnName,
+    sessions_lock::{SessionThread, thread_set},
+};
 use crate::{
     StorageError, Tx,
     outbox::{OutboxRow, messages_insert, outbox_values},
@@ -82,6 +85,8 @@ pub struct TurnChange {
     /// The epoch of its provider's breaker in which its last call was sent, if that call failed by its provider's fault.
     pub failed_epoch: Option<i64>,
     pub late: bool,
+    /// Where its context comes from, if that has changed.
+    pub context: Option<TurnContext>,
 }
 
 /// Updates turns, and for each updated turn its session, its notifications and its reply's message. Relies on primary keys and on index
@@ -112,16 +117,17 @@ pub const TURNS_RECORD: &str = concat!(
                     select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
                 where c.state = 'finished'), false),
             late = r.late,
+            context = coalesce(r.context, t.context), thread = coalesce((r.context ->> 'thread')::integer, t.thread),
             finished_at = case when r.over then now() end
         from json_to_recordset($1::text::json) as r (
             account_id text, id uuid, fence bigint, state text, sources text[], over boolean, round jsonb, attempt integer, failures integer,
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, failed_epoch bigint, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text, streak integer, streak_key text,
-            streak_since timestamptz, beats boolean)
+            streak_since timestamptz, beats boolean, context jsonb, thread jsonb)
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats,
+                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats, r.thread as session_thread,
                   r.streak is not null and coalesce((
                       select bool_or(c.name = any ($9::text[])) from (
                           select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
@@ -141,7 +147,9 @@ pub const TURNS_RECORD: &str = concat!(
             streak_key = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak_key
                               when not c.progressed then c.streak_key end,
             streak_since = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak_since
-                                when not c.progressed then c.streak_since end
+                                when not c.progressed then c.streak_since end, ",
+    thread_set!("c.session_thread"),
+    "
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
@@ -297,6 +305,8 @@ pub struct SessionChange {
     pub streak_since: Option<OffsetDateTime>,
     /// A heartbeat: if there was nothing to do, the streak stays as it is.
     pub beats: bool,
+    /// Its thread from now on.
+    pub thread: SessionThread,
     /// The session's next turn begins in this transaction, and writes the session's row: this record leaves it.
     pub goes_on: bool,
 }

@@ -15,11 +15,13 @@ use crate::{
 pub const TURNS_RESUME: &str = "
     with leased as (
         update session s set phase = w.phase, lease_owner = $6, fence = s.fence + 1, wake_at = null
-        from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[]) as w (account_id, id, session_id, phase, state)
+        from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::text[], $7::bytea[])
+            as w (account_id, id, session_id, phase, state, manifest)
         where s.account_id = any (array[w.account_id]) and s.id = w.session_id
-        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id, w.state
+        returning s.account_id, s.fence, case when s.active_turn_id = w.id then w.id end as turn_id, w.state, w.manifest
     )
-    update turn t set fence = l.fence, state = l.state, sent_at = now()
+    update turn t set fence = l.fence, state = l.state, sent_at = now(),
+        manifest_packed = case when l.manifest = ''::bytea then t.manifest_packed else l.manifest end
     from leased l
     where t.account_id = any (array[l.account_id]) and t.id = l.turn_id";
 
@@ -31,6 +33,8 @@ pub struct Resumed {
     /// The session's phase after the claim.
     pub phase: SessionPhase,
     pub state: TurnState,
+    /// The turn's manifest, packed, where it is sent otherwise than before. Empty: it stays.
+    pub manifest: Vec<u8>,
 }
 
 pub async fn turns_resume(tx: &Tx, turns: &[Resumed], replica: Uuid) -> Result<(), StorageError> {
@@ -44,6 +48,7 @@ pub async fn turns_resume(tx: &Tx, turns: &[Resumed], replica: Uuid) -> Result<(
         column(turns, |resumed| resumed.phase),
         column(turns, |resumed| resumed.state),
         replica.into(),
+        column(turns, |resumed| resumed.manifest.clone()),
     ];
     tx.execute("resume turns", TURNS_RESUME, values).await.map(|_| ())
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::key::GatewayKey;
 use super::{RESPONSES_PATH, tidied, wording};
-use crate::providers::call::{LostCall, ProviderAnswer, Reconciled, SessionCheck, Usage};
+use crate::providers::call::{LostCall, ProviderAnswer, Reconciled, SessionCheck, ThreadCheck, Usage};
 use crate::providers::failure::{FailureClass, ProviderError, Sent};
 use crate::providers::response::short;
 use crate::providers::settings::HistoryLookup;
@@ -103,7 +103,7 @@ pub(super) async fn record(
             });
         }
         if !fetched.status.is_success() {
-            return Err(transport.refusal(fetched.status, &fetched.body));
+            return Err(transport.refusal(fetched.status, &fetched.body, false));
         }
         let page = page(&fetched.body)?;
         record.session_key = page.session_key;
@@ -116,6 +116,17 @@ pub(super) async fn record(
         cursor = page.older;
     }
     Ok(record)
+}
+
+/// Whether the gateway has a session of this key: its newest row is read.
+pub(super) async fn thread_check(transport: &Transport, key: &GatewayKey) -> ThreadCheck {
+    let mut url = page_url(&transport.url, key, None);
+    url.query_pairs_mut().clear().append_pair("limit", "1");
+    match transport.get(url, PAGE_BYTES_MAX).await {
+        Ok(fetched) if fetched.status.is_success() => ThreadCheck::There,
+        Ok(fetched) if fetched.status == StatusCode::NOT_FOUND && says_no_session(&fetched.body) => ThreadCheck::Gone,
+        Ok(_) | Err(_) => ThreadCheck::NotChecked,
+    }
 }
 
 /// Distinguishes a missing session from a gateway without histories.

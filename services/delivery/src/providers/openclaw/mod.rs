@@ -10,7 +10,7 @@ pub(super) mod key;
 pub(super) mod wording;
 
 use self::key::GatewayAgent;
-use super::call::{LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck};
+use super::call::{LostCall, ProviderAnswer, ProviderCall, Reconciled, SessionCheck, ThreadCheck};
 use super::failure::{FailureClass, ProviderError, Sent};
 use super::refusal::{self, Refusal};
 use super::request::{self, Words};
@@ -58,8 +58,8 @@ impl OpenClaw {
             user: Some(key.as_str().to_owned()),
             ..Words::default()
         };
-        let body = request::body(&wording::reworded(call)?, &self.model, self.stream, &words);
-        self.transport.call(body, headers, on_text).await.map(tidied)
+        let body = request::body(&wording::reworded(call), &self.model, self.stream, &words);
+        self.transport.call(body, headers, false, on_text).await.map(tidied)
     }
 
     /// The outcome of a lost call, from the session's history.
@@ -76,6 +76,14 @@ impl OpenClaw {
         match history::record(&self.transport, &key, &marker, lost.response_id.as_deref()).await {
             Ok(record) => history::decide(&record, &key, lost, self.history),
             Err(error) => Reconciled::Unreachable(error),
+        }
+    }
+
+    /// Whether the gateway still has the thread of this call: it begins an empty one without a word.
+    pub(super) async fn thread_check(&self, call: &ProviderCall) -> ThreadCheck {
+        match self.agent.key_of(&call.session_key) {
+            Ok(key) if self.history.enabled => history::thread_check(&self.transport, &key).await,
+            Ok(_) | Err(_) => ThreadCheck::NotChecked,
         }
     }
 

@@ -7,8 +7,7 @@
 
 use contracts::quote;
 
-use crate::providers::call::{CallInput, ProviderCall, ToolDefinition, ToolOutput};
-use crate::providers::failure::{FailureClass, ProviderError, Sent};
+use crate::providers::call::{CallInput, FunctionCall, InputItem, ProviderCall, ToolDefinition, ToolOutput};
 
 /// The prefix of our tools' names: one of the gateway's own names, offered or not, is an error 400.
 const TOOL_PREFIX: &str = "signalbox_";
@@ -36,29 +35,42 @@ pub(super) fn is_our_tool(name: &str) -> bool {
 }
 
 /// Rewords the call for this gateway's model.
-pub(super) fn reworded(call: &ProviderCall) -> Result<ProviderCall, ProviderError> {
+pub(super) fn reworded(call: &ProviderCall) -> ProviderCall {
     let marker = marker(&call.delivery_id());
     let input = match &call.input {
         CallInput::Message(text) => CallInput::Message(format!("{marker}\n{text}")),
-        CallInput::ToolResults { results, note, .. } => CallInput::ToolResults {
+        CallInput::ToolResults { results, note } => CallInput::ToolResults {
             results: results.iter().map(|result| standalone(result, &marker)).collect(),
-            response_id: None,
             note: note.clone(),
         },
-        CallInput::Conversation(_) => {
-            let detail = "the gateway keeps the conversation; resending it would duplicate it";
-            return Err(ProviderError::new(FailureClass::BadRequest, Sent::No, detail));
+        // Of a thread that the gateway does not have. It folds the items into one text, whose head its history shows.
+        CallInput::Conversation(items) => {
+            let mut items: Vec<InputItem> = items.iter().map(|item| folded(item, &marker)).collect();
+            items.insert(0, InputItem::User(marker.clone()));
+            CallInput::Conversation(items)
         }
     };
     let tools = call.tools.iter().map(|tool| ToolDefinition {
         name: tool_name_on_wire(&tool.name),
         ..tool.clone()
     });
-    Ok(ProviderCall {
+    ProviderCall {
         input,
         tools: tools.collect(),
         ..call.clone()
-    })
+    }
+}
+
+/// An item of a conversation under the gateway's names, and without the reasoning of another provider.
+fn folded(item: &InputItem, marker: &str) -> InputItem {
+    match item {
+        InputItem::Result(result) => InputItem::Result(standalone(result, marker)),
+        InputItem::Call(call) => InputItem::Call(FunctionCall {
+            name: tool_name_on_wire(&call.name),
+            ..call.clone()
+        }),
+        InputItem::User(_) | InputItem::Assistant(_) | InputItem::Reasoning(_) => item.clone(),
+    }
 }
 
 fn standalone(result: &ToolOutput, marker: &str) -> ToolOutput {

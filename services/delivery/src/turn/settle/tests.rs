@@ -29,6 +29,8 @@ const FACTS: AttemptFacts = AttemptFacts {
     lost_for: Duration::ZERO,
     stop: None,
     breaker: None,
+    fragile: false,
+    may_start_afresh: true,
 };
 
 fn error(class: FailureClass, sent: Sent, retry_after: Option<u64>) -> CallOutcome {
@@ -359,4 +361,67 @@ fn a_long_wait_for_a_single_call_is_cut() {
         matches!(settled, Settled::Again { after, .. } if after == WAIT_MAX),
         "{settled:?}"
     );
+}
+
+/// A thread that is gone is no failure of the turn: once, the turn begins again in a new one.
+#[test]
+fn a_lost_thread_is_a_fresh_start_once() {
+    use FailureClass as C;
+    let is_fresh = |outcome: &CallOutcome, facts: &AttemptFacts| {
+        let settled = settle(outcome, facts, &LIMITS);
+        assert!(!settled.counts() || !matches!(settled, Settled::FreshStart { .. }));
+        matches!(settled, Settled::FreshStart { after, .. } if after == facts.breaker.unwrap_or_default())
+    };
+    let lost = error(C::ThreadLost, Sent::No, None);
+    let tired = AttemptFacts {
+        failures: 100,
+        attempts: 100,
+        ..FACTS
+    };
+    let broken = AttemptFacts {
+        breaker: Some(Duration::from_secs(7)),
+        ..FACTS
+    };
+    for facts in [&FACTS, &tired, &broken] {
+        assert!(is_fresh(&lost, facts), "{facts:?}");
+    }
+    let again = AttemptFacts {
+        may_start_afresh: false,
+        ..FACTS
+    };
+    let given_up = |outcome: &CallOutcome, facts: &AttemptFacts| match settle(outcome, facts, &LIMITS) {
+        Settled::GaveUp { class, interrupted, .. } => class == "thread_lost" && !interrupted,
+        _ => false,
+    };
+    assert!(given_up(&lost, &again));
+    let closed = AttemptFacts { closed: true, ..FACTS };
+    assert_eq!(settle(&lost, &closed, &LIMITS), Settled::Aborted);
+
+    // A provider that keeps a thread as long as its process runs, and has answered in it.
+    let fragile = AttemptFacts { fragile: true, ..FACTS };
+    let fragile_again = AttemptFacts { fragile: true, ..again };
+    for class in [C::Refused, C::Truncated, C::ServerError, C::Timeout] {
+        for sent in [Sent::No, Sent::Maybe] {
+            let failed = error(class, sent, None);
+            assert!(!is_fresh(&failed, &FACTS), "{class}");
+            assert!(is_fresh(&failed, &fragile), "{class}");
+            assert!(given_up(&failed, &fragile_again), "{class}");
+        }
+        // What such an agent has done is looked up first.
+        let own = AttemptFacts {
+            effects: Effects::Own,
+            ..fragile.clone()
+        };
+        assert!(!is_fresh(&error(class, Sent::Maybe, None), &own), "{class}");
+    }
+    for class in [
+        C::RateLimited,
+        C::Quota,
+        C::Malformed,
+        C::BadRequest,
+        C::Failed,
+        C::Unauthorized,
+    ] {
+        assert!(!is_fresh(&error(class, Sent::No, None), &fragile), "{class}");
+    }
 }

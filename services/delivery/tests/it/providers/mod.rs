@@ -48,6 +48,7 @@ fn message(text: &str) -> ProviderCall {
         turn_id: TURN,
         attempt: 1,
         session_key: SESSION_KEY.to_owned(),
+        after: None,
         instructions: Some("Act on this notification only.".into()),
         input: CallInput::Message(text.to_owned()),
         tools: [ToolDefinition {
@@ -70,7 +71,6 @@ fn tool_results(results: &[(&str, &str, &str, &str)], note: Option<&str>) -> Pro
     };
     let input = CallInput::ToolResults {
         results: results.iter().map(result).collect(),
-        response_id: None,
         note: note.map(str::to_owned),
     };
     ProviderCall {

@@ -102,10 +102,7 @@ async fn each_server_is_sent_the_fields_that_it_knows() {
         check(json!({"server": server}), message("x"), whole.clone(), None).await;
         check(json!({"server": server}), whole_turn(), whole.clone(), None).await;
     }
-    let CallInput::ToolResults { response_id, .. } = &mut continued.input else {
-        unreachable!()
-    };
-    *response_id = Some("resp_1".to_owned());
+    continued.after = Some("resp_1".to_owned());
     let by_response = json!({"thread": "durable", "thread_by": "response"});
     let after = json!({"user": SESSION_KEY, "previous_response_id": "resp_1"});
     check(by_response, continued.clone(), after, Some(SESSION_KEY)).await;

@@ -4,10 +4,11 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, Event, EventMessage, HoldChanged, MessageDied, MessagePosted, NotificationEnded, ProviderChanged,
-        ProviderSessionMismatched, QuestionChanged, QueueChanged, RecoveryChanged, SessionEnded, SessionGated,
-        SessionLeaseReleased, SessionOpened, TaskChanged, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
-        TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        AgentRemoved, BranchEnded, BranchSpawned, Event, EventMessage, HoldChanged, MessageDied, MessagePosted,
+        NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged,
+        RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened, SessionReset,
+        TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged, TimerChanged,
+        ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -17,10 +18,11 @@ use contracts::{
     tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId,
-    HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode,
-    QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId,
-    TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
+    AccountId, Actor, ActorKind, AgentId, BranchContext, BranchId, BranchState, BreakerState, CallId, CloseReason,
+    Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict,
+    QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind,
+    StopKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState,
+    Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -195,6 +197,20 @@ fn closed(reason: CloseReason) -> Sample {
     addressed(format!("session.closed {reason}"), &message.message_id(), &message)
 }
 
+fn thread() -> ProviderThread {
+    ProviderThread {
+        turn_id: turn(),
+        session_id: session(),
+        session_key: SESSION_KEY.to_owned(),
+        generation: generation(),
+        fence: Fence(7),
+        agent_id: agent(),
+        provider: "default".to_owned(),
+        thread: 2,
+        detail: "HTTP 400 previous_response_not_found".to_owned(),
+    }
+}
+
 fn stop_requested(kind: StopKind) -> Sample {
     let message = SessionStopRequested {
         account: account(),
@@ -365,6 +381,7 @@ fn turn_finished(state: TurnState) -> TurnFinished {
         reply: is_good.then(|| "Done".to_owned()),
         reply_cut: false,
         no_reply: false,
+        reply_to: if is_good { ReplyTo::Parent } else { ReplyTo::Thread },
         late: !is_good,
         attempts: 2,
         error: (!is_good).then(|| "the provider refused".to_owned()),
@@ -405,6 +422,37 @@ fn control() -> Vec<Sample> {
             event(Some(task()), kind.as_str(), Event::QuestionLapsed(changed(kind))),
             event(Some(task()), kind.as_str(), Event::QuestionCancelled(changed(kind))),
         ]);
+    }
+    for &context in BranchContext::ALL {
+        let spawned = BranchSpawned {
+            branch_id: BranchId(Uuid::from_u128(12)),
+            group_id: Uuid::from_u128(13),
+            agent_id: agent(),
+            label: (context == BranchContext::Fork).then(|| "the tests".to_owned()),
+            context,
+            depth: 1,
+            session_id: SessionId(Uuid::from_u128(14)),
+            parent_session_id: session(),
+            parent_turn_id: turn(),
+            base_sha256: "0".repeat(64),
+            deadline_at: at(),
+        };
+        all.push(event(Some(task()), context.as_str(), Event::BranchSpawned(spawned)));
+    }
+    for &state in BranchState::ALL.iter().filter(|state| !state.is_live()) {
+        let is_good = state == BranchState::Finished;
+        let ended = BranchEnded {
+            branch_id: BranchId(Uuid::from_u128(12)),
+            group_id: Uuid::from_u128(13),
+            agent_id: agent(),
+            label: is_good.then(|| "the tests".to_owned()),
+            state,
+            detail: (!is_good).then(|| "by Ann: not needed".to_owned()),
+            session_id: SessionId(Uuid::from_u128(14)),
+            parent_session_id: session(),
+            joined_item: is_good.then(|| notifications().remove(0)),
+        };
+        all.push(event(Some(task()), state.as_str(), Event::BranchEnded(ended)));
     }
     for &kind in TimerKind::ALL {
         for &state in TimerState::ALL {
@@ -488,6 +536,14 @@ fn control() -> Vec<Sample> {
         };
         all.push(event(Some(task()), &format!("{what:?}"), Event::TaskChanged(changed)));
     }
+    let written = TaskContextWritten {
+        version: 3,
+        characters: 10_000,
+        cut_characters: 1,
+        by: actor(ActorKind::Agent),
+        turn_id: Some(turn()),
+    };
+    all.push(event(Some(task()), "", Event::TaskContextWritten(written)));
     let provider = |state| ProviderChanged {
         key: "claude".to_owned(),
         state,
@@ -539,6 +595,8 @@ fn events() -> Vec<Sample> {
             generation: generation(),
             agent_id: None,
             reason,
+            detail: (reason == CloseReason::Rotated).then(|| "tokens_max: 7 tokens used, the limit is 5".to_owned()),
+            provider_thread: (reason == CloseReason::Rotated).then(|| "resp_1".to_owned()),
         };
         of_task(reason.as_str(), Event::SessionEnded(closed))
     }));
@@ -644,6 +702,20 @@ fn events() -> Vec<Sample> {
                 generation: generation(),
                 fence: Fence(7),
                 detail: "the gateway ran another session".to_owned(),
+            }),
+        ),
+        of_task("", Event::ProviderThreadLost(thread())),
+        of_task("", Event::ProviderThreadUnconfirmed(thread())),
+        of_task(
+            "",
+            Event::SessionReset(SessionReset {
+                session_id: session(),
+                session_key: SESSION_KEY.to_owned(),
+                generation: generation(),
+                agent_id: Some(agent()),
+                next_session_id: SessionId(Uuid::from_u128(9)),
+                by: actor(ActorKind::User),
+                reason: "It went astray.".to_owned(),
             }),
         ),
         of_task(

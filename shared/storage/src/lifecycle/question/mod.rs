@@ -148,8 +148,11 @@ impl QuestionRow {
             task: match self.session_kind? {
                 SessionKind::Task => self.task.as_ref().map(TaskId::key),
                 SessionKind::System | SessionKind::Orchestrator => None,
+                // Neither asks.
+                SessionKind::Branch | SessionKind::Replay => return None,
             },
             agent: self.agent_id?,
+            branch: None,
         })
     }
 }

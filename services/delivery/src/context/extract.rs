@@ -1,0 +1,197 @@
+//! What a turn is shown of its task's thread: the newest messages that are not in its context already. Pure.
+//!
+//! Left out are (a) the message that the notification is about, (b) those that wake this agent by notifications of their own in
+//! this session, (c) those of turns of this past, and (d) those that the provider's thread was shown.
+
+use domain::{ContextMode, MessageId, context::Told};
+use prompt::{Extract, InputFacts, THREAD_COUNTED_MAX, ThreadMessage, manifest::Because};
+use time::OffsetDateTime;
+
+use super::plan::Plan;
+use crate::store::context::{Candidate, Candidates};
+
+/// Completes the facts of a turn's prompt: what goes along with this thread. Gives what the thread has been told when the turn
+/// has had an answer, but for the messages, and these: the shown ones and the one that the notification is about, newest first. `total`: of the thread's messages since the thread was told last, or of all; at most one more than
+/// [`THREAD_COUNTED_MAX`].
+pub fn complete(
+    facts: &mut InputFacts,
+    (candidates, total): (Candidates, i64),
+    briefing: Option<String>,
+    (plan, told): (&Plan, &Told),
+    (now, provider): (OffsetDateTime, &str),
+) -> (Told, Vec<MessageId>) {
+    // A fork's thread was told what its parent's was.
+    let is_bare = plan.is_new && plan.context.used != ContextMode::Fork;
+    let before = match is_bare {
+        true => Told {
+            rotated: told.rotated.clone(),
+            ..Told::default()
+        },
+        false => told.clone(),
+    };
+    let because = |changed| match is_bare {
+        true => Because::FirstTurn,
+        false => changed,
+    };
+    let mut after = Told {
+        provider: Some(provider.to_owned()),
+        at: Some(now.unix_timestamp()),
+        ..before.clone()
+    };
+    if let Some(task) = &facts.task {
+        let of = format!("task/{}", task.id.key());
+        if !before.has(&of, &task.description) {
+            facts.description = Some(because(Because::AboutTask));
+            after.tell(&of, &task.description);
+        }
+    }
+    if let Some(text) = briefing
+        && !before.has(BRIEFING, &text)
+    {
+        after.tell(BRIEFING, &text);
+        facts.briefing = Some((text, because(Because::Overview)));
+    }
+    facts.extract = extract(candidates, total, facts.about_message, &before);
+    let shown = facts.extract.messages.iter().rev().map(|message| message.id);
+    (after, facts.about_message.into_iter().chain(shown).collect())
+}
+
+const BRIEFING: &str = "account/briefing";
+
+/// `about`: the message that the notification is about.
+pub fn extract(candidates: Candidates, total: i64, about: Option<MessageId>, told: &Told) -> Extract {
+    let since = told.at.unwrap_or(i64::MIN);
+    let is_since = |candidate: &&Candidate| candidate.message.at.unix_timestamp() >= since;
+    let looked_at = candidates.0.iter().filter(is_since).count();
+    let is_new = |candidate: &Candidate| {
+        Some(candidate.message.id) != about
+            && !candidate.wakes
+            && !candidate.is_past
+            && !candidate.is_told
+            && !told.ids.contains(&candidate.message.id)
+    };
+    let mut messages: Vec<ThreadMessage> = candidates
+        .0
+        .into_iter()
+        .filter(is_new)
+        .map(|candidate| candidate.message)
+        .collect();
+    messages.reverse();
+    // Those before the candidates were not looked at one by one.
+    let older = total.saturating_sub(count(looked_at)).max(0);
+    let new = match total {
+        ..=THREAD_COUNTED_MAX => count(messages.len()).saturating_add(older),
+        _ => total,
+    };
+    Extract { messages, new }
+}
+
+fn count(messages: usize) -> i64 {
+    i64::try_from(messages).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{Actor, ActorKind};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn id(n: u128) -> MessageId {
+        MessageId(Uuid::from_u128(n))
+    }
+
+    /// Message `n`, written at second `n`.
+    fn candidate(n: u8) -> Candidate {
+        let message = ThreadMessage {
+            id: id(n.into()),
+            author: Actor {
+                kind: ActorKind::User,
+                id: "ann".to_owned(),
+                name: "Ann".to_owned(),
+                via: None,
+            },
+            body: String::new(),
+            at: OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(n.into()),
+        };
+        Candidate {
+            message,
+            wakes: false,
+            is_past: false,
+            is_told: false,
+        }
+    }
+
+    /// The numbers of the shown messages of 9, 8 and 7, and how many are new.
+    fn shown(change: impl Fn(&mut Candidate), total: i64, about: Option<MessageId>, told: &Told) -> (Vec<u128>, i64) {
+        let mut candidates: Vec<Candidate> = [9, 8, 7].map(candidate).into();
+        candidates.iter_mut().for_each(change);
+        let extract = extract(Candidates(candidates), total, about, told);
+        let ids = extract.messages.iter().map(|message| message.id.uuid().as_u128());
+        (ids.collect(), extract.new)
+    }
+
+    fn only(n: u128, change: fn(&mut Candidate)) -> impl Fn(&mut Candidate) {
+        move |candidate| {
+            if candidate.message.id == id(n) {
+                change(candidate);
+            }
+        }
+    }
+
+    #[test]
+    fn shows_the_newest_oldest_first() {
+        assert_eq!(shown(|_| {}, 3, None, &Told::default()), (vec![7, 8, 9], 3));
+        let none = extract(Candidates::default(), 0, None, &Told::default());
+        assert_eq!((none.messages.len(), none.new), (0, 0));
+    }
+
+    #[test]
+    fn leaves_out_the_one_that_the_notification_is_about() {
+        assert_eq!(shown(|_| {}, 3, Some(id(8)), &Told::default()), (vec![7, 9], 2));
+    }
+
+    #[test]
+    fn leaves_out_those_that_wake_the_agent_by_themselves() {
+        let wakes = only(9, |candidate| candidate.wakes = true);
+        assert_eq!(shown(wakes, 3, None, &Told::default()), (vec![7, 8], 2));
+    }
+
+    #[test]
+    fn leaves_out_those_of_turns_of_this_past() {
+        let is_past = only(7, |candidate| candidate.is_past = true);
+        assert_eq!(shown(is_past, 3, None, &Told::default()), (vec![8, 9], 2));
+    }
+
+    #[test]
+    fn leaves_out_those_that_the_thread_was_shown() {
+        let told = Told {
+            ids: vec![id(8), id(7)],
+            at: Some(9),
+            ..Told::default()
+        };
+        assert_eq!(shown(|_| {}, 1, None, &told), (vec![9], 1));
+        // A message may be older than the last turn and not be there when the turn began.
+        let late = Told {
+            ids: vec![id(9), id(7)],
+            ..told
+        };
+        assert_eq!(shown(|_| {}, 1, None, &late), (vec![8], 1));
+        let unread = only(8, |candidate| candidate.is_told = true);
+        assert_eq!(shown(unread, 3, None, &Told::default()), (vec![7, 9], 2));
+    }
+
+    #[test]
+    fn says_how_many_are_new_besides_the_shown_ones() {
+        assert_eq!(shown(|_| {}, 40, None, &Told::default()).1, 40);
+        assert_eq!(shown(|_| {}, 101, None, &Told::default()).1, 101);
+        let told = Told {
+            ids: vec![id(7)],
+            at: Some(8),
+            ..Told::default()
+        };
+        assert_eq!(shown(|_| {}, 2, None, &told), (vec![8, 9], 2));
+        let own = only(9, |candidate| candidate.is_past = true);
+        assert_eq!(shown(own, 12, None, &Told::default()), (vec![7, 8], 11));
+    }
+}

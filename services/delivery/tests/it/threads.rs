@@ -1,0 +1,804 @@
+//! Threads of providers: which source the context of a turn has, what is told in a thread, and what happens when a provider has
+//! lost one. With providers that keep conversations as real servers do.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use domain::{ContextMode, ContextReason, TurnContext};
+use futures::StreamExt;
+use prompt::{
+    Manifest,
+    manifest::{Hash, Layer, Source},
+};
+use serde_json::{Value, json};
+use sqlx::Row;
+use testkit::{Reply, Seen, Server, StubProvider, World, eventually, rows};
+
+use crate::scene::Scene;
+
+/// A scene with a provider like this server, under these settings.
+async fn scene(
+    server: Server,
+    settings: &[(&str, &str)],
+    script: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+) -> Scene {
+    let provider = StubProvider::like(server, script).await;
+    let mut world = World::start().await;
+    world.provider(&provider);
+    for (setting, value) in settings {
+        world.set(&format!("providers.default.{setting}"), value);
+    }
+    Scene::of(world, provider).await
+}
+
+const BY_RESPONSE: &[(&str, &str)] = &[("server", "openai"), ("thread", "durable")];
+const PROCESS: &[(&str, &str)] = &[("thread", "process")];
+
+impl Scene {
+    /// Runs a notification to its end.
+    async fn deliver(&self, id: &str, body: &str) {
+        self.enqueue(id, body).await;
+        self.wake().await;
+        self.until(id, "delivered").await;
+    }
+
+    async fn contexts(&self) -> Vec<TurnContext> {
+        let contexts = self.turns("context").await;
+        contexts
+            .iter()
+            .map(|text| serde_json::from_str(text).unwrap())
+            .collect()
+    }
+
+    /// `used/reason t{thread}` of each turn.
+    async fn sources(&self) -> Vec<String> {
+        let line = |context: &TurnContext| {
+            let reason = context
+                .reason
+                .map_or_else(|| "-".to_owned(), |reason| reason.to_string());
+            format!("{}/{reason} t{}", context.used, context.thread)
+        };
+        self.contexts().await.iter().map(line).collect()
+    }
+
+    async fn manifests(&self) -> Vec<Manifest> {
+        let packed = self.turns("encode(manifest_packed, 'hex')").await;
+        let unpacked = packed
+            .iter()
+            .map(|hex| Manifest::unpacked(&hex::decode(hex).unwrap()).unwrap());
+        unpacked.collect()
+    }
+
+    /// The manifest of each turn accounts for what its first call in its thread held.
+    async fn manifests_account_for(&self, seen: &[Seen]) {
+        let inputs = self.turns("input").await;
+        for ((manifest, input), seen) in self.manifests().await.iter().zip(&inputs).zip(seen) {
+            manifest.slices(Layer::Input, input).unwrap();
+            let mut items: Vec<String> = texts(&seen.body["input"]);
+            let parts: Vec<(usize, Hash)> = manifest
+                .layer(Layer::Context)
+                .map(|part| (part.bytes, part.sha256))
+                .collect();
+            items.truncate(parts.len());
+            let sent: Vec<(usize, Hash)> = items.iter().map(|item| (item.len(), Hash::of(item))).collect();
+            assert_eq!(sent, parts, "{seen:?}");
+            let all = seen.body["input"].to_string();
+            assert!(
+                all.contains(&serde_json::to_string(input).unwrap()[1..input.len().min(200)]),
+                "{all}"
+            );
+        }
+    }
+
+    async fn session_column(&self, column: &'static str) -> String {
+        let sql = format!("select coalesce(({column})::text, '') from session where closed_at is null");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(&self.world.database.owner);
+        row.await.unwrap().get(0)
+    }
+}
+
+/// The texts of messages in a request's input.
+fn texts(input: &Value) -> Vec<String> {
+    match input {
+        Value::String(text) => vec![text.clone()],
+        other => {
+            let items = other.as_array().into_iter().flatten();
+            items
+                .filter_map(|item| item["content"].as_str())
+                .map(str::to_owned)
+                .collect()
+        }
+    }
+}
+
+/// The model answers with the number of its request.
+fn counting(seen: &Seen) -> Reply {
+    Reply::text(&format!("answer {}", seen.order))
+}
+
+/// The model calls a tool first, and answers when the result of the call is the last that it knows.
+fn one_tool(seen: &Seen) -> Reply {
+    match seen.context.last().map(|item| item["type"] == "function_call_output") {
+        Some(true) => counting(seen),
+        _ => Reply::call(
+            &format!("c{}", seen.order),
+            "task_history",
+            json!({"task_id": "PROJ-7"}),
+        ),
+    }
+}
+
+#[tokio::test]
+async fn a_live_thread_goes_on_and_nothing_is_told_twice() {
+    let scene = scene(Server::Generic, &[], counting).await;
+    let fixture = scene.world.fixture();
+    sqlx::query("update task set description = 'Main must be green.'")
+        .execute(&scene.world.database.owner)
+        .await
+        .unwrap();
+    fixture
+        .message(&scene.account, &scene.task, "Look at the first thing")
+        .await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    fixture
+        .message(&scene.account, &scene.task, "Look at the second thing")
+        .await;
+    scene.deliver("n-2", "They fail again").await;
+    scene.deliver("n-3", "And again").await;
+    running.stop().await;
+
+    assert_eq!(
+        scene.sources().await,
+        ["continue/first t1", "continue/- t1", "continue/- t1"]
+    );
+    let seen = scene.provider.seen();
+    assert!(seen.iter().all(|seen| seen.key == scene.key));
+    let [first, second, third] = [0, 1, 2].map(|n| seen[n].input());
+    assert!(
+        first.contains("Main must be green.") && first.contains("since your last turn: 1 of 1"),
+        "{first}"
+    );
+    // The first reply is in the thread of the task, and in the provider's.
+    assert!(
+        second.contains("since your last turn: 1 of 1") && !second.contains("answer 0"),
+        "{second}"
+    );
+    assert!(
+        second.contains("the second thing") && !second.contains("the first thing"),
+        "{second}"
+    );
+    assert!(
+        !second.contains("Main must be green.") && !third.contains("since your last turn"),
+        "{third}"
+    );
+    scene.manifests_account_for(&seen).await;
+
+    // What changes is told again.
+    sqlx::query("update task set description = 'All branches must be green.'")
+        .execute(&scene.world.database.owner)
+        .await
+        .unwrap();
+    let running = scene.run().await;
+    scene.deliver("n-4", "Once more").await;
+    running.stop().await;
+    let fourth = scene.provider.seen()[3].input();
+    assert!(fourth.contains("All branches must be green."), "{fourth}");
+}
+
+/// A message that wakes the agent by a notification of its own is no news.
+#[tokio::test]
+async fn a_message_that_wakes_the_agent_is_not_shown_beside_other_notifications() {
+    let scene = scene(Server::Generic, &[], counting).await;
+    let fixture = scene.world.fixture();
+    let by_row = fixture
+        .message(&scene.account, &scene.task, "woken, as the message says")
+        .await;
+    let by_item = fixture
+        .message(&scene.account, &scene.task, "woken, as the queue says")
+        .await;
+    let about = fixture.message(&scene.account, &scene.task, "what it is about").await;
+    fixture.message(&scene.account, &scene.task, "and some news").await;
+    let owner = &scene.world.database.owner;
+    sqlx::query("update message set woke = array[$1] where id = $2")
+        .bind(scene.agent.uuid())
+        .bind(by_row.uuid())
+        .execute(owner)
+        .await
+        .unwrap();
+    scene.enqueue("n-1", "About something").await;
+    sqlx::query("update notification set message_id = $1 where id = 'n-1'")
+        .bind(about.uuid())
+        .execute(owner)
+        .await
+        .unwrap();
+    let id = format!("message:{by_item}:{}", scene.agent);
+    rows("notification")
+        .with("id", &id)
+        .with("body", "woken, as the queue says")
+        .with("position", 2)
+        .from("session s")
+        .insert(owner)
+        .await;
+    sqlx::query("update session set queued = 2")
+        .execute(owner)
+        .await
+        .unwrap();
+    let running = scene.run().await;
+    scene.until(&id, "delivered").await;
+    running.stop().await;
+
+    let seen = scene.provider.seen();
+    let first = seen[0].input();
+    assert!(
+        first.contains("since your last turn: 1 of 1") && first.contains("and some news"),
+        "{first}"
+    );
+    assert!(
+        !first.contains("woken, as") && !first.contains("what it is about"),
+        "{first}"
+    );
+    let all: String = seen.iter().map(Seen::input).collect();
+    assert_eq!(all.matches("woken, as the queue says").count(), 1, "{all}");
+    assert!(!seen[1].input().contains("since your last turn"), "{}", seen[1].input());
+}
+
+#[tokio::test]
+async fn a_provider_without_a_thread_gets_the_past_with_every_call() {
+    let settings: &[(&str, &str)] = &[("server", "ollama")];
+    let scene = scene(Server::Ollama, settings, one_tool).await;
+    let running = scene.run().await;
+    for n in 1..=2 {
+        scene.enqueue(&format!("n-{n}"), &format!("Body {n}")).await;
+        scene.wake().await;
+        let waits = "select count(*) from turn where state = 'awaiting_tools'";
+        eventually("the turn waits", || async {
+            (scene.world.database.count(waits).await == 1).then_some(())
+        })
+        .await;
+        let call = scene
+            .turns("journal -> 0 -> 'calls' -> 0 ->> 'call_id'")
+            .await
+            .pop()
+            .unwrap();
+        scene.tool_finished_of_last(&call, "two messages").await;
+        scene.until(&format!("n-{n}"), "delivered").await;
+    }
+    running.stop().await;
+    let reason = "assembled/provider_thread_none";
+    assert_eq!(scene.sources().await, [format!("{reason} t1"), format!("{reason} t2")]);
+    let seen = scene.provider.seen();
+    assert_eq!(seen.len(), 4);
+    for second in &seen[2..] {
+        let texts = texts(&second.body["input"]);
+        assert!(
+            texts[0].contains("Body 1") && texts[0].contains("\"task_history\" 1"),
+            "{texts:?}"
+        );
+        assert_eq!((texts[1].as_str(), texts.len()), ("answer 1", 3));
+        assert!(texts[2].contains("Body 2"));
+    }
+    // The same bytes with both calls.
+    let [first, last] = [2, 3].map(|n| texts(&seen[n].body["input"]));
+    assert_eq!(first, last);
+    scene.manifests_account_for(&[seen[0].clone(), seen[2].clone()]).await;
+}
+
+#[tokio::test]
+async fn a_policy_asks_for_assembled_prompts_and_an_agents_goes_before_its_accounts() {
+    let scene = scene(Server::Generic, &[], counting).await;
+    let fixture = scene.world.fixture();
+    fixture.account_set(&scene.account, "context_policy", "assembled").await;
+    fixture
+        .account_set(&scene.account, "instruction_layout", "inline")
+        .await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    scene.deliver("n-2", "They fail again").await;
+    let policy = "update agent set context_policy = 'continue'";
+    sqlx::query(policy).execute(&scene.world.database.owner).await.unwrap();
+    scene.deliver("n-3", "And again").await;
+    running.stop().await;
+    assert_eq!(
+        scene.sources().await,
+        ["assembled/- t1", "assembled/- t2", "continue/- t2"]
+    );
+    let seen = scene.provider.seen();
+    let keys: Vec<&str> = seen.iter().map(|seen| seen.key.as_str()).collect();
+    let second = format!("{}:t2", scene.key);
+    assert_eq!(keys, [&scene.key, &second, &second]);
+    assert_eq!(seen[1].body["user"], second.as_str());
+    // The instructions head the first item, of the past or of the turn.
+    for seen in &seen {
+        assert!(seen.body.get("instructions").is_none());
+        let texts = texts(&seen.body["input"]);
+        assert!(texts[0].starts_with("# How you work here"), "{texts:?}");
+        assert!(texts[1..].iter().all(|text| !text.contains("# How you work here")));
+    }
+    assert!(
+        scene
+            .turns("input")
+            .await
+            .iter()
+            .all(|input| input.starts_with("Notification: "))
+    );
+}
+
+#[tokio::test]
+async fn a_thread_goes_on_from_the_last_reply() {
+    let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    assert_eq!(scene.session_column("provider_thread").await, "resp_0");
+    scene.deliver("n-2", "They fail again").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    assert!(seen[0].body.get("previous_response_id").is_none());
+    assert_eq!(seen[1].body["previous_response_id"], "resp_0");
+    assert_eq!(
+        seen[1].context.len(),
+        3,
+        "the model knows the first turn: {:?}",
+        seen[1].context
+    );
+    assert_eq!(scene.contexts().await[1].from.as_deref(), Some("resp_0"));
+    assert_eq!(scene.session_column("provider_thread").await, "resp_1");
+}
+
+#[tokio::test]
+async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record() {
+    let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
+    let mut events = scene
+        .world
+        .client()
+        .await
+        .subscribe("signalbox.event.acme.>")
+        .await
+        .unwrap();
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    scene.provider.forget();
+    scene.deliver("n-2", "They fail again").await;
+    scene.deliver("n-3", "And again").await;
+    running.stop().await;
+
+    let seen = scene.provider.seen();
+    assert_eq!(seen.len(), 4, "{seen:?}");
+    assert!(seen[1].refused.is_some());
+    assert!(seen[2].body.get("previous_response_id").is_none());
+    let sent = texts(&seen[2].body["input"]);
+    assert!(
+        sent[0].contains("Tests fail on main") && sent[1] == "answer 0" && sent[2].contains("They fail again"),
+        "{sent:?}"
+    );
+    // The thread that went on from there is the generation's.
+    assert_eq!(seen[3].body["previous_response_id"], "resp_2");
+    assert_eq!(
+        scene.sources().await,
+        ["continue/first t1", "continue/thread_lost t2", "continue/- t2"]
+    );
+    assert_eq!(scene.turns("failures").await, ["0", "0", "0"]);
+    assert_eq!(
+        scene
+            .world
+            .database
+            .texts("select attempts::text from notification order by id")
+            .await,
+        ["1", "1", "1"]
+    );
+    assert_eq!(scene.session_column("threads_lost").await, "0");
+    scene
+        .manifests_account_for(&[seen[0].clone(), seen[2].clone(), seen[3].clone()])
+        .await;
+    let mut lost = 0;
+    while let Ok(Some(event)) = tokio::time::timeout(Duration::from_millis(500), events.next()).await {
+        if event.subject.ends_with("provider.thread_lost") {
+            let event: Value = serde_json::from_slice(&event.payload).unwrap();
+            assert_eq!(
+                (&event["data"]["thread"], &event["data"]["provider"]),
+                (&json!(1), &json!("default"))
+            );
+            lost += 1;
+        }
+    }
+    assert_eq!(lost, 1);
+}
+
+impl Scene {
+    /// Answers the call that the newest turn waits for.
+    async fn tool_finished_of_last(&self, call_id: &str, result: &str) {
+        let ordinal: i32 = self.turns("calls_requested").await.last().unwrap().parse().unwrap();
+        self.tool_recorded(call_id, ordinal, result).await;
+        let turn = self.turns("id").await.pop().unwrap();
+        let finished = json!({
+            "account": "acme", "task": "PROJ-7", "session_id": self.session, "generation": 1, "fence": 1, "turn_id": turn,
+            "call_id": call_id, "ordinal": ordinal, "name": "task_history", "state": "finished", "result": result,
+        });
+        let subject = "signalbox.tool.finished.acme.PROJ-7".to_owned();
+        self.world
+            .publish_as_service(subject, finished.to_string().into_bytes())
+            .await;
+    }
+
+    /// Until a turn waits for this many calls in all.
+    async fn waits(&self, calls: usize) {
+        eventually("the turn waits for its tool", || async {
+            let states = self.turns("state || ' ' || calls_requested").await;
+            (states.last()? == &format!("awaiting_tools {calls}")).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_thread_that_is_lost_between_rounds_gets_the_whole_turn() {
+    let scene = scene(Server::OpenAi, BY_RESPONSE, one_tool).await;
+    let running = scene.run().await;
+    scene.enqueue("n-1", "Tests fail on main").await;
+    scene.wake().await;
+    scene.waits(1).await;
+    scene.provider.forget();
+    scene.tool_finished_of_last("c0", "two messages").await;
+    scene.until("n-1", "delivered").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    assert_eq!(seen.len(), 3);
+    assert_eq!(seen[1].body["previous_response_id"], "resp_0");
+    let kinds: Vec<&Value> = seen[2].context.iter().map(|item| &item["type"]).collect();
+    assert_eq!(kinds, ["message", "function_call", "function_call_output"]);
+    assert_eq!(scene.turns("reply").await, ["answer 2"]);
+    let context = scene.contexts().await.remove(0);
+    assert_eq!(
+        (context.reason, context.lost_after, context.thread),
+        (Some(ContextReason::ThreadLost), Some(1), 2)
+    );
+}
+
+/// A server without a store loses each response. Each turn ends, and from the third on none is sent in vain.
+#[tokio::test]
+async fn a_server_without_a_store_works_and_the_turns_say_why() {
+    let settings: &[(&str, &str)] = &[("thread_by", "response")];
+    let scene = scene(Server::Vllm, settings, one_tool).await;
+    let running = scene.run().await;
+    for n in 1..=4 {
+        scene.enqueue(&format!("n-{n}"), &format!("Body {n}")).await;
+        scene.wake().await;
+        scene.waits(1).await;
+        let call = scene
+            .turns("journal -> 0 -> 'calls' -> 0 ->> 'call_id'")
+            .await
+            .pop()
+            .unwrap();
+        scene.tool_finished_of_last(&call, "two messages").await;
+        scene.until(&format!("n-{n}"), "delivered").await;
+    }
+    running.stop().await;
+    let sources = scene.sources().await;
+    let unreliable = ContextReason::ThreadUnreliable;
+    assert_eq!(sources[0], "continue/thread_lost t2");
+    assert_eq!(sources[1], "continue/thread_lost t3");
+    assert_eq!(
+        sources[2..],
+        [
+            format!("assembled/{unreliable} t4"),
+            format!("assembled/{unreliable} t5")
+        ]
+    );
+    let refused = scene
+        .provider
+        .seen()
+        .iter()
+        .filter(|seen| seen.refused.is_some())
+        .count();
+    assert_eq!(refused, 2, "each thread is found gone once");
+    assert!(scene.turns("error_class").await.iter().all(String::is_empty));
+}
+
+/// The process ends between the rounds of a turn; and again, between those of the same turn.
+#[tokio::test]
+async fn a_process_that_ends_between_rounds_is_told_the_turn_again_once() {
+    let down = Arc::new(AtomicUsize::new(0));
+    let is_down = Arc::clone(&down);
+    let script = move |seen: &Seen| {
+        let take = |left: usize| left.checked_sub(1);
+        if is_down.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+            return Reply::Status(503, "{}".to_owned(), Vec::new());
+        }
+        let results = seen
+            .context
+            .iter()
+            .filter(|item| item["type"] == "function_call_output")
+            .count();
+        match results {
+            2 => counting(seen),
+            n => Reply::call(&format!("c{n}"), "task_history", json!({"task_id": "PROJ-7"})),
+        }
+    };
+    let scene = scene(Server::Generic, PROCESS, script).await;
+    let running = scene.run().await;
+    scene.enqueue("n-1", "Tests fail on main").await;
+    scene.wake().await;
+    scene.waits(1).await;
+    down.store(1, Ordering::Relaxed);
+    scene.tool_finished_of_last("c0", "one").await;
+    scene.waits(2).await;
+    assert_eq!(scene.turns("failures").await, ["0"]);
+    let seen = scene.provider.seen();
+    assert_eq!(seen[2].key, format!("{}:t2", scene.key));
+    assert_eq!(
+        seen[2].body["input"].as_array().unwrap().len(),
+        3,
+        "input, call and result: {:?}",
+        seen[2].body
+    );
+    // The result of the second call goes on in the new thread, until that is gone, too.
+    down.store(1, Ordering::Relaxed);
+    scene.tool_finished_of_last("c1", "two").await;
+    scene.until("n-1", "failed").await;
+    running.stop().await;
+    assert_eq!(scene.turns("error_class").await, ["thread_lost"]);
+    assert_eq!(scene.provider.seen().len(), 4);
+    assert_eq!(scene.sources().await, ["assembled/thread_lost t2"]);
+}
+
+/// The gateway's record has no session of a thread that was unused for long.
+#[tokio::test]
+async fn a_gateways_thread_that_is_gone_is_found_before_the_turn() {
+    let settings: &[(&str, &str)] = &[
+        ("kind", "openclaw"),
+        ("model", "openclaw/alpha"),
+        ("effects", "gateway_only"),
+        ("thread_check_after_ms", "1"),
+    ];
+    let scene = scene(Server::OpenClaw, settings, counting).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    scene.deliver("n-2", "They fail again").await;
+    scene.provider.forget();
+    scene.deliver("n-3", "And again").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    assert_eq!(seen.len(), 3, "the third turn makes no call in the lost thread");
+    assert_eq!(seen[2].key, format!("agent:alpha:{}:t2", scene.key));
+    let sent = texts(&seen[2].body["input"]);
+    assert!(sent[0].starts_with("(Signalbox delivery "), "{sent:?}");
+    assert!(
+        sent[1].contains("Tests fail on main") && sent.last().unwrap().contains("And again"),
+        "{sent:?}"
+    );
+    assert_eq!(
+        scene.sources().await,
+        ["continue/first t1", "continue/- t1", "continue/thread_lost t2"]
+    );
+}
+
+/// An answer that went on from nothing is not believed.
+#[tokio::test]
+async fn an_answer_that_denies_its_thread_is_not_the_turns() {
+    let script = |seen: &Seen| match seen.order {
+        1 => Reply::With(json!({"previous_response_id": null}), Box::new(counting(seen))),
+        2 => Reply::With(json!({"previous_response_id": "resp_9"}), Box::new(counting(seen))),
+        _ => counting(seen),
+    };
+    let scene = scene(Server::OpenAi, BY_RESPONSE, script).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    scene.deliver("n-2", "They fail again").await;
+    running.stop().await;
+    // The first call of the new thread names no response, so its answer denies none.
+    assert_eq!(scene.turns("reply").await, ["answer 0", "answer 2"]);
+    let context = scene.contexts().await.pop().unwrap();
+    assert_eq!(
+        (context.reason, context.unconfirmed),
+        (Some(ContextReason::ThreadLost), true)
+    );
+}
+
+/// An agent with effects of its own has acted: it is not run again, and its next turn does not go on from there.
+#[tokio::test]
+async fn an_answer_of_an_agent_that_acts_stands_though_it_denies_its_thread() {
+    let settings = [BY_RESPONSE, &[("effects", "own")]].concat();
+    let script = |seen: &Seen| match seen.order {
+        1 => Reply::With(json!({"previous_response_id": null}), Box::new(counting(seen))),
+        _ => counting(seen),
+    };
+    let scene = scene(Server::OpenAi, &settings, script).await;
+    let running = scene.run().await;
+    for n in 1..=3 {
+        scene.deliver(&format!("n-{n}"), &format!("Body {n}")).await;
+    }
+    running.stop().await;
+    assert_eq!(scene.turns("reply").await, ["answer 0", "answer 1", "answer 2"]);
+    assert_eq!(
+        scene.sources().await,
+        ["continue/first t1", "continue/- t1", "continue/thread_lost t2"]
+    );
+    let unconfirmed: Vec<bool> = scene
+        .contexts()
+        .await
+        .iter()
+        .map(|context| context.unconfirmed)
+        .collect();
+    assert_eq!(unconfirmed, [false, true, false]);
+}
+
+/// The replica that found the thread gone dies; the other one sends the same.
+#[tokio::test]
+async fn a_fresh_start_survives_its_replica() {
+    let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
+    let first = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    scene.provider.forget();
+    first.crash_at("delivery.outcome_committed", 1);
+    scene.enqueue("n-2", "They fail again").await;
+    scene.wake().await;
+    first.crashed().await;
+    assert_eq!(scene.turns("state").await, ["finished", "started"]);
+    assert_eq!(scene.session_column("thread_number").await, "2");
+    let second = scene.run().await;
+    scene.until("n-2", "delivered").await;
+    second.stop().await;
+    let seen = scene.provider.seen();
+    let sent = texts(&seen[2].body["input"]);
+    assert!(
+        sent[0].contains("Tests fail on main") && sent[2].contains("They fail again"),
+        "{sent:?}"
+    );
+    scene.manifests_account_for(&[seen[0].clone(), seen[2].clone()]).await;
+}
+
+/// What rules of rotation count: the tokens of ended turns, and failures that are not their provider's.
+#[tokio::test]
+async fn a_generation_counts_its_tokens_and_its_own_failures() {
+    let script = |seen: &Seen| match seen.input() {
+        input if input.contains("refuse") => Reply::Status(400, "{}".to_owned(), Vec::new()),
+        input if input.contains("break") => Reply::Status(503, "{}".to_owned(), Vec::new()),
+        _ => counting(seen),
+    };
+    let provider = StubProvider::like(Server::Generic, script).await;
+    let mut world = World::start().await;
+    world.provider(&provider);
+    world.set("delivery.attempts_max", 1);
+    let scene = Scene::of(world, provider).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Body").await;
+    for (n, body, tokens, failures) in [
+        (2, "refuse", "53", "1"),
+        (3, "break", "53", "1"),
+        (4, "refuse", "53", "2"),
+        (5, "Body", "106", "0"),
+    ] {
+        let id = format!("n-{n}");
+        scene.enqueue(&id, body).await;
+        scene.wake().await;
+        let end = if body == "Body" { "delivered" } else { "failed" };
+        scene.until(&id, end).await;
+        let counts = (
+            scene.session_column("tokens_used").await,
+            scene.session_column("failures_in_row").await,
+        );
+        assert_eq!(counts, (tokens.to_owned(), failures.to_owned()), "{id}");
+    }
+    running.stop().await;
+}
+
+/// In a session of all of an agent's work, a past is about one task.
+#[tokio::test]
+async fn a_past_is_of_one_task() {
+    let scene = scene(Server::Ollama, &[("server", "ollama")], counting).await;
+    let owner = &scene.world.database.owner;
+    scene
+        .world
+        .fixture()
+        .task(&scene.account, "PROJ-8", &[scene.agent])
+        .await;
+    let session = rows("session").with("agent_id", scene.agent).set("task_id", "null");
+    session.insert(owner).await;
+    for (n, task) in [(1, "proj-7"), (2, "proj-8"), (3, "proj-7")] {
+        rows("notification")
+            .with("id", format!("n-{n}"))
+            .with("body", format!("Body {n}"))
+            .with("task_id", task)
+            .with("position", n)
+            .from("session s where s.kind = 'system'")
+            .insert(owner)
+            .await;
+    }
+    sqlx::query("update session set queued = 3, queue_tail = 3 where kind = 'system'")
+        .execute(owner)
+        .await
+        .unwrap();
+    let running = scene.run().await;
+    scene.until("n-3", "delivered").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    let third = seen[2].input();
+    assert!(
+        third.contains("Body 1") && third.contains("Body 3") && !third.contains("Body 2"),
+        "{third}"
+    );
+    assert!(!seen[1].input().contains("Body 1"), "{}", seen[1].input());
+}
+
+/// A random session, with a provider that keeps its conversations and loses some: each notification, message and reply is in each
+/// thread once, and every manifest adds up.
+#[tokio::test]
+async fn nothing_is_twice_in_a_thread() {
+    for seed in 0..4_u64 {
+        let scene = scene(Server::Generic, &[], counting).await;
+        let fixture = scene.world.fixture();
+        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let running = scene.run().await;
+        let (mut messages, mut items) = (0, 0);
+        for _ in 0..12 {
+            match next(5) {
+                0 | 1 => {
+                    messages += 1;
+                    fixture
+                        .message(&scene.account, &scene.task, &format!("message-{messages};"))
+                        .await;
+                }
+                2 => {
+                    let policy = ["continue", "assembled"][usize::try_from(next(2)).unwrap()];
+                    fixture.account_set(&scene.account, "context_policy", policy).await;
+                }
+                _ => {
+                    items += 1;
+                    scene.deliver(&format!("n-{items}"), &format!("item-{items};")).await;
+                }
+            }
+        }
+        items += 1;
+        scene.deliver(&format!("n-{items}"), &format!("item-{items};")).await;
+        running.stop().await;
+        let mut threads: HashMap<String, String> = HashMap::new();
+        for seen in scene.provider.seen() {
+            threads.entry(seen.key.clone()).or_default().push_str(&seen.input());
+        }
+        for (key, text) in &threads {
+            for (what, count) in [("message", messages), ("item", items)] {
+                for n in 1..=count {
+                    let times = text.matches(&format!("{what}-{n};")).count();
+                    assert!(
+                        times <= 1,
+                        "seed {seed}: {what}-{n} is {times} times in thread {key}:\n{text}"
+                    );
+                }
+            }
+            for n in 0..scene.provider.seen().len() {
+                let times = text.matches(&format!("answer {n}\n")).count();
+                assert!(times <= 1, "seed {seed}: reply {n} is {times} times in thread {key}");
+            }
+        }
+        // Each of the newest messages was shown in the last thread, or before.
+        let last = scene.manifests().await.pop().unwrap();
+        assert_eq!(
+            last.context.as_ref().map(|context| context.asked),
+            scene.contexts().await.last().map(|context| context.asked)
+        );
+        scene.manifests_account_for(&scene.provider.seen()).await;
+        for manifest in scene.manifests().await {
+            let sources: Vec<&Source> = manifest.parts.iter().map(|part| &part.source).collect();
+            let ids = sources.iter().filter(|source| matches!(source, Source::Message(_)));
+            let distinct: HashSet<&&Source> = ids.clone().collect();
+            assert_eq!(distinct.len(), ids.count());
+            let is_assembled = manifest
+                .context
+                .as_ref()
+                .is_some_and(|context| context.used == ContextMode::Assembled);
+            assert!(is_assembled || manifest.layer(Layer::Context).count() == 0);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! `signalbox context`: what is said of a task to whoever joins its work; `--set` writes the next version.
+
+use std::{
+    fs::File,
+    io::{Read, stdin},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use api::{
+    contexts::{BODY_BYTES_MAX, NewTaskContext, TaskContext},
+    number::Whole,
+};
+use serde_json::Value;
+
+use super::moment;
+use crate::{
+    cli::ContextArgs,
+    client::read_as,
+    print::show,
+    text::{lines, one_line},
+};
+
+pub(crate) async fn run(args: &ContextArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let client = args.of.access.client()?;
+    let path = ["api", "orgs", &args.of.account, "tasks", &args.task, "context"];
+    let context: Value = match &args.set {
+        None => client.get(&path, &[]).await?,
+        Some(file) => {
+            let if_version = args.if_version.map(|version| Whole::try_from(f64::from(version)));
+            let new = NewTaskContext {
+                body: text(file)?,
+                if_version: if_version.transpose().map_err(anyhow::Error::msg)?,
+            };
+            client.put(&path, &new).await?
+        }
+    };
+    show(json, &context, |context| Ok(in_full(&args.task, &read_as(context)?)))
+}
+
+/// The file's text; `-` reads standard input.
+fn text(file: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    // One byte more than fits, so that a text that is too long is refused and not cut.
+    let limit = u64::try_from(BODY_BYTES_MAX).expect("a small constant") + 1;
+    let read = match file.to_str() {
+        Some("-") => stdin().take(limit).read_to_string(&mut text),
+        _ => File::open(file).and_then(|file| file.take(limit).read_to_string(&mut text)),
+    };
+    read.with_context(|| format!("cannot read the text from {}", file.display()))?;
+    Ok(text)
+}
+
+/// Texts of others keep to their lines.
+fn in_full(task: &str, context: &TaskContext) -> String {
+    let warning = context
+        .warning
+        .as_deref()
+        .map(|warning| format!("{}\n", one_line(warning, 200)));
+    format!(
+        "context of {}, version {}: {} characters, by {} at {}\n{}\n{}",
+        one_line(task, 64),
+        context.version,
+        context.characters,
+        one_line(&context.author.name, 64),
+        moment(Some(context.created_at)),
+        warning.unwrap_or_default(),
+        lines(&context.body),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn shows_a_context_and_what_was_cut() {
+        let mut context = json!({"version": 3, "body": "Build the\u{1b}[31m parser.\nIt is red.", "characters": 28,
+            "cut_characters": 2, "author": {"kind": "agent", "id": "a", "name": "coder"}, "turn_id": null,
+            "created_at": "2026-01-02T03:04:05Z", "warning": "It was cut.", "a_field": "of a newer server"});
+        assert_eq!(
+            in_full("PROJ-7", &read_as(&context).unwrap()),
+            "context of PROJ-7, version 3: 28 characters, by coder at 2026-01-02 03:04:05\nIt was cut.\n\nBuild the[31m parser.\nIt is red."
+        );
+        context.as_object_mut().unwrap().remove("warning");
+        let whole = in_full("PROJ-7", &read_as(&context).unwrap());
+        assert!(whole.contains("03:04:05\n\nBuild"), "{whole}");
+    }
+}

@@ -1,0 +1,30 @@
+//! The texts that a model gets: `instructions` (policy and profile, resent every turn), the entries of an assembled context,
+//! `input` (the notification and what is new in its task's thread), and the [`manifest`] of their parts and sources. Pure: the
+//! same facts give the same bytes, with marks derived from the turn and a secret ([`Marks`]), or read from a recorded text. The
+//! one renderer of all of them: delivery writes prompts by it, and an audit renders a part's source again and compares the hash.
+//! The profile's hash is stored with every turn. Golden files pin the texts (tests/it/golden.rs).
+//!
+//! Instructions are layered in a fixed order, and earlier layers win: policy, safety, coordinator block, a subagent's
+//! block, role, and last the task's context. Persona and repository notes will come before that.
+
+pub mod entry;
+mod input;
+mod instructions;
+pub mod manifest;
+mod marks;
+mod note;
+mod text;
+
+pub use entry::{CalledTool, Item, Past, PastLimits, PastTurn, past, past_and_base, spawning};
+pub use input::{
+    Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage,
+    briefing, description, input, interruption, notification, overview, run_item, stopped, task_state,
+    tells_of_interruption, thread_message,
+};
+pub use instructions::{
+    InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, instructions, task_context,
+};
+pub use manifest::Manifest;
+pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};
+pub use note::{Injected, note, note_parts};
+pub use text::ModelText;
