@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     arguments::Until,
+    audits,
     book::Book,
     checker::{self, Violation},
     clients::Clients,
@@ -141,6 +142,13 @@ impl Campaign {
             Some(_) => Vec::new(),
             None => quiesce::wait(&campaign, limit).await?,
         };
+        // An audit of a system that is not idle is no finding.
+        let mut audits = Vec::new();
+        if found_meanwhile.is_none() && stuck.is_empty() {
+            for account in 0..ACCOUNTS {
+                audits.push(audits::audit(&campaign, account).await.context("the audits")?);
+            }
+        }
         let quiet_at = OffsetDateTime::now_utc();
         campaign.listener.read_stream(&campaign.system.nats_url).await?;
         looking.abort();
@@ -154,7 +162,10 @@ impl Campaign {
         }
         let hits = lock(&campaign.hits).clone();
         let outcome = Outcome {
-            records: campaign.records(plan.seed, quiet_at),
+            records: Records {
+                audits,
+                ..campaign.records(plan.seed, quiet_at)
+            },
             hits,
             zombies_with_work: campaign.zombies_with_work.load(Ordering::Relaxed),
             surprises: campaign.system.surprises().await,
@@ -436,6 +447,7 @@ impl Campaign {
             secrets: all_secrets(&self.system, &self.clients),
             answers: self.book.answers(),
             heard: self.listener.heard(),
+            audits: Vec::new(),
         }
     }
 }

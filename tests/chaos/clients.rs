@@ -99,7 +99,10 @@ impl Clients {
         }
         let mut agents = Vec::new();
         for slug in AGENTS {
-            let body = json!({"slug": slug, "name": slug, "role": format!("Works for {canary}.")});
+            // One of them has prompts that are assembled from the record.
+            let policy = (slug == AGENTS[1]).then_some("assembled");
+            let role = format!("Works for {canary}.");
+            let body = json!({"slug": slug, "name": slug, "role": role, "context_policy": policy});
             let agent = self.made((&post, &format!("/api/orgs/{id}/agents")), body).await?;
             agents.push(Agent {
                 id: agent["id"].as_str().context("an agent has an id")?.to_owned(),
@@ -568,6 +571,11 @@ impl Clients {
     pub(crate) async fn look(&self, book: &Book, dice: &mut Dice, account: usize, path: &str) -> Answer {
         self.request(book, dice.below(2), account, (Method::GET, path), None)
             .await
+    }
+
+    /// Reads with the account's own key.
+    pub(crate) async fn read(&self, book: &Book, account: usize, path: &str) -> (Answer, Value) {
+        self.asked(book, 0, account, (Method::GET, path), None).await
     }
 
     /// The request of an offer; for a repetition, that of the original.

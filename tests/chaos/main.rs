@@ -3,11 +3,12 @@
 //! decisions of the services are found by their own tests and by the simulation; this finds failures of whole processes.
 //!
 //! In reading order: [`plan`] (the schedule, from the seed alone), [`system`] (the system under test), [`provider`], [`clients`],
-//! [`faults`], [`campaign`] (runs all of it), [`machine`], [`quiesce`], [`records`], [`checker`], [`report`]. [`recovery`] and
+//! [`faults`], [`campaign`] (runs all of it), [`machine`], [`quiesce`], [`audits`], [`records`], [`checker`], [`report`]. [`recovery`] and
 //! [`fair`] measure without a verdict; [`age`] judges by time.
 
 mod age;
 mod arguments;
+mod audits;
 mod book;
 mod campaign;
 mod checker;

@@ -132,6 +132,7 @@ const HUNTS: &[Hunt] = &[
         meanwhile("I25 an item that was withdrawn"),
     ),
     hunt("all_probe", "provider_quota", meanwhile("I23 behind an open breaker")),
+    hunt("slice_skipped", "repeat", Seen::AtRest { faults: 4 }),
     hunt("key_ignored", "key_reused", at_once("I17 ")),
     hunt("secret_logged", "repeat", at_once("I14 ")),
 ];

@@ -41,6 +41,27 @@ pub(crate) struct Records {
     /// Messages on the bus.
     #[serde(default)]
     pub(crate) heard: Heard,
+    /// Audits of the accounts when the system was idle.
+    #[serde(default)]
+    pub(crate) audits: Vec<Audited>,
+}
+
+/// The audit of an account.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Audited {
+    pub(crate) account: String,
+    pub(crate) turns: usize,
+    /// A line each.
+    pub(crate) violations: Vec<String>,
+    /// Foreign sentences that were put into a prompt for the time of an audit.
+    pub(crate) planted: Vec<Planted>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Planted {
+    /// The turn, and the place of its part.
+    pub(crate) place: String,
+    pub(crate) is_found: bool,
 }
 
 /// Findings of a subscriber to every message.
@@ -271,12 +292,35 @@ pub(crate) struct ProviderCall {
     pub(crate) canaries: Vec<String>,
     /// Secrets in the request, without the provider's own credential in its header.
     pub(crate) secrets: Vec<String>,
+    /// Effects that stand anywhere in the request, without the ends that agents add.
+    #[serde(default)]
+    pub(crate) words: Vec<String>,
+    /// What the model is given, in order.
+    #[serde(default)]
+    pub(crate) texts: Vec<SentText>,
     #[serde(with = "time::serde::rfc3339")]
     pub(crate) begun_at: OffsetDateTime,
     /// Last byte sent, or the time when the stub noticed the disconnect. None: still open at the end.
     #[serde(with = "time::serde::rfc3339::option")]
     pub(crate) ended_at: Option<OffsetDateTime>,
     pub(crate) end: CallEnd,
+}
+
+/// A text of a request, by its SHA-256.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SentText {
+    pub(crate) of: TextOf,
+    pub(crate) sha256: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TextOf {
+    Instructions,
+    User,
+    Assistant,
+    /// The result of the call with this id.
+    Result(String),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

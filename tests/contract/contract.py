@@ -111,6 +111,7 @@ hooks = {json.dumps(os.path.join(HERE, "hooks.py"))}
 "path.letter" = {path("letter")}
 # One that a list gave out, or none.
 "query.cursor" = ""
+"query.with" = {path("turn")}
 
 [generation]
 # No text holds it, the values within `metadata` included.

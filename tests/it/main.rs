@@ -5,6 +5,7 @@
 mod age;
 mod agent_http;
 mod architecture;
+mod audit;
 mod brakes;
 mod branches;
 mod broker_lost;

@@ -24,9 +24,11 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use crate::{
+    audit::{Rendered, judge, judge_tests::turn, store::Sources},
     auth::Caller,
     body::{self, Query},
     dead_letters::redrive::redrive,
+    diff::layers::{LINES_MAX, compared},
     idempotency,
     notifications::incoming,
     paging::{Column, Columns, Cursor, Limit, List, Page},
@@ -346,5 +348,66 @@ fn redriven_letter() {
                 }
                 Err(problem) => problem.code(),
             }
+        });
+}
+
+/// A turn whose manifest and input are anything: it has verdicts, and every byte of its input is in a part or is a violation.
+#[test]
+fn audited_turn() {
+    use prompt::{
+        Manifest,
+        manifest::{Layer, Part, PartKind, Source},
+    };
+    let text = "Notification: \"n\"\nType: \"t\"\nTask: t-1\nTask status: inbox\nTask title: \"t\"\nFrom: user \"A\" (id \"a\")\nBody:\n";
+    let mut manifest = Manifest::new(domain::InstructionLayout::Layered);
+    let kinds = [
+        PartKind::Notification,
+        PartKind::TaskState,
+        PartKind::Message,
+        PartKind::Stopped,
+        PartKind::Briefing,
+    ];
+    let part = |kind| Part::of(Layer::Input, kind, Source::named("task/t-1"), text);
+    manifest.parts = kinds.map(part).into();
+    let seed = [manifest.packed(), text.repeat(kinds.len()).into_bytes()].join(&b"\xff\xff"[..]);
+    fuzz("audited_turn")
+        .seeds([seed])
+        .flood(256 * 1024)
+        .must_meet(&["violation", "unproven"])
+        .run(|input| {
+            let (packed, text) = match input.windows(2).position(|pair| pair == b"\xff\xff") {
+                Some(at) => (&input[..at], &input[at + 2..]),
+                None => (input, &b""[..]),
+            };
+            let mut turn = turn();
+            turn.manifest_packed = Some(packed.to_vec());
+            turn.input = String::from_utf8_lossy(text).into_owned();
+            let judged = judge(&turn, &Sources::default(), &mut Rendered::default());
+            let mut words: Vec<&str> = judged.iter().map(|part| part.verdict.word()).collect();
+            words.sort_unstable();
+            words.last().copied().unwrap_or("none")
+        });
+}
+
+/// Two texts, with a NUL between: their difference is within its limit, and says whether they are the same.
+#[test]
+fn compared_texts() {
+    let seeds = ["a\nb\nc\0a\nc\n", "a\0a", "\0", "a\r\nb\0"];
+    fuzz("compared_texts")
+        .seeds(seeds)
+        .flood(256 * 1024)
+        .work_per_byte(2_048)
+        .must_meet(&["same", "changed", "added", "removed", "none"])
+        .run(|input| {
+            let text = String::from_utf8_lossy(input);
+            let (before, after) = text.split_once('\0').unwrap_or((&text, ""));
+            let Some(layer) = compared("input", before, after) else {
+                assert!(before.is_empty() && after.is_empty());
+                return "none";
+            };
+            let lines = layer.diff.as_ref().map_or(0, |diff| diff.lines().count());
+            assert!(lines <= LINES_MAX);
+            assert_eq!(layer.diff.is_none(), before == after);
+            layer.state.as_str()
         });
 }

@@ -4,8 +4,8 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
-//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`], [`providers`], [`timers`], [`recovery`],
-//! [`policies`], [`turns`], [`dead_letters`]. [`handlers`] consumes messages,
+//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`], [`providers`],
+//! [`timers`], [`recovery`], [`policies`], [`turns`], [`log`], [`diff`], [`audit`], [`dead_letters`]. [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -14,11 +14,13 @@ pub mod activities;
 pub mod again;
 pub mod agents;
 pub mod app;
+pub mod audit;
 pub mod auth;
 pub mod body;
 pub mod branches;
 pub mod contexts;
 pub mod dead_letters;
+pub mod diff;
 pub mod error;
 pub mod forget;
 #[cfg(test)]
@@ -27,6 +29,7 @@ pub mod handlers;
 pub mod holds;
 pub mod idempotency;
 pub mod keys;
+pub mod log;
 pub mod messages;
 pub mod metrics;
 pub mod notifications;
@@ -76,6 +79,9 @@ pub fn nouns() -> Vec<route::Noun> {
         questions::http::noun(),
         providers::http::noun(),
         turns::http::noun(),
+        log::http::noun(),
+        diff::http::noun(),
+        audit::http::noun(),
         dead_letters::http::noun(),
     ]
 }

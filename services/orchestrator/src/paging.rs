@@ -96,6 +96,14 @@ impl Places {
         self.next_cursor.as_deref()
     }
 
+    /// The cursor if only the first of the rows are shown.
+    pub fn cursor_after(&self, shown: usize) -> Option<&str> {
+        match shown < self.behind.len() {
+            true => shown.checked_sub(1).map(|last| self.behind[last].as_str()),
+            false => self.next_cursor(),
+        }
+    }
+
     /// Writes the page: as many items as fit, in order, at least one. Items are serialized one at a time.
     pub fn show<T: Serialize>(self, items: impl IntoIterator<Item = T>) -> Shown<T> {
         const WRITTEN: &str = "items have string keys, and a write to memory does not fail";
@@ -113,12 +121,7 @@ impl Places {
             }
             shown += 1;
         }
-        let next_cursor = if shown < self.behind.len() {
-            shown.checked_sub(1).map(|last| &self.behind[last])
-        } else {
-            self.next_cursor.as_ref()
-        };
-        let next_cursor = serde_json::to_string(&next_cursor).expect(WRITTEN);
+        let next_cursor = serde_json::to_string(&self.cursor_after(shown)).expect(WRITTEN);
         write!(body, "],\"next_cursor\":{next_cursor}}}").expect(WRITTEN);
         Shown {
             json: body,
@@ -384,7 +387,7 @@ impl<'a> Page<'a> {
 
     /// Rows with whether they are wanted, and with their places. `is_more`: the list continues after these rows, whatever
     /// their number.
-    fn cut_to<R>(&self, mut rows: Vec<(bool, String, R)>, is_more: bool) -> Rows<R> {
+    pub fn cut_to<R>(&self, mut rows: Vec<(bool, String, R)>, is_more: bool) -> Rows<R> {
         let is_more = is_more || rows.len() > self.limit;
         rows.truncate(self.limit);
         let next_cursor = rows.last().filter(|_| is_more);

@@ -171,6 +171,7 @@ macro_rules! documented {
 documented!(P1 P2);
 documented!(P1 P2 P3);
 documented!(P1 P2 P3 P4);
+documented!(P1 P2 P3 P4 P5);
 
 impl Described for State<App> {
     fn describe(_: &mut Operation<'_>) {}

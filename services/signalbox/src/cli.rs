@@ -21,6 +21,8 @@ Examples:
   signalbox pause --task DEMO-7                         start no turn on it until `signalbox resume --task DEMO-7`
   signalbox queue SESSION                               what waits in it and why; `queue withdraw SESSION ID` and others
   signalbox questions --mine                            what agents ask; `questions answer ID --text 'Use Postgres'`
+  signalbox log SESSION                                 what its agent got and did; `diff TURN TURN` compares two turns
+  signalbox audit isolation --task DEMO-7               is every byte of its prompts its own?
   signalbox dead list --account demo                    what could not be processed, and why
   signalbox doctor                                      is this installation in order?
 
@@ -88,6 +90,12 @@ pub(crate) enum Command {
     Release(ReleaseArgs),
     /// Show the turns of sessions, or one turn in full
     Turns(TurnsArgs),
+    /// Show what a session's agent got and did, over all generations: in segments that begin where the agent's memory does
+    Log(LogArgs),
+    /// Show what differs between two turns
+    Diff(DiffArgs),
+    /// Hold prompts against the rows that they are of
+    Audit(AuditArgs),
     /// Show notifications, or one of them
     Notifications(NotificationsArgs),
     /// Show and redrive messages that could not be processed
@@ -253,6 +261,72 @@ pub(crate) struct SessionsArgs {
     pub(crate) active: bool,
     #[command(flatten)]
     pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LogArgs {
+    /// The session's id
+    pub(crate) session: String,
+    /// Only this generation
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) generation: Option<u32>,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct DiffArgs {
+    /// The turn before
+    pub(crate) before: TurnId,
+    /// The turn after
+    pub(crate) after: TurnId,
+    /// Show the texts that differ, too
+    #[arg(long)]
+    pub(crate) text: bool,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct AuditArgs {
+    #[command(subcommand)]
+    pub(crate) command: AuditCommand,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum AuditCommand {
+    /// Prove from rows that every byte of every prompt is of its own task: code 0 if so, or by a policy of the account; 1 if a part is a
+    /// violation
+    Isolation(IsolationArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct IsolationArgs {
+    #[command(flatten)]
+    pub(crate) scope: AuditScopeArgs,
+    /// Only turns that began at this time or later, as in 2026-01-31T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) since: Option<Timestamp>,
+    /// Code 1 also if a part cannot be proven
+    #[arg(long)]
+    pub(crate) strict: bool,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+/// What is audited: one of these, or the whole account.
+#[derive(Args, Debug, Default)]
+#[group(multiple = false)]
+pub(crate) struct AuditScopeArgs {
+    /// Only turns about this task
+    #[arg(long)]
+    pub(crate) task: Option<String>,
+    /// Only turns of this session
+    #[arg(long, value_name = "ID")]
+    pub(crate) session: Option<String>,
+    /// Only this turn
+    #[arg(long, value_name = "ID")]
+    pub(crate) turn: Option<TurnId>,
 }
 
 #[derive(Args, Debug)]
@@ -773,6 +847,13 @@ mod tests {
             "signalbox serve",
             "signalbox serve postgres",
             "signalbox health delivery",
+            "signalbox log",
+            "signalbox log S --generation 0",
+            "signalbox diff T",
+            "signalbox diff nonsense nonsense",
+            "signalbox audit",
+            "signalbox audit isolation --task T --session S",
+            "signalbox audit isolation --since yesterday",
             "signalbox provider",
             "signalbox provider check",
         ] {

@@ -23,10 +23,11 @@ use clap::Parser;
 use runtime::{SettingsError, StartError};
 
 use crate::{
-    cli::{Cli, Command, DeadCommand, ProviderCommand},
+    cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        branches, cancel, context, dead, demo_agent, handover, health, holds, migrate, nats_users, next, notifications,
-        notify, pause, provider, providers, questions, queue, release, reset, resume, sessions, stop, turns,
+        audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, migrate, nats_users,
+        next, notifications, notify, pause, provider, providers, questions, queue, release, reset, resume, sessions,
+        stop, turns,
     },
     print::ReaderGone,
 };
@@ -85,6 +86,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Providers(args) => providers::run(&args, json).await,
         Command::Release(args) => release::run(&args, json).await,
         Command::Turns(args) => turns::run(&args, json).await,
+        Command::Log(args) => log::run(&args, json).await,
+        Command::Diff(args) => diff::run(&args, json).await,
+        Command::Audit(args) => match args.command {
+            AuditCommand::Isolation(args) => audit::isolation(&args, json).await,
+        },
         Command::Notifications(args) => notifications::run(&args, json).await,
         Command::Dead(args) => match args.command {
             DeadCommand::List(args) => dead::list(&args, json).await,

@@ -11,12 +11,15 @@
 pub mod accounts;
 pub mod activities;
 pub mod agents;
+pub mod audit;
 pub mod branches;
 pub mod contexts;
 pub mod dead_letters;
+pub mod diff;
 pub mod holds;
 pub mod keys;
 pub mod list;
+pub mod log;
 pub mod messages;
 pub mod next;
 pub mod notifications;

@@ -34,6 +34,19 @@ pub fn line(text: &str, bytes_max: usize) -> (String, usize) {
     (line, left_out)
 }
 
+/// What follows a quoted [`line`] at the beginning of a text. None: the text does not begin with one.
+pub fn line_end(text: &str) -> Option<&str> {
+    let inner = text.strip_prefix('"')?;
+    let mut is_escaped = false;
+    let end = inner.find(|character| {
+        let ends = character == '"' && !is_escaped;
+        is_escaped = character == '\\' && !is_escaped;
+        ends || character == '\n'
+    })?;
+    let rest = inner[end..].strip_prefix('"')?;
+    Some(rest.strip_prefix(CUT).unwrap_or(rest))
+}
+
 /// A text with its line breaks and tabs, in which every character is visible. Idempotent.
 pub fn inert(text: &str) -> Cow<'_, str> {
     let is_plain = |character: char| matches!(character, '\n' | '\t') || !is_hidden(character);
@@ -178,6 +191,13 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_does_not_end_is_none() {
+        for text in ["", "a", "\"", "\"a", "\"a\\\"", "\"a\nb\"", " \"a\""] {
+            assert_eq!(line_end(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
     fn a_line_is_cut_between_what_it_shows() {
         assert_eq!(line("ééé", 5), ("\"éé\"…".to_owned(), 2));
         assert_eq!(line("a\u{202e}b", 8), ("\"a\"…".to_owned(), 4));
@@ -239,6 +259,8 @@ mod tests {
             prop_assert!(inner.len() <= bytes_max);
             prop_assert!(left_out <= text.len());
             prop_assert!(!inner.chars().any(|c| is_hidden(c) || c == '`'), "{inner:?}");
+            prop_assert_eq!(line_end(&format!("{line} \"b\"")), Some(" \"b\""));
+            prop_assert_eq!(line_end(&line), Some(""));
             // Every quotation mark inside is escaped.
             let unescaped = inner.replace("\\\\", "").replace("\\\"", "");
             prop_assert!(!unescaped.chars().any(is_quotation_mark), "{inner:?}");

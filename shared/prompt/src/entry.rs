@@ -239,6 +239,40 @@ pub fn entry_input(turn: &PastTurn, body_bytes_max: usize) -> ModelText {
     text.ours("\n")
 }
 
+/// Delivery's limit, unless an operator has set another.
+const BODY_BYTES_LIKELY: usize = 4_096;
+
+/// What a turn was about, cut by so many bytes, whatever the limit was: every limit that cuts as much gives the same text. None: no
+/// limit does.
+pub fn entry_input_cut(turn: &PastTurn, cut_bytes: usize) -> Option<ModelText> {
+    let longest = std::iter::once(&turn.input)
+        .chain(&turn.notes)
+        .map(String::len)
+        .max()
+        .unwrap_or_default();
+    let likely = if cut_bytes == 0 { longest } else { BODY_BYTES_LIKELY };
+    let text = entry_input(turn, likely);
+    if text.left_out() == cut_bytes {
+        return Some(text);
+    }
+    let (mut least, mut most) = (0, longest);
+    while least < most {
+        let limit = least + (most - least) / 2;
+        match entry_input(turn, limit).left_out() > cut_bytes {
+            true => least = limit + 1,
+            false => most = limit,
+        }
+    }
+    Some(entry_input(turn, least)).filter(|text| text.left_out() == cut_bytes)
+}
+
+/// The end of a turn, with a reply that is cut by so many bytes. None: it is shorter.
+pub fn entry_reply_cut(turn: &PastTurn, cut_bytes: usize) -> Option<ModelText> {
+    let length = turn.reply.as_ref().map_or(0, String::len);
+    let (_, text) = entry_reply(turn, length.checked_sub(cut_bytes)?);
+    Some(text).filter(|text| text.left_out() == cut_bytes)
+}
+
 /// A model may call tools by any name.
 const TOOL: Cap = (Limit::NameBytesMax, 64);
 
@@ -272,4 +306,70 @@ fn shortened(mut text: ModelText, rendered: &str, cap: Cap) -> ModelText {
         at = quotation.to;
     }
     text.rendered(&rendered[at..])
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{AccountId, InstructionLayout};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::MarkSecret;
+
+    /// A turn about one notification with this text, and a note with another.
+    fn turn(body: &str, noted: &str, reply: Option<&str>) -> PastTurn {
+        let account = AccountId::parse("acme").unwrap();
+        let mut marks = MarkSecret::new([7; 32]).marks(&account, TurnId(Uuid::nil()));
+        let cap = (Limit::BodyBytesMax, 1_000_000);
+        let [input, note] = [body, noted].map(|text| ModelText::default().ours("Body:\n").block(text, cap, &mut marks));
+        let mut manifest = Manifest::new(InstructionLayout::Layered);
+        manifest.parts.push(input.part(
+            Layer::Input,
+            PartKind::Notification,
+            Source::named("notification/n"),
+            None,
+        ));
+        PastTurn {
+            id: TurnId(Uuid::nil()),
+            state: TurnState::Finished,
+            input: input.into_string(),
+            manifest: Some(manifest),
+            notes: vec![note.into_string()],
+            called: vec![CalledTool {
+                name: "task_history".to_owned(),
+                calls: 2,
+                failed: 1,
+            }],
+            reply: reply.map(str::to_owned),
+        }
+    }
+
+    /// An audit does not know the limit that delivery had; it knows how much was cut.
+    #[test]
+    fn an_entry_is_found_again_by_what_was_cut_from_it() {
+        let turn = turn(&"é".repeat(300), &"ab".repeat(700), Some(&"ö".repeat(100)));
+        for limit in [0, 1, 2, 3, 299, 300, 301, 599, 600, 601, 1_000, 1_399, 1_400, 5_000] {
+            let sent = entry_input(&turn, limit);
+            let again = entry_input_cut(&turn, sent.left_out()).expect("that much was cut");
+            assert_eq!(again.as_str(), sent.as_str(), "{limit}");
+            let (_, sent) = entry_reply(&turn, limit);
+            let again = entry_reply_cut(&turn, sent.left_out()).expect("that much was cut");
+            assert_eq!(again.as_str(), sent.as_str(), "{limit}");
+        }
+        assert!(entry_input_cut(&turn, 5_000).is_none(), "more than there is");
+        assert!(entry_reply_cut(&turn, 201).is_none(), "more than there is");
+        assert!(entry_reply_cut(&turn, 1).is_none(), "half a character");
+    }
+
+    #[test]
+    fn a_turn_without_a_reply_says_how_it_ended() {
+        let turn = turn("b", "c", None);
+        assert!(
+            entry_reply_cut(&turn, 0)
+                .unwrap()
+                .as_str()
+                .contains("ended without an answer: finished")
+        );
+        assert!(entry_reply_cut(&turn, 1).is_none());
+    }
 }

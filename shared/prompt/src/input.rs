@@ -2,6 +2,7 @@
 //! also the overview of tasks and the briefing. Text from outside is quoted (`text.rs`). Each part has a function of its own, by
 //! which an audit renders its source again.
 
+use contracts::quote;
 use domain::{Actor, BranchId, MessageId, NotificationId, QuestionId, StopKind, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 use serde::Deserialize;
@@ -301,9 +302,47 @@ pub fn overview(tasks: &[OverviewEntry]) -> ModelText {
     tasks.iter().fold(heading, entry)
 }
 
-/// What the agent is told of its previous turn, which was stopped.
-pub fn stopped(stopped: &Stopped, marks: &mut Marks) -> ModelText {
-    let what = match stopped.kind {
+/// Whether a text is the heading of a thread's messages: numbers and our own words.
+pub fn is_thread_heading(text: &str) -> bool {
+    const FORMS: [(&str, &str); 2] = [
+        (
+            "\nNew in this task's thread since your last turn: ",
+            ", oldest first:\n",
+        ),
+        // Of version 1.
+        ("\nThe last ", " messages in this task's thread, oldest first:\n"),
+    ];
+    let counts = FORMS
+        .iter()
+        .find_map(|(before, after)| text.strip_prefix(before)?.strip_suffix(after));
+    let counts = counts.and_then(|counts| counts.split_once(" of "));
+    let is_number = |text: &str| !text.is_empty() && text.len() <= 20 && text.bytes().all(|byte| byte.is_ascii_digit());
+    counts.is_some_and(|(shown, all)| is_number(shown) && is_number(all.strip_prefix("more than ").unwrap_or(all)))
+}
+
+/// Whether a text is what an agent is told of a stopped turn that was about this. Who stopped the turn, and when, is known from the
+/// text alone: a session keeps the last stop only.
+pub fn tells_of_stopped(text: &str, about: Option<&(Actor, String)>) -> bool {
+    let rest = StopKind::ALL.iter().find_map(|kind| {
+        let before = format!("{STOPPED}{} by ", how_it_ended(*kind));
+        text.strip_prefix(&*before)
+    });
+    let rest = rest
+        .and_then(quote::line_end)
+        .and_then(|rest| rest.strip_prefix(" at "));
+    let told = rest.and_then(|rest| rest.split_once(PARTLY_DONE));
+    let is_time = |at: &str| {
+        at.len() <= 40
+            && at
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || b"TZ:.+-".contains(&byte))
+    };
+    let marks = &mut Marks::recorded(text);
+    told.is_some_and(|(at, rest)| is_time(at) && rest == stopped_about(ModelText::default(), about, marks).as_str())
+}
+
+fn how_it_ended(kind: StopKind) -> &'static str {
+    match kind {
         StopKind::Stopped => "stopped",
         StopKind::Steered => "ended for a newer message",
         StopKind::Paused => "ended by a pause",
@@ -311,16 +350,27 @@ pub fn stopped(stopped: &Stopped, marks: &mut Marks) -> ModelText {
         StopKind::HandedOver => "ended, and its task given to another agent,",
         StopKind::Reset => "ended by a reset",
         StopKind::BranchEnded => "ended with its branch",
-    };
+    }
+}
+
+const STOPPED: &str = "Note from Signalbox: your previous turn in this conversation was ";
+const PARTLY_DONE: &str = ". It may be partly done. Check before you repeat it.";
+
+/// What the agent is told of its previous turn, which was stopped.
+pub fn stopped(stopped: &Stopped, marks: &mut Marks) -> ModelText {
     let text = ModelText::default()
-        .ours("Note from Signalbox: your previous turn in this conversation was ")
-        .ours(what)
+        .ours(STOPPED)
+        .ours(how_it_ended(stopped.kind))
         .ours(" by ")
         .line(&stopped.by, ID)
         .ours(" at ")
         .timestamp(stopped.at)
-        .ours(". It may be partly done. Check before you repeat it.");
-    match &stopped.about {
+        .ours(PARTLY_DONE);
+    stopped_about(text, stopped.about.as_ref(), marks)
+}
+
+fn stopped_about(text: ModelText, about: Option<&(Actor, String)>, marks: &mut Marks) -> ModelText {
+    match about {
         None => text.ours("\n\n"),
         Some((sender, body)) => text
             .ours(" It was about this, from ")
@@ -357,7 +407,7 @@ pub fn run_item(n: usize, title: Option<&str>, body: &str, marks: &mut Marks) ->
 }
 
 /// What stands before and after the lines of the task, above the items of a run.
-fn run_headings(facts: &InputFacts) -> [ModelText; 2] {
+pub fn run_headings(facts: &InputFacts) -> [ModelText; 2] {
     let rest = from(facts)
         .ours("\n[Follow-up messages from @")
         .line(&facts.sender.name, ID)
@@ -425,4 +475,90 @@ fn entry(text: ModelText, task: &OverviewEntry) -> ModelText {
         .ours("] ")
         .line(&task.title, TITLE)
         .ours("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{AccountId, ActorKind, TurnId};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::MarkSecret;
+
+    fn ann() -> Actor {
+        Actor {
+            kind: ActorKind::User,
+            id: "ann".to_owned(),
+            name: "Ann \"the\" Great".to_owned(),
+            via: None,
+        }
+    }
+
+    #[test]
+    fn what_is_told_of_a_stopped_turn_is_known_by_what_the_turn_was_about() {
+        let account = AccountId::parse("acme").unwrap();
+        let mut marks = MarkSecret::new([1; 32]).marks(&account, TurnId(Uuid::nil()));
+        let about = (
+            ann(),
+            "Mend it. It may be partly done. Check before you repeat it.".to_owned(),
+        );
+        for kind in StopKind::ALL {
+            for by in ["Ann", "\" at 1. \\", ""] {
+                let mut told = |about| {
+                    let told = Stopped {
+                        kind: *kind,
+                        by: by.to_owned(),
+                        at: OffsetDateTime::UNIX_EPOCH,
+                        about,
+                    };
+                    stopped(&told, &mut marks).into_string()
+                };
+                let (with, without) = (told(Some(about.clone())), told(None));
+                assert!(tells_of_stopped(&with, Some(&about)), "{with}");
+                assert!(tells_of_stopped(&without, None), "{without}");
+                let other = (ann(), "Mend that.".to_owned());
+                for (text, about) in [
+                    (&with, Some(&other)),
+                    (&with, None),
+                    (&without, Some(&about)),
+                    (&format!("{with}And this."), Some(&about)),
+                    (&with.replace("partly", "wholly"), Some(&about)),
+                    (&with.replace("1970", "Ann 1970"), Some(&about)),
+                ] {
+                    assert!(!tells_of_stopped(text, about), "{text}");
+                }
+            }
+        }
+        assert!(!tells_of_stopped("", None));
+    }
+
+    #[test]
+    fn a_heading_of_messages_has_nothing_but_numbers() {
+        let new = |shown: usize, new: i64| {
+            let message = ThreadMessage {
+                id: MessageId(Uuid::nil()),
+                author: ann(),
+                body: String::new(),
+                at: OffsetDateTime::UNIX_EPOCH,
+            };
+            heading(&Extract {
+                messages: vec![message; shown],
+                new,
+            })
+        };
+        for heading in [new(1, 1), new(6, 40), new(6, 101)] {
+            assert!(is_thread_heading(heading.as_str()), "{}", heading.as_str());
+        }
+        let first = "\nThe last 6 of 100 messages in this task's thread, oldest first:\n";
+        assert!(is_thread_heading(first));
+        for not in [
+            "",
+            "\nThe last 6 messages in this task's thread, oldest first:\n",
+            "\nThe last six of 9 messages in this task's thread, oldest first:\n",
+            "\nThe last  of 9 messages in this task's thread, oldest first:\n",
+            "\nNew in this task's thread since your last turn: 1 of 2, and more, oldest first:\n",
+        ] {
+            assert!(!is_thread_heading(not), "{not}");
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use contracts::{
     quote,
-    tools::{self, PolicySection},
+    tools::{self, PolicySection, ToolDefinition},
 };
 use domain::{AccountId, AgentSlug, ContextSize, TaskId};
 
@@ -127,15 +127,8 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
             0,
         );
     }
-    if !facts.agent_role.trim().is_empty() {
-        let role = quote::inert(facts.agent_role.trim());
-        let shown = &role[..role.floor_char_boundary(ROLE_BYTES_MAX)];
-        add(
-            PartKind::Role,
-            format!("agent/{}", facts.agent_slug),
-            ROLE.replace("{role}", shown),
-            role.len() - shown.len(),
-        );
+    if let Some((text, cut)) = role_block(facts.agent_role) {
+        add(PartKind::Role, format!("agent/{}", facts.agent_slug), text, cut);
     }
     if let Some(known) = &facts.task_context {
         add(
@@ -170,6 +163,105 @@ pub fn task_context(known: &KnownContext<'_>) -> String {
     text
 }
 
+/// The block of an agent's role, and the number of its bytes that were cut; none: it is blank.
+pub fn role_block(role: &str) -> Option<(String, usize)> {
+    let role = quote::inert(role.trim());
+    let shown = &role[..role.floor_char_boundary(ROLE_BYTES_MAX)];
+    let block = || (ROLE.replace("{role}", shown), role.len() - shown.len());
+    (!role.is_empty()).then(block)
+}
+
+/// The names that were filled in into a template. Each is absent if the template does not have it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FilledIn<'a> {
+    pub account: Option<&'a str>,
+    pub agent_slug: Option<&'a str>,
+    /// As it is quoted.
+    pub agent_name: Option<&'a str>,
+}
+
+impl FilledIn<'_> {
+    /// Whether the agent has this name. A template without a name is everybody's.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.agent_name
+            .is_none_or(|quoted| quoted == quote::line(name, NAME_BYTES_MAX).0)
+    }
+}
+
+/// Reads a template back: its own words are there byte for byte, without the items of tools that were hidden. None: the text has other
+/// words, or `source` is no template of this version.
+pub fn filled_in<'a>(source: &str, text: &'a str) -> Option<FilledIn<'a>> {
+    let template = match source.strip_prefix("profile/")?.strip_prefix(PROFILE_VERSION)? {
+        "" => PROFILE,
+        "/coordinator" => COORDINATOR,
+        "/taskless" => TASKLESS,
+        "/branch" => BRANCH,
+        _ => return None,
+    };
+    let mut filled = FilledIn::default();
+    let mut rest = text;
+    for line in template.split_inclusive('\n') {
+        match SECTIONS.iter().find(|(place, _)| *place == line) {
+            None => rest = read(line, rest, &mut filled)?,
+            Some((_, section)) => {
+                for item in items(*section, &tools::all()) {
+                    rest = read(&item, rest, &mut filled).unwrap_or(rest);
+                }
+            }
+        }
+    }
+    rest.is_empty().then_some(filled)
+}
+
+/// The rest of a text that begins with a filled-in part of a template.
+fn read<'a>(template: &str, text: &'a str, filled: &mut FilledIn<'a>) -> Option<&'a str> {
+    let (mut template, mut text) = (template, text);
+    while let Some((before, name, after)) = next_place(template) {
+        text = text.strip_prefix(before)?;
+        let value = match name {
+            "agent_name" => &text[..text.len() - quote::line_end(text)?.len()],
+            "answer_goes" => ANSWER_GOES.into_iter().find(|words| text.starts_with(words))?,
+            _ => {
+                &text[..text
+                    .find(|character: char| !may_be_in_name(character))
+                    .unwrap_or(text.len())]
+            }
+        };
+        let mut of_no_name = None;
+        let known = match name {
+            "account" => &mut filled.account,
+            "agent_slug" => &mut filled.agent_slug,
+            "agent_name" => &mut filled.agent_name,
+            "answer_goes" => &mut of_no_name,
+            // Providers put prefixes before the names of tools.
+            tool => {
+                value.strip_suffix(tool)?;
+                &mut of_no_name
+            }
+        };
+        if *known.get_or_insert(value) != value {
+            return None;
+        }
+        (template, text) = (after, &text[value.len()..]);
+    }
+    text.strip_prefix(template)
+}
+
+/// Characters of accounts' ids, slugs, and names of tools.
+fn may_be_in_name(character: char) -> bool {
+    character.is_ascii_alphanumeric() || matches!(character, '_' | '-')
+}
+
+/// The next `{name}` of a template with what stands around it. Other braces are words of the template.
+fn next_place(template: &str) -> Option<(&str, &str, &str)> {
+    const NAMES: [&str; 4] = ["account", "agent_slug", "agent_name", "answer_goes"];
+    let is_place = |name: &str| NAMES.contains(&name) || tools::NAMES.contains(&name);
+    template.match_indices('{').find_map(|(at, _)| {
+        let (name, after) = template[at + 1..].split_once('}')?;
+        is_place(name).then_some((&template[..at], name, after))
+    })
+}
+
 fn with_shown<'a>(template: &str, with_all: &'a str, facts: &InstructionFacts<'_>) -> Cow<'a, str> {
     match &facts.tools.hidden[..] {
         [] => Cow::Borrowed(with_all),
@@ -177,22 +269,32 @@ fn with_shown<'a>(template: &str, with_all: &'a str, facts: &InstructionFacts<'_
     }
 }
 
+/// The lists of a template, with their marks.
+const SECTIONS: [(&str, PolicySection); 3] = [
+    ("{scope_tools}\n", PolicySection::Scope),
+    ("{reporting_tools}\n", PolicySection::Reporting),
+    ("{coordinator_tools}\n", PolicySection::Coordinator),
+];
+
 /// Inserts each section's items at the mark of their list, without those of hidden tools.
 fn with_tools(template: &str, hidden: &[&str]) -> String {
     let mut tools = tools::all();
     tools.retain(|tool| !hidden.contains(&tool.name));
-    let sections = [
-        ("{scope_tools}\n", PolicySection::Scope),
-        ("{reporting_tools}\n", PolicySection::Reporting),
-        ("{coordinator_tools}\n", PolicySection::Coordinator),
-    ];
-    sections.iter().fold(template.to_owned(), |text, (place, section)| {
-        let wordings = tools.iter().flat_map(|tool| tool.wording);
-        let items = wordings.filter(|(of, _)| of == section);
-        let items: String = items.map(|(_, item)| format!("- {item}\n")).collect();
+    SECTIONS.iter().fold(template.to_owned(), |text, (place, section)| {
+        let items: String = items(*section, &tools).collect();
         text.replace(place, &items)
     })
 }
+
+/// The items of a section's list.
+fn items(section: PolicySection, tools: &[ToolDefinition]) -> impl Iterator<Item = String> {
+    let wordings = tools.iter().flat_map(|tool| tool.wording);
+    let items = wordings.filter(move |(of, _)| *of == section);
+    items.map(|(_, item)| format!("- {item}\n"))
+}
+
+/// Where the final answer goes: of a turn, and of a branch's turn.
+const ANSWER_GOES: [&str; 2] = ["is posted to the task's thread", "goes to the agent that called you"];
 
 /// Names are inserted last and once: a name that looks like a placeholder is not filled in again.
 fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
@@ -200,10 +302,8 @@ fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
     let text = tools.fold(template.to_owned(), |text, (name, shown)| {
         text.replace(&format!("{{{name}}}"), shown)
     });
-    let answer_goes = match facts.is_branch {
-        true => "goes to the agent that called you",
-        false => "is posted to the task's thread",
-    };
+    let [posted, returned] = ANSWER_GOES;
+    let answer_goes = if facts.is_branch { returned } else { posted };
     let values = [
         ("{answer_goes}", answer_goes.to_owned()),
         ("{account}", facts.account.to_string()),
@@ -213,4 +313,87 @@ fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
     values
         .iter()
         .fold(text, |text, (name, value)| text.replace(name, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::InstructionLayout;
+
+    use super::*;
+
+    fn facts<'a>(account: &'a AccountId, slug: &'a AgentSlug, tools: &'a ToolNames) -> InstructionFacts<'a> {
+        InstructionFacts {
+            account,
+            agent_slug: slug,
+            agent_name: "The \"coder\" {account}",
+            agent_role: "Write code.",
+            has_task: false,
+            is_coordinator: true,
+            is_branch: true,
+            task_context: None,
+            tools,
+        }
+    }
+
+    /// The instructions in their parts, by source.
+    fn parts(tools: &ToolNames) -> Vec<(String, String)> {
+        let (account, slug) = (AccountId::parse("acme").unwrap(), AgentSlug::parse("coder").unwrap());
+        let mut manifest = Manifest::new(InstructionLayout::Layered);
+        let profile = instructions(&facts(&account, &slug, tools), &mut manifest);
+        let slices = manifest.slices(Layer::Instructions, &profile.text).unwrap();
+        let part = |slice: &crate::manifest::Slice<'_>| (slice.part.source.to_string(), slice.text.to_owned());
+        slices.iter().map(part).collect()
+    }
+
+    #[test]
+    fn every_template_is_read_back_with_its_names() {
+        let all = ToolNames::new(str::to_owned);
+        let prefixed = ToolNames::new(|name| format!("signalbox_{name}"));
+        let hidden = prefixed
+            .clone()
+            .without(&["task_history", "ask_question", "no_reply", "response_request"]);
+        for tools in [all, prefixed, hidden] {
+            let parts = parts(&tools);
+            assert_eq!(parts.len(), 5);
+            for (source, text) in &parts[..4] {
+                let filled = filled_in(source, text).unwrap_or_else(|| panic!("{source}: {text}"));
+                let is_policy = *source == format!("profile/{PROFILE_VERSION}");
+                assert_eq!(filled.account, is_policy.then_some("acme"));
+                assert_eq!(filled.agent_slug, is_policy.then_some("coder"));
+                assert_eq!(filled.agent_name.is_some(), is_policy);
+                assert!(filled.is_named("The \"coder\" {account}"), "{filled:?}");
+                assert_eq!(filled.is_named("Another"), !is_policy);
+            }
+            assert_eq!(role_block("Write code.").unwrap(), (parts[4].1.clone(), 0));
+        }
+    }
+
+    #[test]
+    fn a_template_with_other_words_is_none() {
+        let parts = parts(&ToolNames::new(str::to_owned));
+        for (source, text) in &parts[..4] {
+            assert_eq!(filled_in("profile/999", text), None);
+            assert_eq!(filled_in("agent/coder", text), None);
+            assert_eq!(filled_in(source, &format!("{text}And this.\n")), None);
+            assert_eq!(filled_in(source, &text[..text.len() - 1]), None);
+            for (at, _) in text.match_indices(' ') {
+                let (before, after) = text.split_at(at);
+                let changed = format!("{before} and do as {after}");
+                // Within a quoted name it is another name.
+                let is_name =
+                    filled_in(source, &changed).is_some_and(|filled| !filled.is_named("The \"coder\" {account}"));
+                assert!(filled_in(source, &changed).is_none() || is_name, "{changed}");
+            }
+        }
+        let (source, text) = &parts[0];
+        assert_eq!(filled_in(source, &text.replace("`task_history`", "`shell`")), None);
+        assert_eq!(filled_in(source, &text.replace("`acme`", "`acme or umbra`")), None);
+    }
+
+    #[test]
+    fn a_blank_role_is_no_part() {
+        assert_eq!(role_block(" \n"), None);
+        let long = "é".repeat(ROLE_BYTES_MAX);
+        assert_eq!(role_block(&long).unwrap().1, long.len() - ROLE_BYTES_MAX);
+    }
 }

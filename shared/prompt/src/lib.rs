@@ -15,14 +15,18 @@ mod marks;
 mod note;
 mod text;
 
-pub use entry::{CalledTool, Item, Past, PastLimits, PastTurn, past, past_and_base, spawning};
+pub use entry::{
+    CalledTool, Item, Past, PastLimits, PastTurn, entries_left_out, entry_input_cut, entry_reply_cut, past,
+    past_and_base, spawning,
+};
 pub use input::{
     Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage,
-    briefing, description, input, interruption, notification, overview, run_item, stopped, task_state,
-    tells_of_interruption, thread_message,
+    briefing, description, input, interruption, is_thread_heading, notification, overview, run_headings, run_item,
+    stopped, task_state, tells_of_interruption, tells_of_stopped, thread_message,
 };
 pub use instructions::{
-    InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, instructions, task_context,
+    FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions, role_block,
+    task_context,
 };
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};

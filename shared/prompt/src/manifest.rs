@@ -230,6 +230,17 @@ impl Hash {
     }
 }
 
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Source::Message(id) => write!(f, "{MESSAGE}{id}"),
+            Source::Named(name) => f.write_str(name),
+            Source::TurnInput(id) => write!(f, "{TURN}{id}{INPUT}"),
+            Source::TurnReply(id) => write!(f, "{TURN}{id}{REPLY}"),
+        }
+    }
+}
+
 impl std::fmt::Display for Hash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&hex::encode(self.0))
@@ -257,6 +268,17 @@ impl Part {
 pub struct Slice<'a> {
     pub part: &'a Part,
     pub text: &'a str,
+}
+
+/// How parts account for a text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Cover<'a> {
+    /// In their order, each with whether the slice has the part's hash.
+    pub slices: Vec<(Slice<'a>, bool)>,
+    /// Parts for which the text is too short.
+    pub missing: usize,
+    /// The rest of the text, for which no part accounts.
+    pub uncovered: &'a str,
 }
 
 /// Why parts do not account for a text.
@@ -309,6 +331,38 @@ impl Manifest {
         }
     }
 
+    /// How the parts of a layer account for a text, whatever is wrong with them: an audit names what is.
+    pub fn cover<'a>(&'a self, layer: Layer, text: &'a str) -> Cover<'a> {
+        let mut cover = Cover {
+            slices: Vec::new(),
+            missing: 0,
+            uncovered: text,
+        };
+        for part in self.layer(layer) {
+            let slice = cover
+                .uncovered
+                .split_at_checked(part.bytes)
+                .filter(|_| cover.missing == 0);
+            let Some((slice, after)) = slice else {
+                cover.missing += 1;
+                continue;
+            };
+            let is_its = Hash::of(slice) == part.sha256;
+            cover.slices.push((Slice { part, text: slice }, is_its));
+            cover.uncovered = after;
+        }
+        cover
+    }
+
+    /// The text that the parts of the layer input are slices of. None: a turn of version 1 in layout `inline` whose input does
+    /// not begin with its instructions.
+    pub fn own_input<'a>(&self, instructions: &str, input: &'a str) -> Option<&'a str> {
+        match (self.version, self.layout) {
+            (1, InstructionLayout::Inline) => input.strip_prefix(instructions)?.strip_prefix('\n'),
+            (_, InstructionLayout::Layered | InstructionLayout::Inline) => Some(input),
+        }
+    }
+
     /// The messages of the task's thread that it shows.
     pub fn messages(&self) -> impl Iterator<Item = Uuid> {
         self.parts.iter().filter_map(|part| match part.source {
@@ -329,7 +383,12 @@ impl Manifest {
         postcard::to_extend(&stored, vec![VERSION]).expect("a manifest serialises: texts and numbers")
     }
 
-    /// None: a later version of Signalbox has packed it.
+    /// Whether a version that this one knows has packed it.
+    pub fn is_known(packed: &[u8]) -> bool {
+        matches!(packed.first(), Some(&(1 | VERSION)))
+    }
+
+    /// None: a later version of Signalbox has packed it, or it is cut.
     pub fn unpacked(packed: &[u8]) -> Option<Manifest> {
         match packed.split_first()? {
             (1, packed) => v1::unpacked(packed),
@@ -495,12 +554,7 @@ enum StoredSource {
 impl Serialize for Source {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if serializer.is_human_readable() {
-            return match self {
-                Source::Message(id) => serializer.collect_str(&format_args!("{MESSAGE}{id}")),
-                Source::Named(name) => serializer.serialize_str(name),
-                Source::TurnInput(id) => serializer.collect_str(&format_args!("{TURN}{id}{INPUT}")),
-                Source::TurnReply(id) => serializer.collect_str(&format_args!("{TURN}{id}{REPLY}")),
-            };
+            return serializer.collect_str(self);
         }
         let stored = match self {
             Source::Message(id) => StoredSource::Message(id.into_bytes()),
@@ -730,6 +784,41 @@ mod tests {
         // Not at a character's boundary.
         check("réd", Unaccounted::Bytes);
         assert_eq!(manifest.slices(Layer::Instructions, ""), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn a_cover_names_what_does_not_add_up() {
+        let manifest = manifest();
+        let check = |text: &str, slices: &[(&str, bool)], missing: usize, uncovered: &str| {
+            let cover = manifest.cover(Layer::Input, text);
+            let found: Vec<(&str, bool)> = cover
+                .slices
+                .iter()
+                .map(|(slice, is_its)| (slice.text, *is_its))
+                .collect();
+            assert_eq!(
+                (&*found, cover.missing, cover.uncovered),
+                (slices, missing, uncovered),
+                "{text}"
+            );
+        };
+        check("red", &[("red", true), ("", true)], 0, "");
+        check("rad", &[("rad", false), ("", true)], 0, "");
+        check("reds", &[("red", true), ("", true)], 0, "s");
+        // What follows a part that is not there cannot be told apart.
+        check("re", &[], 2, "re");
+        check("aé", &[("aé", false), ("", true)], 0, "");
+        check("aaé", &[], 2, "aaé");
+    }
+
+    #[test]
+    fn the_first_version_has_instructions_in_its_input_when_they_are_sent_inline() {
+        let mut manifest = manifest();
+        assert_eq!(manifest.own_input("Be kind.", "red"), Some("red"));
+        manifest.version = 1;
+        assert_eq!(manifest.own_input("Be kind.", "Be kind.\nred"), Some("red"));
+        assert_eq!(manifest.own_input("Be kind.", "Be bad.\nred"), None);
+        assert_eq!(manifest.own_input("Be kind.", "Be kind."), None);
     }
 
     #[test]

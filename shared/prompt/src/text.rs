@@ -139,6 +139,11 @@ impl ModelText {
         &self.text
     }
 
+    /// Bytes of its sources that were cut.
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
     pub fn into_string(self) -> String {
         self.text
     }

@@ -110,6 +110,12 @@ pub(super) struct TurnRow {
     pub(super) told: bool,
     /// Its provider's thread began with it.
     pub(super) opens_thread: bool,
+    /// SHA-256 of its instructions, of its input, and of each of its notes.
+    pub(super) profile_hash: String,
+    pub(super) input_sha256: String,
+    pub(super) notes_sha256: Vec<String>,
+    /// Packed.
+    pub(super) manifest: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -130,6 +136,7 @@ pub(super) struct CallRow {
     /// Read after the locks, so of two calls of which one saw the other's end, the later one has the later time.
     #[serde(with = "rfc3339::option")]
     pub(super) finished_at: Option<OffsetDateTime>,
+    pub(super) result_sha256: Option<String>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -259,11 +266,15 @@ const TURNS: &str = "
                                     response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
                                     sent_at, input like 'Note from Signalbox: an earlier turn%'
                                         or input like '%this conversation was ended by a reset by %' as told,
-                                    coalesce(context ->> 'reason' is not null or context ->> 'used' = 'assembled', true) as opens_thread
-                             from turn) r";
+                                    coalesce(context ->> 'reason' is not null or context ->> 'used' = 'assembled', true) as opens_thread,
+                                    profile_hash, encode(sha256(convert_to(input, 'UTF8')), 'hex') as input_sha256,
+                                    array(select encode(sha256(convert_to(note ->> 'text', 'UTF8')), 'hex')
+                                          from jsonb_array_elements(notes) note) as notes_sha256,
+                                    encode(manifest_packed, 'hex') as manifest from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,
-                                    started_at, finished_at from tool_call) r";
+                                    started_at, finished_at, encode(sha256(convert_to(result, 'UTF8')), 'hex') as result_sha256
+                             from tool_call) r";
 const MESSAGES: &str = "
     select to_jsonb(r) from (select account_id, id, task_id, author_kind, body, turn_id from message) r";
 const MOVES: &str = "

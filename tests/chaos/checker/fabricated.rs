@@ -106,6 +106,7 @@ impl Story {
                 parked: BTreeMap::new(),
                 opened: BTreeMap::new(),
             },
+            audits: Vec::new(),
         };
         Story {
             records,
@@ -136,6 +137,8 @@ pub(super) fn provider_call(order: usize, (begun, ended): (i64, i64), end: CallE
         results: Vec::new(),
         canaries: vec!["acme".to_owned()],
         secrets: Vec::new(),
+        words: vec!["e1".to_owned()],
+        texts: Vec::new(),
         begun_at: at(begun),
         ended_at: Some(at(ended)),
         end,
@@ -210,6 +213,10 @@ fn rows(call: &str) -> Rows {
             sent_at: Some(at(5)),
             told: false,
             opens_thread: true,
+            profile_hash: "profile".to_owned(),
+            input_sha256: "input".to_owned(),
+            notes_sha256: vec!["note".to_owned()],
+            manifest: None,
         }],
         calls: vec![CallRow {
             account_id: acme(),
@@ -224,6 +231,7 @@ fn rows(call: &str) -> Rows {
             late: false,
             started_at: at(4),
             finished_at: Some(at(4)),
+            result_sha256: Some("result".to_owned()),
         }],
         messages: vec![message("m-1", "effect e1; canary-of-acme"), message("m-2", "reply e1")],
         assignees: vec![(acme(), "t-1".to_owned(), "agent-1".to_owned())],

@@ -6,6 +6,7 @@
 //! group says which.
 
 mod accounts;
+mod audit;
 mod brakes;
 mod branches;
 mod breaker;
@@ -94,6 +95,8 @@ const ALWAYS: &[Check] = &[
     branches::told_once,
     accounts::requests_and_answers,
     accounts::rows,
+    audit::as_recorded,
+    audit::own_words,
     secrets::nowhere,
 ];
 
@@ -109,6 +112,8 @@ const AT_REST: &[Check] = &[
     timers::none_waits,
     resets::resets_are_carried_out,
     branches::all_are_folded,
+    audit::no_violation,
+    audit::planted_is_found,
     growth::back_to_the_beginning,
     growth::no_open_transactions,
 ];

@@ -5,7 +5,7 @@
 mod answer;
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -19,6 +19,8 @@ use axum::{
     response::Response,
     routing::post,
 };
+use domain::ThreadName;
+use prompt::manifest::Hash;
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::{net::TcpListener, task::JoinHandle};
@@ -26,7 +28,7 @@ use tokio::{net::TcpListener, task::JoinHandle};
 use crate::{
     dice::Dice,
     plan::{ASKED, ProviderFailure},
-    records::{CallEnd, ProviderCall, WorkKind},
+    records::{CallEnd, ProviderCall, SentText, TextOf, WorkKind},
 };
 use answer::Said;
 
@@ -221,6 +223,8 @@ impl Shared {
             results: request.results.clone(),
             canaries: names_in(&self.canaries),
             secrets: names_in(&self.secrets),
+            words: effects(&text),
+            texts: request.texts.clone(),
             begun_at: OffsetDateTime::now_utc(),
             ended_at: None,
             end: CallEnd::Open,
@@ -338,6 +342,7 @@ struct Request {
     /// Rounds of tool calls before it.
     round: usize,
     results: Vec<String>,
+    texts: Vec<SentText>,
 }
 
 impl Request {
@@ -353,7 +358,7 @@ impl Request {
             .filter(|item| item["type"] == "function_call_output")
             .map(|item| item["call_id"].as_str().unwrap_or_default().to_owned())
             .collect();
-        // An assembled prompt has earlier turns before its own.
+        // An assembled prompt has earlier turns before its own: the last item is the turn's.
         let last = items.iter().rfind(|item| item["role"] == "user");
         let input = last.unwrap_or(&body["input"]).to_string();
         // `<work>.<effect>.<round>.<number>`
@@ -375,13 +380,15 @@ impl Request {
                 )
             }
         };
+        let thread = text("x-openclaw-session-key");
         Request {
-            session_key: text("x-openclaw-session-key"),
+            session_key: ThreadName::parse(&thread).map_or(thread, |name| name.key.to_string()),
             idempotency_key: text("idempotency-key"),
             work,
             effect,
             round,
             results,
+            texts: texts(&body),
         }
     }
 
@@ -402,6 +409,48 @@ impl Request {
             .and_then(|rest| rest.split(':').next());
         task.unwrap_or_default().to_uppercase()
     }
+}
+
+/// The texts that a model is given.
+fn texts(body: &Value) -> Vec<SentText> {
+    let sent = |of: TextOf, text: &str| SentText {
+        of,
+        sha256: Hash::of(text).to_string(),
+    };
+    let instructions = body["instructions"]
+        .as_str()
+        .map(|text| sent(TextOf::Instructions, text));
+    let input = body["input"].as_str().map(|text| sent(TextOf::User, text));
+    let items = body["input"].as_array().into_iter().flatten().filter_map(|item| {
+        let content = item["content"].as_str();
+        match (item["type"].as_str(), item["role"].as_str()) {
+            (Some("function_call_output"), _) => {
+                let id = item["call_id"].as_str().unwrap_or_default();
+                Some(sent(TextOf::Result(id.to_owned()), item["output"].as_str()?))
+            }
+            (_, Some("user")) => Some(sent(TextOf::User, content?)),
+            (_, Some("assistant")) => Some(sent(TextOf::Assistant, content?)),
+            (_, _) => None,
+        }
+    });
+    instructions.into_iter().chain(input).chain(items).collect()
+}
+
+/// The effects in a text, each once.
+fn effects(text: &str) -> Vec<String> {
+    let marks = ["effect=", "effect ", "reply "];
+    let found = marks
+        .iter()
+        .flat_map(|mark| text.match_indices(mark).map(|(at, mark)| &text[at + mark.len()..]));
+    let words = found.map(|rest| {
+        let end = rest.find(|c: char| !(c.is_ascii_alphanumeric() || c == '-'));
+        rest[..end.unwrap_or(rest.len())].to_owned()
+    });
+    words
+        .filter(|word| word.contains(|c: char| c.is_ascii_digit()))
+        .collect::<BTreeSet<String>>()
+        .into_iter()
+        .collect()
 }
 
 fn kind_of(text: &str) -> Option<WorkKind> {
@@ -438,18 +487,28 @@ mod tests {
     }
 
     #[test]
-    fn earlier_turns_are_not_done_again() {
+    fn of_an_assembled_prompt_its_own_item_decides() {
         let item = |role: &str, text: &str| serde_json::json!({"type": "message", "role": role, "content": text});
-        let earlier = item("user", "Notification: n-1\nwork=done effect=e1;");
-        let input = [
-            earlier,
-            item("assistant", "reply e1;"),
-            item("user", "Notification: n-2\nwork=message effect=e2;"),
+        let items = [
+            item("user", "Notification: n-1\nwork=done effect=e000001;"),
+            item("assistant", "reply e000001; canary"),
+            item("user", "Notification: n-2\nwork=ask effect=e000002;"),
         ];
-        let request = read(&serde_json::json!({ "input": input }));
+        let body = serde_json::json!({"input": items, "instructions": "Be brief."});
+        let request = read(&body);
         assert_eq!(
             (request.work, request.effect.as_deref()),
-            (Some(WorkKind::Message), Some("e2"))
+            (Some(WorkKind::Ask), Some("e000002"))
+        );
+        let kinds: Vec<&TextOf> = request.texts.iter().map(|text| &text.of).collect();
+        assert_eq!(
+            kinds,
+            [&TextOf::Instructions, &TextOf::User, &TextOf::Assistant, &TextOf::User]
+        );
+        assert_eq!(effects(&body.to_string()), ["e000001", "e000002"]);
+        assert_eq!(
+            effects("effect e000003-asked: which; effect is effect= and reply to"),
+            ["e000003-asked"]
         );
     }
 

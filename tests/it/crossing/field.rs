@@ -72,6 +72,7 @@ impl Field {
             "tasks/LIVE-1/context/versions",
             "tasks/LIVE-1/branches",
             "tasks/LIVE-1/graph",
+            "audit/isolation",
         ] {
             let path = format!("/api/orgs/{}/{list}?limit=1", tenant.account);
             let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
@@ -81,6 +82,21 @@ impl Field {
                     .unwrap_or_else(|| panic!("{path}: one page"))
                     .to_owned(),
             );
+        }
+        // Of every session's turns, where there are several.
+        let base = format!("/api/orgs/{}", tenant.account);
+        let sessions = self
+            .get(Door::Api, &format!("{base}/sessions"), &tenant.keys["admin"])
+            .await;
+        for session in sessions["items"].as_array().into_iter().flatten() {
+            let id = session["id"].as_str().expect("a session has an id");
+            for path in [
+                format!("{base}/sessions/{id}/log?limit=1"),
+                format!("{base}/audit/isolation?limit=1&session={id}"),
+            ] {
+                let page = self.get(Door::Api, &path, &tenant.keys["admin"]).await;
+                cursors.extend(page["next_cursor"].as_str().map(str::to_owned));
+            }
         }
         cursors
     }

@@ -72,7 +72,8 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
         "cursor" => Some("cursor"),
         "message_id" => Some("message"),
         "answers" => Some("question"),
-        "parent" => Some("session"),
+        "session" | "parent" => Some("session"),
+        "with" | "turn" => Some("turn"),
         // Words.
         "task_context" => None,
         _ if name.contains("agent") || ["assignees", "from", "to"].contains(&name) => Some("agent"),

@@ -63,8 +63,19 @@ pub(crate) fn reading(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         "/notifications/both",
         "/notifications/nobodys",
         "/sessions?task=LIVE-1&agent=coder&active=true",
+        "/audit/isolation?task=LIVE-1&from=2020-01-01T00:00:00Z",
+        "/audit/isolation?task=CHAT&until=2120-01-01T00:00:00Z",
     ];
     paths.extend(more.map(|path| format!("{base}{path}")));
+    for session in &ids["session"] {
+        let audit = format!("{base}/audit/isolation?session={session}");
+        paths.extend(ids["cursor"].iter().map(|cursor| format!("{audit}&cursor={cursor}")));
+        paths.push(audit);
+    }
+    for turn in &ids["turn"] {
+        paths.push(format!("{base}/audit/isolation?turn={turn}"));
+        paths.push(format!("{base}/turns/{turn}/diff?with={turn}&text=true"));
+    }
     let mut requests: Vec<Request> = paths
         .into_iter()
         .map(|path| request("GET", path, &tenant.keys["admin"], None))

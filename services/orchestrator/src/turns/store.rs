@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 
 use api::turns::{Note, ToolCall, Turn};
-use domain::{AccountId, TurnId};
-use prompt::{Manifest, note_parts};
-use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter};
+use domain::{AccountId, TaskId, TurnId, TurnState};
+use prompt::{CalledTool, Manifest, PastTurn, note_parts};
+use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, TryGetableFromJson};
+use serde::Deserialize;
 use serde_json::Value;
 use storage::{
     StorageError, Tx,
@@ -17,15 +18,37 @@ use uuid::Uuid;
 
 use crate::paging::{Column, Listing, Order};
 
-/// The columns of a turn that are shown from its own table. The journal is delivery's and is not shown.
+/// The columns of a turn that are shown, from the table or the alias with this name. The journal is delivery's and is not shown.
+macro_rules! turn_columns {
+    ($turn:literal) => {
+        concat!(
+            "id, session_id, (select s.origin_id from session s where s.account_id = ",
+            $turn,
+            ".account_id and s.id = ",
+            $turn,
+            ".session_id and s.kind = 'branch') as branch_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
+            reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
+            started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes"
+        )
+    };
+}
+pub(crate) use turn_columns;
+
+/// Bytes of a turn's own texts.
+macro_rules! turn_bytes {
+    () => {
+        "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text) + octet_length(notes::text)
+            + 4 * coalesce(octet_length(manifest_packed), 0)"
+    };
+}
+pub(crate) use turn_bytes;
+
 macro_rules! select {
     ($rest:literal) => {
         concat!(
-            "select id, session_id, (select s.origin_id from session s where s.account_id = turn.account_id and s.id = turn.session_id
-                                and s.kind = 'branch') as branch_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
-                reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-                started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes
-             from turn where account_id = $1 and ",
+            "select ",
+            turn_columns!("turn"),
+            " from turn where account_id = $1 and ",
             $rest
         )
     };
@@ -40,6 +63,11 @@ pub struct TurnRow {
 }
 
 impl TurnRow {
+    /// Its generation and its number.
+    pub fn place(&self) -> (i32, i64) {
+        (self.turn.generation, self.turn.number)
+    }
+
     /// Without parts if another version has packed them.
     fn unpacked(self) -> Turn {
         let mut turn = self.turn;
@@ -72,8 +100,7 @@ pub const LIST: Listing = Listing {
     order: &[("number", Column::BigInt)],
     begins: Order::OldestFirst,
     wanted: None,
-    bytes: "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text) + octet_length(notes::text)
-        + 4 * coalesce(octet_length(manifest_packed), 0)",
+    bytes: turn_bytes!(),
     names: ("", ""),
 };
 
@@ -193,6 +220,94 @@ async fn tool_calls_of(
         }
     }
     Ok(of_turn)
+}
+
+/// An earlier turn, as a source of the prompts of later ones.
+#[derive(Clone, Debug)]
+pub struct PastSource {
+    pub session: Uuid,
+    pub task: Option<TaskId>,
+    pub profile_version: String,
+    pub turn: PastTurn,
+    /// False: it is too long to be read together with those before it, and has no texts.
+    pub is_whole: bool,
+}
+
+pub type Pasts = HashMap<Uuid, PastSource>;
+
+#[derive(FromQueryResult)]
+struct PastRow {
+    id: TurnId,
+    session_id: Uuid,
+    task_id: Option<TaskId>,
+    profile_version: String,
+    state: TurnState,
+    input: String,
+    manifest: Value,
+    manifest_packed: Option<Vec<u8>>,
+    notes: Notes,
+    called: Option<Called>,
+    reply: Option<String>,
+    is_whole: bool,
+}
+
+#[derive(Deserialize)]
+struct Called(Vec<CalledTool>);
+
+impl TryGetableFromJson for Called {}
+
+/// Of calls, those that began before their turn ended, as delivery reads them. Relies on the primary key and on tool_call_turn, whose
+/// order is requested.
+pub const PASTS: &str = "
+    select p.id, p.session_id, p.task_id, p.profile_version, p.state, p.is_whole, case when p.is_whole then p.input else '' end as input,
+           case when p.is_whole then p.reply end as reply, p.manifest, p.manifest_packed,
+           case when p.is_whole then coalesce(p.notes, '[]') else '[]' end as notes, c.called
+    from (
+        select p.*, sum(p.bytes) over (order by p.place) - p.bytes < $3 as is_whole
+        from (
+            select w.place, t.*, octet_length(t.input) + coalesce(octet_length(t.reply), 0) + coalesce(octet_length(t.notes::text), 0) as bytes
+            from unnest($2::uuid[]) with ordinality as w (id, place)
+            cross join lateral (select * from turn t where t.account_id = $1 and t.id = w.id offset 0) t) p) p
+    left join lateral (
+        select json_agg(json_build_object('name', c.name, 'calls', c.calls, 'failed', c.failed) order by c.first, c.name) as called
+        from (select c.name, count(*) as calls, min(c.started_at) as first,
+                     count(*) filter (where c.state in ('failed', 'refused', 'unknown') and c.finished_at <= p.finished_at) as failed
+              from (select * from tool_call c where c.account_id = p.account_id and c.turn_id = p.id order by c.ordinal) c
+              where c.started_at <= p.finished_at group by c.name) c) c on true";
+
+/// Turns that prompts were assembled from, in the order in which they are needed: of very long ones, the first are whole.
+pub async fn pasts_of(tx: &Tx, account: &AccountId, turns: Vec<Uuid>, bytes_max: usize) -> Result<Pasts, StorageError> {
+    if turns.is_empty() {
+        return Ok(Pasts::new());
+    }
+    let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+    let values = [account.into(), turns.into(), bytes_max.into()];
+    let rows: Vec<PastRow> = tx.rows("read earlier turns", PASTS, values).await?;
+    Ok(rows.into_iter().map(|row| (row.id.uuid(), row.source())).collect())
+}
+
+impl PastRow {
+    fn source(self) -> PastSource {
+        let manifest = match &self.manifest_packed {
+            Some(packed) => Manifest::unpacked(packed),
+            None => serde_json::from_value(self.manifest).ok(),
+        };
+        PastSource {
+            session: self.session_id,
+            task: self.task_id,
+            profile_version: self.profile_version,
+            turn: PastTurn {
+                id: self.id,
+                state: self.state,
+                input: self.input,
+                manifest,
+                notes: self.notes.0.into_iter().map(|note| note.text).collect(),
+                called: self.called.map_or_else(Vec::new, |called| called.0),
+                reply: self.reply,
+            },
+            is_whole: self.is_whole,
+        }
+    }
 }
 
 /// Relies on tool_call_turn; few entries share an ordinal.

@@ -4,12 +4,15 @@
 
 mod accounts;
 mod agents;
+mod audit;
 mod branches;
 mod contexts;
 mod dead_letters;
+mod diff;
 mod handover;
 mod holds;
 mod idempotency;
+mod log;
 mod messages;
 mod notifications;
 mod openapi;
@@ -17,6 +20,7 @@ mod pages;
 mod plans;
 mod policies;
 mod problems;
+mod prompted;
 mod providers;
 mod questions;
 mod queue;

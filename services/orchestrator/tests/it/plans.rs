@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, branches, contexts, dead_letters, forget, handlers::ended_turns::ENDED_TURNS, holds, keys,
-    messages, notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions, queue,
-    recovery as recoveries, sessions, tasks, timers, turns,
+    activities, agents, audit, branches, contexts, dead_letters, diff, forget, handlers::ended_turns::ENDED_TURNS,
+    holds, keys, log, messages, notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions,
+    queue, recovery as recoveries, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -31,7 +31,24 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 83] = [
+const STATEMENTS: [Planned; 89] = [
+    (
+        audit::store::SOURCES,
+        7,
+        &[
+            "notification_pkey",
+            "question_notification",
+            "message_pkey",
+            "turn_number",
+            "activity_change",
+            "branch_item",
+        ],
+    ),
+    (audit::store::CALLS, 4, &["tool_call_turn"]),
+    (turns::store::PASTS, 3, &["turn_pkey", "tool_call_turn"]),
+    (log::store::GENERATIONS, 4, &["session_pkey", "session_generation"]),
+    (log::store::TURNS, 5, &["turn_number", "session_pkey"]),
+    (diff::http::TOOLS, 2, &["turn_pkey"]),
     (
         ENDED_TURNS,
         2,
@@ -366,7 +383,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 17] = [
+const LISTS: [(Listing, usize, &str); 19] = [
     (messages::store::LIST, 2, "message_thread"),
     (activities::LIST, 2, "activity_change"),
     (contexts::VERSIONS, 2, "task_context_pkey"),
@@ -384,6 +401,8 @@ const LISTS: [(Listing, usize, &str); 17] = [
     (queue::store::LIST, 2, "notification_queue"),
     (dead_letters::store::LIST, 1, "dead_letter_newest"),
     (turns::store::LIST, 2, "turn_number"),
+    (audit::store::LIST, 6, "turn_pkey"),
+    (audit::store::OF_SESSION, 4, "turn_number"),
 ];
 
 /// The plan of a list's whole statement, in its own kind of transaction.

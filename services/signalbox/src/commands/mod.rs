@@ -1,13 +1,16 @@
 //! One file a command. A command returns its exit code, or an error that `main` prints as one line.
 
+pub(crate) mod audit;
 pub(crate) mod branches;
 pub(crate) mod cancel;
 pub(crate) mod context;
 pub(crate) mod dead;
 pub(crate) mod demo_agent;
+pub(crate) mod diff;
 pub(crate) mod handover;
 pub(crate) mod health;
 pub(crate) mod holds;
+pub(crate) mod log;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;
 pub(crate) mod next;

@@ -42,6 +42,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
     let reach = match tool.reach {
         Reach::OwnTask => "own task",
         Reach::Account => "account",
+        Reach::Outside => "outside",
     };
     (offered, effect, reach)
 }

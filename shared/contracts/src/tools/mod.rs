@@ -137,6 +137,8 @@ pub enum Reach {
     OwnTask,
     /// In the coordinator's chat any task of the account; elsewhere the turn's task.
     Account,
+    /// None: what is sent leaves Signalbox.
+    Outside,
 }
 
 /// A section of the policy with items of tools.

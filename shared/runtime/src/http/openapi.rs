@@ -77,6 +77,11 @@ impl Operation<'_> {
     /// Each field of `T` is a parameter of the query. A parameter without a value counts as absent.
     pub fn query<T: JsonSchema>(&mut self) {
         let fields = T::json_schema(&mut self.schemas.read);
+        let required = fields
+            .get("required")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         for (name, schema) in fields
             .get("properties")
             .and_then(Value::as_object)
@@ -84,8 +89,9 @@ impl Operation<'_> {
             .flatten()
         {
             let schema = without_null(schema);
+            let is_required = required.contains(&json!(name));
             self.parameters.push(
-                json!({"name": name, "in": "query", "required": false, "allowEmptyValue": true, "schema": schema}),
+                json!({"name": name, "in": "query", "required": is_required, "allowEmptyValue": !is_required, "schema": schema}),
             );
         }
     }
@@ -115,6 +121,15 @@ impl Operation<'_> {
             status.as_str().to_owned(),
             json!({"description": about, "content": content}),
         );
+    }
+
+    /// A response that is also given as text, to those who ask for it.
+    pub fn answers_text(&mut self, status: StatusCode) {
+        let answer = self
+            .answers
+            .entry(status.as_str())
+            .or_insert_with(|| json!({"description": "OK"}));
+        answer["content"]["text/plain"] = json!({"schema": {"type": "string"}});
     }
 
     pub fn answers_nothing(&mut self) {

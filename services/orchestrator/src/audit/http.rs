@@ -1,0 +1,120 @@
+//! `/api/orgs/{account}/audit/isolation`.
+
+use api::audit::Audit;
+use axum::{Json, extract::State};
+use domain::{AccountId, SessionId, TaskId, Timestamp, TurnId};
+use runtime::http::Problem;
+use schemars::JsonSchema;
+use serde::Deserialize;
+use storage::{Accounts, Tx};
+
+use super::{
+    judge::{Rendered, judge},
+    store::{AuditedTurn, Scope, Span, TURNS_MAX, sources_of},
+    verdict::count,
+};
+use crate::{
+    app::App,
+    auth::Access,
+    body::Query,
+    error::ApiError,
+    paging::{Cursor, Limit, List, Page},
+    route::routes,
+    sessions::store::session_find,
+    tasks::store::task_find,
+    turns::store::turn_exists,
+};
+
+routes! {
+    "audit": "Whether prompts hold what they may hold";
+    /// Audit the isolation of turns: hold every part of their prompts against the rows that it is of. A page has up to 50 turns, in
+    /// the order in which they began; at most one of `task`, `session` and `turn` narrows them. Turns that begin while pages are
+    /// read may be on later pages.
+    GET "/api/orgs/{account}/audit/isolation" Read => isolation or 404 or 422;
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct IsolationQuery {
+    /// Only turns about this task.
+    task: Option<TaskId>,
+    /// Only turns of this generation of a session.
+    session: Option<SessionId>,
+    /// Only this turn.
+    turn: Option<TurnId>,
+    /// Only turns that began at this time or later.
+    from: Option<Timestamp>,
+    /// Only turns that began before this time.
+    until: Option<Timestamp>,
+    limit: Option<Limit>,
+    cursor: Option<Cursor>,
+}
+
+impl IsolationQuery {
+    fn scope(&self) -> Result<(Scope, Span), Problem> {
+        let span = Span {
+            from: self.from,
+            until: self.until,
+        };
+        if let (Some(from), Some(until)) = (span.from, span.until)
+            && from >= until
+        {
+            return Err(Problem::unprocessable("invalid", "from has to be before until"));
+        }
+        let scope = match (&self.task, self.session, self.turn) {
+            (None, None, None) => Scope::Account,
+            (Some(task), None, None) => Scope::Task(task.clone()),
+            (None, Some(session), None) => Scope::Session(session),
+            (None, None, Some(turn)) => Scope::Turn(turn),
+            (_, _, _) => {
+                let what = "give one of task, session and turn, or none for the whole account";
+                return Err(Problem::unprocessable("invalid", what));
+            }
+        };
+        Ok((scope, span))
+    }
+}
+
+async fn isolation(
+    State(app): State<App>,
+    access: Access,
+    Query(query): Query<IsolationQuery>,
+) -> Result<Json<Audit>, ApiError> {
+    let (scope, span) = query.scope()?;
+    let account = &access.account;
+    let list = List::of(scope.listing(), "audit", account, format_args!("{scope:?} {span:?}"));
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?.at_most(TURNS_MAX);
+    let tx = app.begin_list(&Accounts::one(account)).await?;
+    let rows = page
+        .read(&tx, scope.listing(), scope.values(span), "read turns to audit")
+        .await?;
+    let (mut turns, places): (Vec<AuditedTurn>, _) = rows.apart();
+    if turns.is_empty() {
+        exists(&tx, account, &scope).await?;
+    }
+    let sources = sources_of(&tx, account, &mut turns).await?;
+    tx.commit().await?;
+    let mut audit = Audit::default();
+    let mut rendered = Rendered::default();
+    for turn in &turns {
+        count(&mut audit, turn.id.uuid(), judge(turn, &sources, &mut rendered));
+        // A page takes some milliseconds of the processor: others come in between.
+        tokio::task::yield_now().await;
+    }
+    audit.next_cursor = places.cursor_after(turns.len()).map(str::to_owned);
+    Ok(Json(audit))
+}
+
+/// What has no turns on a page has to be there all the same.
+async fn exists(tx: &Tx, account: &AccountId, scope: &Scope) -> Result<(), ApiError> {
+    let is_there = match scope {
+        Scope::Account => true,
+        Scope::Task(task) => task_find(tx, account, task).await?.is_some(),
+        Scope::Session(session) => session_find(tx, account, *session).await?.is_some(),
+        Scope::Turn(turn) => turn_exists(tx, account, *turn).await?,
+    };
+    match is_there {
+        true => Ok(()),
+        false => Err(Problem::not_found().into()),
+    }
+}

@@ -1,0 +1,146 @@
+//! Rules for the instructions and the offer of tools. A template has to be there word by word, with names of its own account; a role is
+//! the agent's.
+
+use domain::TaskId;
+use prompt::{
+    FilledIn, PROFILE_VERSION, filled_in,
+    manifest::{Hash, Layer, Offer, Part, PartKind},
+    role_block,
+};
+
+use super::{
+    judge::{Case, Ruling, foreign, proven, unknown_source, whole},
+    verdict::{
+        Doubt::{Changed, UnknownTemplate},
+        Fault::{ForeignAccount, HashMismatch, SourceMissing},
+        Judged, Policy,
+        Verdict::{ByPolicy, Unproven, Violation},
+    },
+};
+
+impl Case<'_> {
+    pub(super) fn instructions(&self, judged: &mut Vec<Judged>) {
+        let Some(text) = &self.turn.instructions else {
+            let bytes = self.manifest.layer(Layer::Instructions).map(|part| part.bytes).sum();
+            let ruling = (
+                Violation(SourceMissing),
+                "the text of its instructions is not stored".to_owned(),
+            );
+            judged.push(whole("instructions", bytes, ruling));
+            return;
+        };
+        if Hash::of(text).to_string() != self.turn.profile_hash {
+            let ruling = (
+                Violation(HashMismatch),
+                "its instructions have another hash than its profile".to_owned(),
+            );
+            judged.push(whole("instructions", 0, ruling));
+        }
+        self.slices(
+            Layer::Instructions,
+            text,
+            |part, text| self.instruction(part, text),
+            judged,
+        );
+    }
+
+    fn instruction(&self, part: &Part, text: &str) -> Ruling {
+        match part.part {
+            PartKind::Policy | PartKind::Coordinator | PartKind::Taskless | PartKind::Branch => {
+                self.template(part, text)
+            }
+            PartKind::Role => self.role(part, text),
+            PartKind::TaskContext => self.task_context(part),
+            PartKind::Interruption
+            | PartKind::Notification
+            | PartKind::Task
+            | PartKind::Thread
+            | PartKind::Message
+            | PartKind::Briefing
+            | PartKind::Overview
+            | PartKind::Followup
+            | PartKind::Stopped
+            | PartKind::Injected
+            | PartKind::TaskState
+            | PartKind::Entry
+            | PartKind::EntriesLeftOut
+            | PartKind::ToolResult
+            | PartKind::Subagents => unknown_source(),
+        }
+    }
+
+    fn template(&self, part: &Part, text: &str) -> Ruling {
+        let source = part.source.to_string();
+        let version = source.split('/').nth(1).unwrap_or_default();
+        if version != PROFILE_VERSION {
+            return (
+                Unproven(UnknownTemplate),
+                format!("this version does not have profile {version}"),
+            );
+        }
+        let Some(filled) = filled_in(&source, text) else {
+            return (Violation(HashMismatch), format!("the text is not {source}, filled in"));
+        };
+        let account = self.turn.account.as_str();
+        if let Some(named) = filled.account.filter(|named| *named != account) {
+            return (Violation(ForeignAccount), format!("it names the account {named:?}"));
+        }
+        if !self.names_its_agent(&filled) {
+            return (Unproven(Changed), "its agent has another name now".to_owned());
+        }
+        match (part.part == PartKind::Coordinator, self.is_coordinator()) {
+            (false, _) => proven(),
+            (true, true) => (
+                ByPolicy(Policy::Coordinator),
+                "the turn is on the coordinator task".to_owned(),
+            ),
+            (true, false) => (Unproven(Changed), "its task is not the coordinator task now".to_owned()),
+        }
+    }
+
+    fn names_its_agent(&self, filled: &FilledIn<'_>) -> bool {
+        let slug = self.turn.agent_slug.as_ref().map(|slug| slug.as_str());
+        let is_slug = filled.agent_slug.is_none_or(|named| slug == Some(named));
+        let is_name = self.turn.agent_name.as_ref().is_some_and(|name| filled.is_named(name));
+        is_slug && (is_name || filled.agent_name.is_none())
+    }
+
+    /// An agent's row does not say when it changed.
+    fn role(&self, part: &Part, text: &str) -> Ruling {
+        if !part.source.to_string().starts_with("agent/") {
+            return unknown_source();
+        }
+        let Some(role) = &self.turn.agent_role else {
+            return (Violation(SourceMissing), "its agent is not there".to_owned());
+        };
+        match role_block(role).is_some_and(|(block, _)| block == text) {
+            true => proven(),
+            false => (Unproven(Changed), "its agent has another role now".to_owned()),
+        }
+    }
+
+    /// Its source is `task_context/{task}/{version}`. That it is of the turn's own task is proven, its text is not.
+    fn task_context(&self, part: &Part) -> Ruling {
+        let source = part.source.to_string();
+        let named = source
+            .strip_prefix("task_context/")
+            .and_then(|rest| rest.rsplit_once('/'));
+        let task = named.and_then(|(task, _)| TaskId::parse(task).ok());
+        foreign(self.turn, task.as_ref(), "the context of a task").unwrap_or_else(unknown_source)
+    }
+
+    /// None: version 1 says nothing of it.
+    pub(super) fn offer(&self) -> Option<Judged> {
+        let offer = self.manifest.tools?;
+        let names = self.turn.tools.as_deref().unwrap_or_default();
+        let is_same = Offer::of(names.iter().map(String::as_str)) == offer;
+        let ruling = match is_same {
+            true => proven(),
+            false => (
+                Unproven(UnknownTemplate),
+                "the tools of these names have other schemas now".to_owned(),
+            ),
+        };
+        Some(whole("offer", 0, ruling))
+    }
+}

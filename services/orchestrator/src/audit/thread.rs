@@ -1,0 +1,206 @@
+//! The rule for a turn's thread: what its provider keeps of earlier calls was said by turns of this session only.
+//!
+//! A thread is found by its session's key, or by a response. The key names account, task, agent and generation, and is one session's. A
+//! response from which a turn goes on has to be one of an earlier turn of the session: so was the one before it, to the first, which went
+//! on from none.
+
+use domain::{SessionKey, SessionOf, TaskId};
+
+use super::{
+    judge::{Ruling, proven, whole},
+    store::AuditedTurn,
+    verdict::{
+        Doubt::{Mismatch, Retention, ThreadUnconfirmed, UnknownSource},
+        Fault::{ForeignAccount, ForeignTask, ForeignThread},
+        Judged, Policy,
+        Verdict::{ByPolicy, Unproven, Violation},
+    },
+};
+
+pub(super) fn thread(turn: &AuditedTurn) -> Judged {
+    let from = turn.context.as_ref().and_then(|context| context.from.as_deref());
+    let name = from.or(turn.session_key.as_deref()).unwrap_or_default();
+    Judged {
+        source: name.to_owned(),
+        ..whole("thread", 0, ruling(turn, from))
+    }
+}
+
+fn ruling(turn: &AuditedTurn, from: Option<&str>) -> Ruling {
+    let Some(key) = &turn.session_key else {
+        return (Unproven(Retention), "its session was removed".to_owned());
+    };
+    if let Some(ruling) = of_key(turn, key) {
+        return ruling;
+    }
+    if let Some(from) = from.filter(|_| !turn.from_is_own) {
+        return (
+            Violation(ForeignThread),
+            format!("no earlier turn of its session has the response {from}"),
+        );
+    }
+    if turn.is_mismatched {
+        return (
+            Unproven(Mismatch),
+            "its provider was seen to run another session than the key's".to_owned(),
+        );
+    }
+    if turn.context.as_ref().is_some_and(|context| context.unconfirmed) {
+        let found = "its provider's answer did not name the response that it was to go on from";
+        return (Unproven(ThreadUnconfirmed), found.to_owned());
+    }
+    let keeps = turn.context.as_ref().is_none_or(|context| !context.is_assembled());
+    if turn.mixes_tasks && keeps {
+        let found = "the account has one session for all tasks of an agent";
+        return (ByPolicy(Policy::SessionScope), found.to_owned());
+    }
+    proven()
+}
+
+/// What is wrong with the name of a thread, if anything.
+fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
+    let Ok(key) = SessionKey::parse(text) else {
+        let is_known = ["task", "system", "branch"].contains(&turn.session_kind.as_deref().unwrap_or_default());
+        return Some(match is_known {
+            true => (
+                Violation(ForeignThread),
+                "its session's key names no session".to_owned(),
+            ),
+            false => (
+                Unproven(UnknownSource),
+                "the audit of this version does not know this kind of session".to_owned(),
+            ),
+        });
+    };
+    if key.account != turn.account {
+        return Some((
+            Violation(ForeignAccount),
+            format!("its session's key is of the account {}", key.account),
+        ));
+    }
+    let own = turn.task.as_ref().map(TaskId::key);
+    let agent = match &key.of {
+        SessionOf::Task { task, agent } => {
+            if own.as_ref() != Some(&task.key()) {
+                return Some((Violation(ForeignTask), format!("its session's key is of task {task}")));
+            }
+            *agent
+        }
+        // A branch has one session, on one task.
+        SessionOf::Agent(agent) | SessionOf::Branch { agent, .. } => *agent,
+        SessionOf::User(_) | SessionOf::Account => {
+            let found = "the audit of this version does not know sessions of orchestrators";
+            return Some((Unproven(UnknownSource), found.to_owned()));
+        }
+    };
+    let is_own = agent == turn.agent && key.generation == turn.generation;
+    (!is_own).then(|| {
+        let found = format!(
+            "its session's key is of agent {agent} and generation {}",
+            key.generation
+        );
+        (Violation(ForeignThread), found)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use domain::{Generation, TaskId, TurnContext};
+    use serde_json::json;
+
+    use super::{
+        super::judge::tests::{AGENT, turn, words},
+        *,
+    };
+
+    fn context(from: Option<&str>, used: &str) -> Option<TurnContext> {
+        serde_json::from_value(json!({"asked": "continue", "used": used, "thread": 1, "from": from})).unwrap()
+    }
+
+    #[test]
+    fn a_key_names_the_turn_s_own_session() {
+        let check = |change: &dyn Fn(&mut AuditedTurn), expected: &str| {
+            let mut turn = turn();
+            change(&mut turn);
+            let from = turn.context.as_ref().and_then(|context| context.from.clone());
+            assert_eq!(
+                words(&ruling(&turn, from.as_deref())),
+                expected,
+                "{:?}",
+                turn.session_key
+            );
+        };
+        let key = |text: String| move |turn: &mut AuditedTurn| turn.session_key = Some(text.clone());
+        check(&|_| {}, "proven");
+        check(
+            &key(format!("task:t-2:agent:{AGENT}:acme:v1")),
+            "violation foreign_task",
+        );
+        check(
+            &key(format!("task:t-1:agent:{AGENT}:umbra:v1")),
+            "violation foreign_account",
+        );
+        check(
+            &key(format!("task:t-1:agent:{AGENT}:acme:v2")),
+            "violation foreign_thread",
+        );
+        check(
+            &key(format!("task:t-1:agent:{}:acme:v1", uuid::Uuid::nil())),
+            "violation foreign_thread",
+        );
+        check(&key("nonsense".to_owned()), "violation foreign_thread");
+        check(&key("orchestrator:org:acme:v1".to_owned()), "unproven unknown_source");
+        check(&|turn| turn.session_key = None, "unproven retention");
+        check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
+        check(&|turn| turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");
+        let other_kind = |turn: &mut AuditedTurn| {
+            turn.session_key = Some("replay:x".to_owned());
+            turn.session_kind = Some("replay".to_owned());
+        };
+        check(&other_kind, "unproven unknown_source");
+        let of_branch = |key: String| {
+            move |turn: &mut AuditedTurn| {
+                turn.session_key = Some(key.clone());
+                turn.session_kind = Some("branch".to_owned());
+            }
+        };
+        let branch = uuid::Uuid::nil();
+        check(&of_branch(format!("branch:{branch}:agent:{AGENT}:acme:v1")), "proven");
+        check(
+            &of_branch(format!("branch:{branch}:agent:{branch}:acme:v1")),
+            "violation foreign_thread",
+        );
+        check(&of_branch("branch:x".to_owned()), "violation foreign_thread");
+        let shared = |turn: &mut AuditedTurn| {
+            turn.session_key = Some(format!("system:agent:{AGENT}:acme:v1"));
+            turn.mixes_tasks = true;
+        };
+        check(&shared, "by_policy session_scope");
+        let shared_and_assembled = |turn: &mut AuditedTurn| {
+            shared(turn);
+            turn.context = context(None, "assembled");
+        };
+        check(&shared_and_assembled, "proven");
+    }
+
+    #[test]
+    fn a_response_is_of_an_earlier_turn() {
+        let check = |is_own: bool, change: &dyn Fn(&mut AuditedTurn), expected: &str| {
+            let mut turn = turn();
+            turn.context = context(Some("resp_1"), "continue");
+            turn.from_is_own = is_own;
+            change(&mut turn);
+            assert_eq!(words(&ruling(&turn, Some("resp_1"))), expected);
+        };
+        check(true, &|_| {}, "proven");
+        check(false, &|_| {}, "violation foreign_thread");
+        check(true, &|turn| turn.is_mismatched = true, "unproven mismatch");
+        check(false, &|turn| turn.is_mismatched = true, "violation foreign_thread");
+        let unconfirmed = |turn: &mut AuditedTurn| {
+            if let Some(context) = &mut turn.context {
+                context.unconfirmed = true;
+            }
+        };
+        check(true, &unconfirmed, "unproven thread_unconfirmed");
+    }
+}

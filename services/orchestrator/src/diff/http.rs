@@ -1,0 +1,106 @@
+//! `/api/orgs/{account}/turns/{turn}/diff`.
+
+use api::{diff::Diff, turns::Turn};
+use axum::{Json, extract::State};
+use domain::{AccountId, TurnId};
+use runtime::http::Problem;
+use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
+use serde::Deserialize;
+use serde_json::Value;
+use storage::{StorageError, Tx};
+
+use super::layers::{Layers, change, layers, manifest_of, tools};
+use crate::{
+    app::App,
+    auth::Access,
+    body::{Named, Query},
+    error::ApiError,
+    route::routes,
+    turns::{
+        sent::past_of,
+        store::{pasts_of, turn_find},
+    },
+};
+
+routes! {
+    "diff": "What differs between two turns";
+    /// The difference between a turn and another one of the account: per layer of what the models got, and in context, tools, provider
+    /// and usage.
+    GET "/api/orgs/{account}/turns/{turn}/diff" Read => read;
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct DiffQuery {
+    /// The turn to compare with: it is the one after.
+    with: TurnId,
+    /// `true`: with unified diffs of the texts, 5,000 lines at most.
+    text: Option<bool>,
+}
+
+/// Bytes of earlier turns that are read to show an assembled context.
+const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Relies on the primary key.
+pub const TOOLS: &str =
+    "select id, coalesce(tools, '{}') as tools from turn where account_id = $1 and id = any ($2::uuid[])";
+
+#[derive(FromQueryResult)]
+struct ToolsRow {
+    id: TurnId,
+    tools: Vec<String>,
+}
+
+async fn read(
+    State(app): State<App>,
+    access: Access,
+    Named(turn): Named<TurnId>,
+    Query(query): Query<DiffQuery>,
+) -> Result<Json<Diff>, ApiError> {
+    let (account, ids) = (&access.account, [turn, query.with]);
+    let bytes_max = app.settings.list_bytes_max.usize();
+    let tx = app.begin(account).await?;
+    let [before, after] = [
+        turn_find(&tx, account, ids[0], bytes_max).await?,
+        turn_find(&tx, account, ids[1], bytes_max).await?,
+    ];
+    let (before, after) = before.zip(after).ok_or_else(Problem::not_found)?;
+    let offered: Vec<ToolsRow> = {
+        let values = [account.into(), ids.to_vec().into()];
+        tx.rows("read offered tools", TOOLS, values).await?
+    };
+    let [layers_before, layers_after] = [
+        layers_of(&tx, account, &before).await?,
+        layers_of(&tx, account, &after).await?,
+    ];
+    tx.commit().await?;
+    let shows = query.text == Some(true);
+    // Comparing takes the processor for up to a second: no other request waits for it.
+    let compared = tokio::task::spawn_blocking(move || layers(&layers_before, &layers_after, shows));
+    let (layers, lines_left_out) = compared.await.map_err(|_| Problem::internal())?;
+    let of = |turn: TurnId| {
+        offered
+            .iter()
+            .find(|row| row.id == turn)
+            .map_or(&[][..], |row| &row.tools)
+    };
+    let manifests = (manifest_of(&before), manifest_of(&after));
+    let context = |turn: &Turn| serde_json::to_value(&turn.context).unwrap_or(Value::Null);
+    Ok(Json(Diff {
+        turn: before.id,
+        with: after.id,
+        layers,
+        context: change(context(&before), context(&after)),
+        tools: tools((of(ids[0]), of(ids[1])), (manifests.0.as_ref(), manifests.1.as_ref())),
+        provider: change(before.provider.clone().into(), after.provider.clone().into()),
+        usage: change(before.usage.unwrap_or_default(), after.usage.unwrap_or_default()),
+        lines_left_out,
+    }))
+}
+
+async fn layers_of(tx: &Tx, account: &AccountId, turn: &Turn) -> Result<Layers, StorageError> {
+    let pasts = manifest_of(turn).as_ref().map(past_of).unwrap_or_default();
+    let pasts = pasts_of(tx, account, pasts, PASTS_BYTES_MAX).await?;
+    Ok(Layers::of(turn, &pasts))
+}

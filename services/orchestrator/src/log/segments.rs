@@ -1,0 +1,237 @@
+//! Puts turns into segments: one for each thread of a provider in each generation. Pure.
+
+use std::collections::HashMap;
+
+use api::{
+    log::{Boundary, LogPart, LogTurn, Segment},
+    turns::Turn,
+};
+use prompt::{Manifest, manifest::Hash};
+use serde::Serialize;
+use uuid::Uuid;
+
+use super::store::GenerationRow;
+use crate::turns::{
+    sent::{Piece, Stored, pieces},
+    store::Pasts,
+};
+
+/// A generation of a page, with its turns on the page.
+pub struct Generation {
+    pub session: Uuid,
+    pub number: i32,
+    /// None: the page goes on with it.
+    pub begins: Option<Boundary>,
+    pub turns: Vec<Turn>,
+}
+
+/// How a generation begins: why the one before was closed.
+pub fn beginning(before: Option<&GenerationRow>, own: &GenerationRow) -> Boundary {
+    let reason = before.and_then(|before| before.close_reason.clone());
+    Boundary {
+        reason: reason.unwrap_or_else(|| "opened".to_owned()),
+        detail: before.and_then(|before| before.close_detail.clone()),
+        by: None,
+        at: own.opened_at.into(),
+    }
+}
+
+/// The segments of a page. A generation without turns is one, too.
+pub fn segments(generations: Vec<Generation>, pasts: &Pasts) -> Vec<Segment> {
+    let mut segments = Vec::new();
+    let mut same = Same::default();
+    for generation in generations {
+        let Generation {
+            session,
+            number,
+            begins,
+            turns,
+        } = generation;
+        let mut threads: Vec<Segment> = vec![Segment {
+            session_id: session,
+            generation: number,
+            thread: turns.first().and_then(thread_of),
+            boundary: begins,
+            turns: Vec::new(),
+        }];
+        for turn in turns {
+            let thread = thread_of(&turn);
+            let segment = threads.last_mut().expect("a generation has one at least");
+            if segment.thread == thread {
+                segment.turns.push(shown(turn, pasts, &mut same));
+                continue;
+            }
+            let boundary = change(&turn);
+            threads.push(Segment {
+                session_id: session,
+                generation: number,
+                thread,
+                boundary: Some(boundary),
+                turns: vec![shown(turn, pasts, &mut same)],
+            });
+        }
+        segments.extend(threads);
+    }
+    segments
+}
+
+fn thread_of(turn: &Turn) -> Option<i32> {
+    turn.context.as_ref().map(|context| context.thread)
+}
+
+/// Why a turn is in another thread than the one before it.
+fn change(turn: &Turn) -> Boundary {
+    let context = turn.context.as_ref();
+    let reason = context.and_then(|context| context.reason);
+    let used = context.map_or_else(|| "unknown".to_owned(), |context| context.used.to_string());
+    let lost_after = context.and_then(|context| context.lost_after);
+    Boundary {
+        reason: reason.map_or(used, |reason| reason.to_string()),
+        detail: lost_after.map(|rounds| format!("during turn {}, after {rounds} answers with tool calls", turn.number)),
+        by: None,
+        at: turn.started_at,
+    }
+}
+
+/// The parts of the turn before, by layer and source.
+#[derive(Default)]
+struct Same(HashMap<(&'static str, String), Hash>);
+
+fn shown(turn: Turn, pasts: &Pasts, same: &mut Same) -> LogTurn {
+    let manifest = serde_json::from_value::<Manifest>(turn.manifest.clone()).ok();
+    let stored = Stored {
+        instructions: turn.instructions.as_deref(),
+        input: &turn.input,
+        notes: &turn.notes,
+    };
+    let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, pasts));
+    let pieces = pieces.unwrap_or_default();
+    let parts = pieces.iter().map(|piece| part(piece, same)).collect();
+    let of = |piece: &Piece<'_>| ((piece.layer, piece.part.source.to_string()), piece.part.sha256);
+    *same = Same(pieces.iter().map(of).collect());
+    LogTurn {
+        id: turn.id,
+        number: turn.number,
+        state: turn.state,
+        provider: turn.provider,
+        context: turn.context,
+        started_at: turn.started_at,
+        finished_at: turn.finished_at,
+        parts,
+        calls: turn.tool_calls,
+        calls_left_out: turn.tool_calls_left_out,
+        reply: turn.reply,
+        error: turn.error,
+        error_class: turn.error_class,
+        no_reply: turn.no_reply,
+        late: turn.late,
+        usage: turn.usage,
+    }
+}
+
+fn part(piece: &Piece<'_>, before: &Same) -> LogPart {
+    let part = &piece.part;
+    let key = (piece.layer, part.source.to_string());
+    LogPart {
+        layer: piece.layer.to_owned(),
+        part: word(&part.part),
+        because: word(&part.because),
+        bytes: part.bytes,
+        tokens_estimate: part.bytes / 4,
+        cut_bytes: part.cut_bytes,
+        cut_by: part.cut_by.as_ref().map(word),
+        same_as_previous: before.0.get(&key) == Some(&part.sha256),
+        text: piece.text.as_deref().map(str::to_owned),
+        source: key.1,
+    }
+}
+
+fn word(kind: &impl Serialize) -> String {
+    let word = serde_json::to_value(kind).ok();
+    word.and_then(|word| Some(word.as_str()?.to_owned()))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
+
+    fn turn(number: i64, context: Value) -> Turn {
+        let turn = json!({"id": ID, "session_id": ID, "generation": 1, "number": number, "state": "finished", "notifications": [],
+            "profile": {"version": "1", "hash": "h"}, "instructions": null, "input": "", "reply": null, "tool_calls": [],
+            "usage": null, "error": null, "error_class": null, "provider": "default", "response_id": null, "provider_calls": 1,
+            "task_history_called": false, "no_reply": false, "late": false, "started_at": "2026-01-02T03:04:05Z",
+            "finished_at": null, "manifest": {}, "context": context});
+        serde_json::from_value(turn).unwrap()
+    }
+
+    fn context(thread: i32, used: &str, reason: Value) -> Value {
+        json!({"asked": "continue", "used": used, "reason": reason, "thread": thread})
+    }
+
+    fn generation(number: i32, begins: &str, turns: Vec<Turn>) -> Generation {
+        let begins = Boundary {
+            reason: begins.to_owned(),
+            detail: None,
+            by: None,
+            at: time::OffsetDateTime::UNIX_EPOCH.into(),
+        };
+        Generation {
+            session: Uuid::nil(),
+            number,
+            begins: Some(begins).filter(|begins| !begins.reason.is_empty()),
+            turns,
+        }
+    }
+
+    /// Generation, thread, reason and the numbers of the turns of each segment.
+    fn lines(generations: Vec<Generation>) -> Vec<String> {
+        let segments = segments(generations, &Pasts::new());
+        let line = |segment: &Segment| {
+            let reason = segment.boundary.as_ref().map_or("-", |boundary| &boundary.reason);
+            let turns: Vec<i64> = segment.turns.iter().map(|turn| turn.number).collect();
+            format!("{} {:?} {reason} {turns:?}", segment.generation, segment.thread)
+        };
+        segments.iter().map(line).collect()
+    }
+
+    #[test]
+    fn a_segment_is_a_thread_of_a_generation() {
+        let goes_on = |number, thread| turn(number, context(thread, "continue", Value::Null));
+        let lost = turn(3, context(2, "continue", json!("thread_lost")));
+        let assembled = |number| turn(number, context(3, "assembled", Value::Null));
+        let found = lines(vec![
+            generation(
+                1,
+                "opened",
+                vec![goes_on(1, 1), goes_on(2, 1), lost, goes_on(4, 2), assembled(5)],
+            ),
+            generation(2, "task_done", Vec::new()),
+            generation(3, "reset", vec![turn(1, context(1, "continue", json!("first")))]),
+        ]);
+        assert_eq!(
+            found,
+            [
+                "1 Some(1) opened [1, 2]",
+                "1 Some(2) thread_lost [3, 4]",
+                "1 Some(3) assembled [5]",
+                "2 None task_done []",
+                "3 Some(1) reset [1]",
+            ]
+        );
+    }
+
+    #[test]
+    fn turns_of_a_version_without_threads_are_one_segment() {
+        let found = lines(vec![generation(
+            1,
+            "",
+            vec![turn(7, Value::Null), turn(8, Value::Null)],
+        )]);
+        assert_eq!(found, ["1 None - [7, 8]"]);
+    }
+}

@@ -1,0 +1,102 @@
+//! What the model of a turn got, in its parts: their texts as slices of what is stored, and those of an assembled context rendered
+//! again from the turns that they are of. Pure.
+
+use std::borrow::Cow;
+
+use api::turns::Note;
+use prompt::{
+    Manifest, entries_left_out, entry_input_cut, entry_reply_cut,
+    manifest::{Hash, Layer, Part, PartKind, Source},
+    note_parts,
+};
+use uuid::Uuid;
+
+use super::store::Pasts;
+
+/// A part and its text.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Piece<'a> {
+    /// `instructions`, `context`, `input` or `notes`.
+    pub layer: &'static str,
+    pub part: Cow<'a, Part>,
+    /// None: its source is no longer there, or gives another text.
+    pub text: Option<Cow<'a, str>>,
+}
+
+/// The stored texts of a turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Stored<'a> {
+    pub instructions: Option<&'a str>,
+    pub input: &'a str,
+    pub notes: &'a [Note],
+}
+
+/// The turns that a prompt was assembled from, in its order, each once.
+pub fn past_of(manifest: &Manifest) -> Vec<Uuid> {
+    let mut found = Vec::new();
+    for part in manifest.layer(Layer::Context) {
+        match part.source {
+            Source::TurnInput(id) | Source::TurnReply(id) if !found.contains(&id) => found.push(id),
+            Source::TurnInput(_) | Source::TurnReply(_) | Source::Message(_) | Source::Named(_) => {}
+        }
+    }
+    found
+}
+
+/// The text of a part of the layer context, from its source as it is now. None: the source is not there, or has no such text.
+pub fn context_text(part: &Part, manifest: &Manifest, pasts: &Pasts) -> Option<String> {
+    let whole = |id| pasts.get(&id).filter(|past| past.is_whole).map(|past| &past.turn);
+    let text = match part.source {
+        Source::TurnInput(id) => entry_input_cut(whole(id)?, part.cut_bytes)?,
+        Source::TurnReply(id) => entry_reply_cut(whole(id)?, part.cut_bytes)?,
+        Source::Message(_) | Source::Named(_) => {
+            let left_out = manifest
+                .left_out
+                .iter()
+                .find(|left_out| left_out.part == PartKind::Entry);
+            entries_left_out(left_out.filter(|_| part.part == PartKind::EntriesLeftOut)?.count)
+        }
+    };
+    Some(text.into_string())
+}
+
+/// Everything that the model got but results of tools, in its order.
+pub fn pieces<'a>(stored: Stored<'a>, manifest: &'a Manifest, pasts: &Pasts) -> Vec<Piece<'a>> {
+    let instructions = stored.instructions.unwrap_or_default();
+    let mut pieces = slices(manifest, ("instructions", Layer::Instructions), instructions);
+    pieces.extend(manifest.layer(Layer::Context).map(|part| {
+        let text = context_text(part, manifest, pasts).filter(|text| Hash::of(text) == part.sha256);
+        Piece {
+            layer: "context",
+            part: Cow::Borrowed(part),
+            text: text.map(Cow::Owned),
+        }
+    }));
+    let input = manifest.own_input(instructions, stored.input).unwrap_or_default();
+    pieces.extend(slices(manifest, ("input", Layer::Input), input));
+    for note in stored.notes {
+        let mut from = 0;
+        for part in note_parts(&note.text, &note.notifications) {
+            let text = note.text.get(from..from + part.bytes);
+            from += part.bytes;
+            pieces.push(Piece {
+                layer: "notes",
+                part: Cow::Owned(part),
+                text: text.map(Cow::Borrowed),
+            });
+        }
+    }
+    pieces
+}
+
+fn slices<'a>(manifest: &'a Manifest, (name, layer): (&'static str, Layer), text: &'a str) -> Vec<Piece<'a>> {
+    let slices = manifest.cover(layer, text).slices;
+    let mut texts = slices.into_iter().map(|(slice, is_its)| is_its.then_some(slice.text));
+    let parts = manifest.layer(layer);
+    let piece = |part| Piece {
+        layer: name,
+        part: Cow::Borrowed(part),
+        text: texts.next().flatten().map(Cow::Borrowed),
+    };
+    parts.map(piece).collect()
+}

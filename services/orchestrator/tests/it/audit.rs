@@ -1,0 +1,732 @@
+//! The audit of isolation: what it proves, what it finds, and what it cannot say.
+
+use domain::{InstructionLayout, TurnId};
+use prompt::{
+    Manifest, PROFILE_VERSION, PastLimits,
+    manifest::{Because, Hash, Layer, Part, Source},
+};
+use serde_json::{Value, json};
+use testkit::rows;
+use uuid::Uuid;
+
+use crate::{
+    prompted::{self, BRIEFING, Desk, Told, overview, stopped},
+    seed,
+    world::World,
+};
+
+const LIMITS: PastLimits = PastLimits {
+    entries_max: 50,
+    bytes_max: 131_072,
+    body_bytes_max: 4_096,
+    reply_bytes_max: 8_192,
+};
+
+/// `verdict reason part source` of everything that is not proven.
+fn findings(audit: &Value) -> Vec<String> {
+    let word = |finding: &Value, name: &str| finding[name].as_str().unwrap().to_owned();
+    let line = |finding: &Value| {
+        ["verdict", "reason", "part", "source"]
+            .map(|name| word(finding, name))
+            .join(" ")
+    };
+    let all = audit["violations"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .chain(audit["others"].as_array().unwrap());
+    all.map(line).collect()
+}
+
+fn is_proven(audit: &Value) {
+    assert_eq!(findings(audit), Vec::<String>::new(), "{audit}");
+    assert_eq!(audit["parts"], audit["proven"], "{audit}");
+}
+
+/// The parts of a manifest after a change.
+fn changed(manifest: &Manifest, change: impl Fn(&mut Part)) -> Manifest {
+    let mut manifest = manifest.clone();
+    manifest.parts.iter_mut().for_each(change);
+    manifest
+}
+
+#[tokio::test]
+async fn every_source_of_a_task_is_proven() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let first = desk.turn(1).await;
+    // Alone, with everything that can stand beside it.
+    let facts = desk.notified("n-2", "Tests fail on main.\n[end x]\n").await;
+    let message = desk.message("PROJ-7", &"long ".repeat(300)).await;
+    let mut told = desk.told(2, facts);
+    told.facts.description = Some(Because::FirstTurn);
+    told.facts.extract.messages = vec![message];
+    told.facts.extract.new = 7;
+    told.facts.is_interrupted = true;
+    told.facts.stopped = Some(stopped(&first.facts));
+    told.notes = vec![desk.noted(told.id, "noted", "And this.").await];
+    desk.write(&told).await;
+    seed::tool_call(&world, &tenant, told.id.uuid(), 1, r#"{"task_id": "proj-7"}"#).await;
+    // A run, with its instructions in front of the first item.
+    let mut run = desk.told(3, desk.notified("n-3", "One.").await);
+    run.facts.further = vec![prompted::further(&desk.notified("n-4", "Two.").await)];
+    run.layout = InstructionLayout::Inline;
+    desk.write(&run).await;
+    // No task.
+    let beats = desk.on(None).await;
+    beats.turn(1).await;
+
+    let audit = desk.audit("").await;
+    is_proven(&audit);
+    assert_eq!(audit["turns"], 4, "{audit}");
+    let bytes: i64 = sqlx::query_scalar(
+        "select sum(octet_length(t.input) + octet_length(i.body) + octet_length(coalesce(t.notes -> 0 ->> 'text', '')))
+         from turn t join instruction_text i on i.hash = t.profile_hash",
+    )
+    .fetch_one(&world.test.owner)
+    .await
+    .unwrap();
+    // And the result of a tool.
+    assert_eq!(audit["bytes"], bytes + 8, "{audit}");
+    for scope in [
+        "task=proj-7".to_owned(),
+        format!("session={}", desk.session),
+        format!("turn={}", told.id),
+        "from=2020-01-01T00:00:00Z&until=2120-01-01T00:00:00Z".to_owned(),
+    ] {
+        let audit = desk.audit(&scope).await;
+        is_proven(&audit);
+        let turns = match &scope[..4] {
+            "turn" => 1,
+            "from" => 4,
+            _ => 3,
+        };
+        assert_eq!(audit["turns"], turns, "{scope}");
+    }
+    assert_eq!(desk.audit("from=2120-01-01T00:00:00Z").await["turns"], 0);
+}
+
+#[tokio::test]
+async fn an_assembled_context_is_rendered_again() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let mut turns: Vec<(Told, Manifest)> = Vec::new();
+    for number in 1..=3 {
+        let facts = desk.notified(&format!("n-{number}"), &"é".repeat(number * 1_500)).await;
+        let told = desk.told(i64::try_from(number).unwrap(), facts);
+        let manifest = desk.write(&told).await;
+        turns.insert(0, (told, manifest));
+    }
+    let newest_first: Vec<(&Told, Manifest)> = turns.iter().map(|(told, manifest)| (told, manifest.clone())).collect();
+    // Whatever limits delivery has.
+    for (number, limits) in [
+        (4, LIMITS),
+        (
+            5,
+            PastLimits {
+                body_bytes_max: 77,
+                reply_bytes_max: 3,
+                ..LIMITS
+            },
+        ),
+    ] {
+        let mut told = desk.told(number, desk.notified(&format!("n-{number}"), "Go on.").await);
+        told.past = desk.past_of(&newest_first, &limits);
+        told.context =
+            serde_json::from_value(json!({"asked": "assembled", "used": "assembled", "thread": number})).unwrap();
+        desk.write(&told).await;
+        let audit = desk.audit(&format!("turn={}", told.id)).await;
+        is_proven(&audit);
+    }
+
+    // Entries of another task, of another session, of none.
+    let other = desk.on(Some("PROJ-8")).await;
+    let foreign = other.turn(1).await;
+    let mut told = desk.told(6, desk.notified("n-6", "Go on.").await);
+    told.past = desk.past_of(&newest_first, &LIMITS);
+    let mut ids = vec![foreign.id.uuid(), Uuid::nil()].into_iter();
+    for part in &mut told.past.parts {
+        if matches!(part.source, Source::TurnReply(_))
+            && let Some(id) = ids.next()
+        {
+            part.source = Source::TurnReply(id);
+        }
+    }
+    desk.write(&told).await;
+    let found = findings(&desk.audit(&format!("turn={}", told.id)).await);
+    let expected = [(foreign.id.uuid(), "foreign_thread"), (Uuid::nil(), "source_missing")];
+    assert_eq!(
+        found,
+        expected.map(|(id, reason)| format!("violation {reason} entry turn/{id}/reply"))
+    );
+
+    // A changed reply is not the one that was sent.
+    world
+        .execute("update turn set reply = reply || ' And this.' where number = 1")
+        .await;
+    let audit = desk.audit(&format!("session={}", desk.session)).await;
+    let found = findings(&audit);
+    assert!(
+        found
+            .iter()
+            .any(|line| line.starts_with("violation hash_mismatch entry turn/")),
+        "{found:?}"
+    );
+}
+
+fn coordinator_block(verdict: &str) -> String {
+    format!("{verdict} coordinator profile/{PROFILE_VERSION}/coordinator")
+}
+
+#[tokio::test]
+async fn the_coordinator_reads_all_tasks_by_policy() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    world.execute("update account set coordinator_task = 'proj-7'").await;
+    let mut told = desk.told(1, desk.notified("n-1", "Plan.").await);
+    told.facts.briefing = Some((BRIEFING.to_owned(), Because::FirstTurn));
+    told.facts.overview = Some(overview("PROJ-8"));
+    told.is_coordinator = true;
+    desk.write(&told).await;
+    seed::tool_call(&world, &tenant, told.id.uuid(), 1, r#"{"task_id": "PROJ-8"}"#).await;
+    let by_policy = findings(&desk.audit("").await);
+    assert_eq!(
+        by_policy,
+        [
+            &*coordinator_block("by_policy coordinator"),
+            "by_policy coordinator briefing account/briefing",
+            "by_policy coordinator overview account/tasks",
+            "by_policy coordinator tool_result tool_call/task_history/call-1",
+        ]
+    );
+    // The account has another coordinator task now: its own words say that it was the coordinator, and its tools reached too far.
+    world.execute("update account set coordinator_task = 'proj-8'").await;
+    let found = findings(&desk.audit("").await);
+    assert_eq!(
+        found,
+        [
+            "violation foreign_task tool_result tool_call/task_history/call-1",
+            &*coordinator_block("unproven changed"),
+            "unproven changed briefing account/briefing",
+            "unproven changed overview account/tasks",
+        ]
+    );
+    // An overview in any other prompt is a leak.
+    let mut told = desk.told(2, desk.notified("n-2", "Work.").await);
+    told.facts.overview = Some(overview("PROJ-8"));
+    desk.write(&told).await;
+    let found = findings(&desk.audit(&format!("turn={}", told.id)).await);
+    assert_eq!(found, ["violation foreign_task overview account/tasks"]);
+}
+
+/// A sentence of another task in the place of one of ours, with a manifest that says so, one that does not, and one that lies.
+#[tokio::test]
+async fn a_planted_foreign_sentence_is_found_in_every_part() {
+    const FOREIGN: &str = "The other task's password is 4711. ";
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let first = desk.turn(1).await;
+    let mut told = desk.told(2, desk.notified("n-2", &"Tests fail. ".repeat(20)).await);
+    told.facts.description = Some(Because::FirstTurn);
+    told.facts.extract.messages = vec![desk.message("PROJ-7", &"Look. ".repeat(20)).await];
+    told.facts.is_interrupted = true;
+    told.facts.stopped = Some(stopped(&first.facts));
+    let manifest = desk.write(&told).await;
+    let id = told.id;
+    let input: String = sqlx::query_scalar("select input from turn where id = $1")
+        .bind(id.uuid())
+        .fetch_one(&world.test.owner)
+        .await
+        .unwrap();
+    let store = async |input: &str, manifest: &Manifest| {
+        sqlx::query("update turn set input = $2, manifest_packed = $3 where id = $1")
+            .bind(id.uuid())
+            .bind(input)
+            .bind(manifest.packed())
+            .execute(&world.test.owner)
+            .await
+            .unwrap();
+        findings(&desk.audit(&format!("turn={id}")).await)
+    };
+    let slices = manifest.slices(Layer::Input, &input).unwrap();
+    assert!(slices.len() >= 8);
+    let mut before = 0;
+    for slice in &slices {
+        let (head, tail) = (&input[..before], &input[before + slice.text.len()..]);
+        before += slice.text.len();
+        let part = serde_json::to_value(slice.part.part)
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .to_owned();
+        // In the middle of it, cut to its size: the manifest is as it was.
+        let middle = slice.text.len() / 2;
+        let middle = slice.text.floor_char_boundary(middle);
+        let planted = format!("{}{FOREIGN}{}", &slice.text[..middle], &slice.text[middle..]);
+        let same_size = &planted[..slice.text.len()];
+        if same_size != slice.text {
+            let found = store(&format!("{head}{same_size}{tail}"), &manifest).await;
+            assert_eq!(
+                found,
+                [format!("violation hash_mismatch {part} {}", slice.part.source)],
+                "{same_size}"
+            );
+        }
+        // The manifest accounts for it: the source does not.
+        let lying = changed(&manifest, |part| {
+            if *part == *slice.part {
+                part.bytes = planted.len();
+                part.sha256 = Hash::of(&planted);
+            }
+        });
+        let found = store(&format!("{head}{planted}{tail}"), &lying).await;
+        assert_eq!(
+            found,
+            [format!("violation hash_mismatch {part} {}", slice.part.source)],
+            "{planted}"
+        );
+    }
+    // At the end.
+    let found = store(&format!("{input}{FOREIGN}"), &manifest).await;
+    assert_eq!(found, ["violation uncovered_bytes input "]);
+    // A message of another task, as such.
+    let other = desk.message("PROJ-8", FOREIGN).await;
+    let mut with_other = desk.told(3, desk.notified("n-3", "Go on.").await);
+    with_other.facts.extract.messages = vec![other.clone()];
+    desk.write(&with_other).await;
+    let found = findings(&desk.audit(&format!("turn={}", with_other.id)).await);
+    assert_eq!(found, [format!("violation foreign_task message message/{}", other.id)]);
+    // And a notification of one.
+    let elsewhere = desk.on(Some("PROJ-8")).await;
+    let theirs = elsewhere.notified("theirs", FOREIGN).await;
+    let with_theirs = Told {
+        facts: prompt::InputFacts {
+            task: with_other.facts.task.clone(),
+            ..theirs
+        },
+        ..desk.told(4, desk.notified("n-4", "Go on.").await)
+    };
+    desk.write(&with_theirs).await;
+    let found = findings(&desk.audit(&format!("turn={}", with_theirs.id)).await);
+    assert_eq!(found, ["violation foreign_task notification notification/theirs"; 2]);
+}
+
+#[tokio::test]
+async fn a_manifest_that_does_not_add_up_is_a_violation() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let told = desk.turn(1).await;
+    let check = async |set: &str, expected: &[&str]| {
+        world
+            .execute(format!("update turn set {set} where id = '{}'", told.id))
+            .await;
+        let found = findings(&desk.audit("").await);
+        assert_eq!(found, expected, "{set}");
+    };
+    let unknown = ["violation uncovered_bytes manifest "];
+    check("input = input || 'x'", &["violation uncovered_bytes input "]).await;
+    check("input = left(input, -4)", &["violation uncovered_bytes input "]).await;
+    check("manifest_packed = substr(manifest_packed, 1, 30)", &unknown).await;
+    check("manifest_packed = '\\x02'", &unknown).await;
+    check("manifest_packed = '\\x63'", &["unproven unknown_manifest manifest "]).await;
+    check(
+        "manifest_packed = null, manifest = '{}'",
+        &["unproven unknown_manifest manifest "],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn rows_that_are_gone_with_their_sessions_are_no_violation() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    desk.turn(1).await;
+    let id = format!("n-{}-1", desk.session.simple());
+    let part = format!("notification notification/{id}");
+    world.execute("delete from notification").await;
+    let found = async || findings(&desk.audit("").await);
+    assert_eq!(
+        found().await,
+        [
+            format!("violation source_missing {part}"),
+            format!("violation source_missing {part}")
+        ]
+    );
+    world
+        .execute("update session set closed_at = now() - interval '2 days', close_reason = 'task_done'")
+        .await;
+    assert_eq!(
+        found().await,
+        [
+            format!("unproven retention {part}"),
+            format!("unproven retention {part}")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn what_people_have_changed_since_cannot_be_proven_and_what_they_have_not_is_found() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let mut told = desk.told(1, desk.notified("n-1", "Work.").await);
+    told.facts.description = Some(Because::FirstTurn);
+    desk.write(&told).await;
+    // Statuses are all known.
+    world.execute("update task set status = 'done'").await;
+    is_proven(&desk.audit("").await);
+    // Not by the API: nobody has changed it, so it was never this.
+    world
+        .execute("update task set description = 'Main may be red.' where id = 'proj-7'")
+        .await;
+    assert_eq!(
+        findings(&desk.audit("").await),
+        ["violation hash_mismatch task task/proj-7"]
+    );
+    let path = tenant.path("/tasks/PROJ-7");
+    let answer = world
+        .patch(
+            &tenant.member,
+            &path,
+            json!({"title": "t", "description": "Main may be red."}),
+        )
+        .await;
+    assert_eq!(answer.status, 200, "{answer:?}");
+    assert_eq!(
+        findings(&desk.audit("").await),
+        [
+            "unproven changed task_state task/proj-7",
+            "unproven changed task task/proj-7"
+        ]
+    );
+    world
+        .execute("update agent set role = 'Review.', name = 'Reviewer'")
+        .await;
+    assert_eq!(
+        findings(&desk.audit("").await)[..2],
+        [
+            format!("unproven changed policy profile/{PROFILE_VERSION}"),
+            "unproven changed role agent/coder".to_owned()
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_thread_belongs_to_one_session() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    desk.turn(1).await;
+    let mut told = desk.told(2, desk.notified("n-2", "Go on.").await);
+    told.context.from = Some("resp_1".to_owned());
+    desk.write(&told).await;
+    let found = async || findings(&desk.audit(&format!("turn={}", told.id)).await);
+    assert_eq!(found().await, ["violation foreign_thread thread resp_1"]);
+    // Of another session of the account.
+    let other = desk.on(Some("PROJ-8")).await;
+    other.turn(1).await;
+    world
+        .execute(format!(
+            "update turn set response_id = 'resp_1' where session_id = '{}'",
+            other.session
+        ))
+        .await;
+    assert_eq!(found().await, ["violation foreign_thread thread resp_1"]);
+    world
+        .execute("update turn set response_id = 'resp_1' where number = 1")
+        .await;
+    assert_eq!(found().await, Vec::<String>::new());
+    world
+        .execute("update turn set context = context || '{\"unconfirmed\": true}'")
+        .await;
+    assert_eq!(found().await, ["unproven thread_unconfirmed thread resp_1"]);
+    world
+        .execute(format!(
+            "update session set mismatch = 'x' where id = '{}'",
+            desk.session
+        ))
+        .await;
+    assert_eq!(found().await, ["unproven mismatch thread resp_1"]);
+    // One session for all tasks of an agent.
+    let all = desk.on(None).await;
+    let task = async |number, task: &str| {
+        let told = all.turn(number).await;
+        let set = format!("update turn set task_id = {task} where id = '{}'", told.id);
+        world.execute(set).await;
+        findings(&desk.audit(&format!("turn={}", told.id)).await)
+    };
+    let threads = |found: Vec<String>| {
+        found
+            .into_iter()
+            .filter(|line| line.contains(" thread "))
+            .collect::<Vec<String>>()
+    };
+    assert_eq!(threads(task(1, "null").await), Vec::<String>::new());
+    let by_policy = threads(task(2, "'proj-7'").await);
+    assert!(
+        by_policy[0].starts_with("by_policy session_scope thread system:agent:"),
+        "{by_policy:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_result_of_another_turn_or_task_is_found() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let told = desk.turn(1).await;
+    let turn = told.id.uuid();
+    seed::tool_call(&world, &tenant, turn, 1, r#"{"task_id": "PROJ-8"}"#).await;
+    seed::tool_call(&world, &tenant, turn, 2, r#"{"task_id": "PROJ-7"}"#).await;
+    seed::tool_call(&world, &tenant, turn, 3, "{}").await;
+    let call = rows("tool_call")
+        .with("call_id", "other")
+        .with("ordinal", 4)
+        .with("name", "shell")
+        .with("result", "r");
+    call.from(format!("turn t where t.id = '{turn}'"))
+        .insert(&world.test.owner)
+        .await;
+    let refused = rows("tool_call")
+        .with("call_id", "refused")
+        .with("ordinal", 5)
+        .with("state", "refused")
+        .with("result", "r");
+    let refused = refused.with("arguments", r#"{"task_id": "PROJ-8"}"#);
+    refused
+        .from(format!("turn t where t.id = '{turn}'"))
+        .insert(&world.test.owner)
+        .await;
+    assert_eq!(
+        findings(&desk.audit("").await),
+        [
+            "violation foreign_task tool_result tool_call/task_history/call-1",
+            "unproven unknown_tool tool_result tool_call/shell/other",
+        ]
+    );
+    let other = desk.on(Some("PROJ-8")).await;
+    world
+        .execute(format!(
+            "update tool_call set session_id = '{}' where call_id = 'call-2'",
+            other.session
+        ))
+        .await;
+    let found = findings(&desk.audit("").await);
+    assert!(
+        found.contains(&"violation foreign_thread tool_result tool_call/task_history/call-2".to_owned()),
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_scope_is_one_and_is_there() {
+    let world = World::new().await;
+    let (tenant, other) = (world.tenant("acme").await, world.tenant("globex").await);
+    let desk = Desk::open(&world, &tenant).await;
+    let told = desk.turn(1).await;
+    let get = async |tenant: &crate::world::Tenant, token: &str, query: &str| {
+        world
+            .get(token, &tenant.path(&format!("/audit/isolation?{query}")))
+            .await
+    };
+    let (session, turn) = (format!("session={}", desk.session), format!("turn={}", told.id));
+    for two in [
+        format!("task=PROJ-7&{session}"),
+        format!("{session}&{turn}"),
+        format!("task=PROJ-7&{turn}"),
+    ] {
+        get(&tenant, &tenant.member, &two)
+            .await
+            .is_problem(422, "invalid", "give one of");
+    }
+    let span = "from=2026-01-02T00:00:00Z&until=2026-01-01T00:00:00Z";
+    get(&tenant, &tenant.member, span)
+        .await
+        .is_problem(422, "invalid", "before until");
+    get(&tenant, &tenant.member, "from=yesterday")
+        .await
+        .is_problem(400, "invalid_field", "from");
+    for foreign in [&session, &turn, "task=PROJ-7", "task=NONE"] {
+        get(&other, &other.member, foreign)
+            .await
+            .is_problem(404, "not_found", "");
+        get(&tenant, &other.member, foreign)
+            .await
+            .is_problem(404, "not_found", "");
+    }
+    let nobody = TurnId(Uuid::now_v7());
+    get(&tenant, &tenant.member, &format!("turn={nobody}"))
+        .await
+        .is_problem(404, "not_found", "");
+    get(&tenant, &tenant.publisher, &turn)
+        .await
+        .is_problem(403, "forbidden", "publisher");
+    assert_eq!(get(&other, &other.member, "").await.body["turns"], 0);
+}
+
+/// Turns that begin meanwhile are on later pages, or on none; every turn that was there is on one.
+#[tokio::test]
+async fn pages_go_on_while_turns_are_added() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    for number in 1..=120 {
+        desk.turn(number).await;
+    }
+    for scope in ["", "task=PROJ-7", &format!("session={}", desk.session)] {
+        let (mut cursor, mut pages, mut turns) = (String::new(), Vec::new(), 0);
+        let before: i64 = world.test.count("select count(*) from turn").await;
+        loop {
+            let audit = desk.audit(&format!("{scope}&cursor={cursor}")).await;
+            is_proven(&audit);
+            let read = audit["turns"].as_i64().unwrap();
+            turns += read;
+            pages.push(read);
+            desk.turn(before + i64::try_from(pages.len()).unwrap()).await;
+            match audit["next_cursor"].as_str() {
+                Some(next) => next.clone_into(&mut cursor),
+                None => break,
+            }
+        }
+        assert!(turns >= before && turns <= before + 3, "{scope}: {pages:?} of {before}");
+        assert_eq!(pages[..2], [50, 50], "{scope}");
+    }
+}
+
+/// Version 1 had the lines of the task in the notification, and another heading of messages.
+#[tokio::test]
+async fn version_1_is_judged_as_far_as_it_goes() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let told = desk.turn(1).await;
+    let (input, packed): (String, Vec<u8>) = sqlx::query_as("select input, manifest_packed from turn")
+        .fetch_one(&world.test.owner)
+        .await
+        .unwrap();
+    let manifest = Manifest::unpacked(&packed).unwrap();
+    let heading = "\nThe last 1 of 3 messages in this task's thread, oldest first:\n";
+    let words = "Words of a version before.\n";
+    let mut parts: Vec<Value> = manifest.layer(Layer::Instructions).map(|part| json!(part)).collect();
+    let part = |kind: &str, source: &str, text: &str| json!({"layer": "input", "part": kind, "source": source, "bytes": text.len(), "sha256": Hash::of(text).to_string(), "cut_bytes": 0});
+    let source = format!("notification/{}", told.facts.notification);
+    parts.extend([
+        part("notification", &source, &input),
+        part("thread", "thread", heading),
+        part("interruption", "session", words),
+    ]);
+    let store = async |input: &str, layout: &str, parts: &[Value]| {
+        sqlx::query(
+            "update turn set input = $1, manifest_packed = null, manifest = $2, profile_version = '1', context = null",
+        )
+        .bind(input)
+        .bind(json!({"layout": layout, "parts": parts}))
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+        findings(&desk.audit("").await)
+    };
+    let own = format!("{input}{heading}{words}");
+    let as_far = ["unproven version_1 interruption session"];
+    assert_eq!(store(&own, "layered", &parts).await, as_far);
+    let instructions: String = sqlx::query_scalar("select body from instruction_text")
+        .fetch_one(&world.test.owner)
+        .await
+        .unwrap();
+    assert_eq!(store(&format!("{instructions}\n{own}"), "inline", &parts).await, as_far);
+    assert_eq!(
+        store(&format!("{instructions}.\n{own}"), "inline", &parts).await,
+        ["violation uncovered_bytes input "]
+    );
+    // A foreign source is one in any version.
+    let other = desk.message("PROJ-8", "No.").await;
+    parts.push(part("message", &format!("message/{}", other.id), words));
+    let found = store(&format!("{own}{words}"), "layered", &parts).await;
+    assert_eq!(found[0], format!("violation foreign_task message message/{}", other.id));
+}
+
+/// Ten thousand turns, nightly; as many pages as they need, each as fast as the first.
+#[tokio::test]
+#[expect(clippy::print_stdout, reason = "the figures are for whoever asks to see them")]
+async fn many_turns_are_read_in_pages_of_one_size() {
+    let is_nightly = std::env::var_os("SIGNALBOX_NIGHTLY").is_some();
+    let count: u64 = if is_nightly { 10_000 } else { 500 };
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let first = desk.told(1, desk.notified("n-1", "One.").await);
+    let manifest = desk.write(&first).await;
+    let mut told = desk.told(2, desk.notified("n-2", &"Tests fail. ".repeat(300)).await);
+    told.facts.description = Some(Because::FirstTurn);
+    for n in 0..6 {
+        told.facts
+            .extract
+            .messages
+            .push(desk.message("PROJ-7", &format!("Message {n}.").repeat(20)).await);
+    }
+    told.past = desk.past_of(&[(&first, manifest)], &LIMITS);
+    told.context = serde_json::from_value(json!({"asked": "assembled", "used": "assembled", "thread": 2})).unwrap();
+    desk.write(&told).await;
+    seed::tool_call(&world, &tenant, told.id.uuid(), 1, r#"{"task_id": "PROJ-7"}"#).await;
+    let mut copies = rows("turn");
+    for column in [
+        "account_id",
+        "session_id",
+        "task_id",
+        "agent_id",
+        "generation",
+        "fence",
+        "state",
+        "notification_ids",
+        "provider",
+        "profile_version",
+        "profile_hash",
+        "input",
+        "manifest",
+        "manifest_packed",
+        "tools",
+        "context",
+        "thread",
+        "reply",
+        "finished_at",
+    ] {
+        copies = copies.set(column, format!("o.{column}"));
+    }
+    let copies = copies.set("number", "n").set("notes", "'[]'");
+    copies
+        .from(format!("turn o, generate_series(3, {count}) n where o.number = 2"))
+        .insert(&world.test.owner)
+        .await;
+
+    let (mut cursor, mut pages) = (String::new(), 0);
+    let (mut turns, begun) = (0, std::time::Instant::now());
+    let mut slowest = std::time::Duration::ZERO;
+    loop {
+        let page_begun = std::time::Instant::now();
+        let audit = desk.audit(&format!("cursor={cursor}")).await;
+        slowest = slowest.max(page_begun.elapsed());
+        assert_eq!(audit["violations"], json!([]), "{audit}");
+        turns += audit["turns"].as_u64().unwrap();
+        pages += 1;
+        match audit["next_cursor"].as_str() {
+            Some(next) => next.clone_into(&mut cursor),
+            None => break,
+        }
+    }
+    assert_eq!((turns, pages), (count, count / 50));
+    println!(
+        "{turns} turns in {:?}, the slowest page in {slowest:?}",
+        begun.elapsed()
+    );
+    assert!(
+        !is_nightly || begun.elapsed() < std::time::Duration::from_secs(30),
+        "{:?}",
+        begun.elapsed()
+    );
+}
