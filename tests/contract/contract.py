@@ -23,8 +23,8 @@ TASK = "T-1"
 
 
 def call(base, token, method, path, body=None):
-    """What the API answers; fails when it refuses."""
-    data = None if body is None else json.dumps(body).encode()
+    """What the API answers; fails when it refuses. A body of bytes goes out as it is."""
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     request = urllib.request.Request(base + path, data=data, headers=headers, method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -67,6 +67,8 @@ def furnish(base, token):
     key = ask("POST", "/keys", {"name": "spare", "role": "member"})["id"]
     ask("POST", "/tasks", {"id": TASK, "title": "t", "assignees": [coder]})
     ask("PUT", f"/tasks/{TASK}/context", {"body": "what is built"})
+    artifact = ask("POST", f"/tasks/{TASK}/artifacts?name=a.txt", b"text")["id"]
+    spare_artifact = ask("POST", f"/tasks/{TASK}/artifacts?name=b.txt", b"text")["id"]
     sent = ask("POST", "/notifications", {"task": TASK, "agent": coder, "body": "please look"})["id"]
 
     def delivered():
@@ -86,6 +88,8 @@ def furnish(base, token):
         "spare_agent": spare,
         "other_agent": other,
         "key": key,
+        "artifact": artifact,
+        "spare_artifact": spare_artifact,
         "notification": sent,
         "session": notification["session_id"],
         "turn": notification["turn_id"],
@@ -105,6 +109,7 @@ hooks = {json.dumps(os.path.join(HERE, "hooks.py"))}
 "path.task" = {path("task")}
 "path.agent" = {path("agent")}
 "path.key" = {path("key")}
+"path.artifact" = {path("artifact")}
 "path.notification" = {path("notification")}
 "path.session" = {path("session")}
 "path.turn" = {path("turn")}
@@ -134,6 +139,21 @@ include-path = "/api/orgs/{{account}}/agents/{{agent}}"
 [operations.checks.ensure_resource_availability]
 # It is removed once.
 enabled = false
+
+[[operations]]
+include-method = "DELETE"
+include-path = "/api/orgs/{{account}}/artifacts/{{artifact}}"
+[operations.parameters]
+"path.artifact" = {path("spare_artifact")}
+[operations.checks.ensure_resource_availability]
+enabled = false
+
+# Most made-up bytes are of no type that is kept.
+[[operations]]
+include-method = "POST"
+include-path = "/api/orgs/{{account}}/tasks/{{task}}/artifacts"
+[operations.checks.positive_data_acceptance]
+expected-statuses = ["2xx", "401", "403", "404", "409", "415", "422", "429", "5xx"]
 """
 
 

@@ -4,13 +4,13 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{OPERATOR_TOKEN, Reply, eventually};
+use testkit::{OPERATOR_TOKEN, Reply, Seen, eventually};
 
 use crate::house::House;
 
 /// An agent that writes or reads the context when it is told to.
 async fn house() -> House {
-    let house = House::open(|seen| {
+    let script = |seen: &Seen| {
         let (input, answered) = (seen.input(), !seen.tool_outputs().is_empty());
         match () {
             () if input.contains("PLEASE WRITE") && !answered => {
@@ -19,8 +19,9 @@ async fn house() -> House {
             () if input.contains("PLEASE READ") && !answered => Reply::call("c-1", "task_context_read", json!({})),
             () => Reply::text("ok"),
         }
-    })
-    .await;
+    };
+    // A call that was lost comes again soon.
+    let house = House::open_with(script, &[("nats.limits.ack_wait_ms", "1000")]).await;
     house.account("acme").await;
     house.agent("acme", "coder").await;
     house.task("acme", "T-1", &["coder"]).await;
@@ -33,7 +34,6 @@ impl House {
     }
 }
 
-#[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_is_one_version_though_its_service_dies_on_either_side_of_the_commit() {
     for (point, left) in [("tool_gateway.effect_written", 0), ("tool_gateway.effect_committed", 1)] {

@@ -22,8 +22,10 @@ const TRIALS_AT_ONCE: usize = 4;
 /// One session, so one `session.opened`: the resolver's only outbox row here.
 const REACHED_ONCE: &[(Role, &str)] = &[(Role::Resolver, "outbox.messages_published")];
 
-/// Reached by a stop, a note, an answer or a timer only: `brakes`, delivery's `inject`, `questions` and `timers` have their trials.
-const REACHED_OTHERWISE: [&str; 4] = [
+/// Reached by a stop, a note, an answer, a timer or an external call only: `brakes`, delivery's `inject`, `questions`, `timers` and
+/// `models` have their trials.
+const REACHED_OTHERWISE: [&str; 5] = [
+    "tool_gateway.call_answered",
     "delivery.stop_dropped",
     "delivery.note_written",
     "orchestrator.answer_written",

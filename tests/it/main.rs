@@ -5,6 +5,7 @@
 mod age;
 mod agent_http;
 mod architecture;
+mod artifacts;
 mod audit;
 mod brakes;
 mod branches;
@@ -27,6 +28,7 @@ mod house;
 mod isolation;
 mod limits;
 mod load;
+mod models;
 mod one_notification;
 #[cfg(feature = "chaos")]
 mod planted;

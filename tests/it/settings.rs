@@ -6,12 +6,15 @@ use std::collections::BTreeMap;
 use delivery::{providers::ProviderSettings, settings::DeliverySettings};
 use orchestrator::OrchestratorSettings;
 use resolver::settings::ResolverSettings;
-use runtime::{Settings, SettingsError};
+use runtime::{Settings, SettingsError, settings::Models};
 use tool_gateway::ToolGatewaySettings;
 
 const EXAMPLE: &str = include_str!("../../examples/signalbox.toml");
 /// Required keys of a provider.
 const PROVIDER: &str = "kind = \"openresponses\"\nurl = \"http://h/v1/responses\"\nmodel = \"m\"\n";
+
+/// Required keys of a model.
+const MODEL: &str = "kind = \"images\"\nurl = \"https://h/v1/images\"\nmodel = \"m\"\n";
 
 type Providers = BTreeMap<String, ProviderSettings>;
 
@@ -23,6 +26,7 @@ fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErro
     settings.section::<ToolGatewaySettings>("tool_gateway")?;
     settings.section::<OrchestratorSettings>("orchestrator")?;
     settings.section::<Providers>("providers")?;
+    settings.section::<Models>("models")?;
     Ok(settings)
 }
 
@@ -43,8 +47,10 @@ fn settings() -> Vec<String> {
     };
     let mut found = Vec::new();
     let mut sections: Vec<String> = known.split(", ").map(str::to_owned).collect();
-    // Its keys are names that operators choose.
-    *sections.iter_mut().find(|name| *name == "providers").unwrap() = "providers.main".to_owned();
+    // Their keys are names that operators choose.
+    for named in ["providers", "models"] {
+        *sections.iter_mut().find(|name| *name == named).unwrap() = format!("{named}.main");
+    }
     while let Some(section) = sections.pop() {
         for key in keys(&section) {
             let setting = format!("{section}.{key}");
@@ -77,11 +83,19 @@ struct Taken {
     why: &'static str,
 }
 
-const TAKEN: [Taken; 5] = [
+const TAKEN: [Taken; 6] = [
+    Taken {
+        keys: &["models.main.accounts"],
+        in_file: &["[\"yes\"]"],
+        in_variable: &[],
+        why: "an account may have this name",
+    },
     Taken {
         keys: &[
             "database.url",
             "envelope.sign_with",
+            "models.main.api_key",
+            "models.main.model",
             "nats.inbox_prefix",
             "nats.url",
             "orchestrator.operator_token",
@@ -143,10 +157,13 @@ fn no_key_takes_what_it_has_no_meaning_for() {
     }
     for setting in &settings {
         let (section, key) = setting.rsplit_once('.').unwrap();
-        let needed = PROVIDER
-            .split_inclusive('\n')
-            .filter(|line| !line.starts_with(&format!("{key} ")));
-        let needed: String = needed.filter(|_| section.starts_with("providers.")).collect();
+        let needed = match section.split_once('.') {
+            Some(("providers", _)) => PROVIDER,
+            Some(("models", _)) => MODEL,
+            _ => "",
+        };
+        let needed = needed.split_inclusive('\n');
+        let needed: String = needed.filter(|line| !line.starts_with(&format!("{key} "))).collect();
         let variable = format!("SIGNALBOX__{}", setting.replace('.', "__").to_ascii_uppercase());
         let listed = TAKEN.iter().find(|listed| listed.keys.contains(&setting.as_str()));
         let (in_file, in_variable, why) = listed.map_or((&[][..], &[][..], "not listed"), |listed| {
@@ -215,8 +232,8 @@ fn the_example_is_the_defaults() {
         if services.iter().any(|service| setting.starts_with(service)) {
             continue;
         }
-        let entries = ["main", "default", "openai", "openclaw"]
-            .map(|entry| setting.replace("providers.main", &format!("providers.{entry}")));
+        let entries = ["main", "default", "openai", "openclaw", "ask", "paint"]
+            .map(|entry| setting.replace(".main.", &format!(".{entry}.")));
         assert!(
             named.iter().any(|name| entries.contains(name)),
             "examples/signalbox.toml lacks {setting}"

@@ -75,6 +75,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         kept: Arc::default(),
         marks: MarkSecret::new(secret),
         branch_depth_max: branch_depth_max.i32(),
+        models: Arc::new(context.settings.section("models")?),
     };
     let claimer = Claimer {
         database: context.database.clone(),

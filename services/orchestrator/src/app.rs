@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use contracts::{Root, outgoing::Origin};
 use derive_more::Deref;
 use domain::AccountId;
-use runtime::{Shares, Shutdown, http::Problem, shares::NoRoom};
+use runtime::{Shares, Shutdown, http::Problem, settings::Models, shares::NoRoom};
 use sea_orm::FromQueryResult;
 use storage::{
     Accounts, Database, Setting, StorageError, Tx,
@@ -33,6 +33,7 @@ pub struct Parts {
     pub callers: Database,
     pub root: Root,
     pub settings: OrchestratorSettings,
+    pub models: Models,
     pub meters: Metrics,
     pub shares: Shares,
     publish_soon: PublishSoon,
@@ -44,7 +45,7 @@ impl App {
     pub fn new(
         (database, callers): (Database, Database),
         root: Root,
-        settings: OrchestratorSettings,
+        (settings, models): (OrchestratorSettings, Models),
         publish_soon: PublishSoon,
         shutdown: Shutdown,
     ) -> App {
@@ -53,6 +54,7 @@ impl App {
             callers,
             root,
             settings,
+            models,
             meters: Metrics::default(),
             shares: Shares::default(),
             publish_soon,

@@ -69,15 +69,10 @@ impl<T, S: Send + Sync> FromRequest<S> for PostBytes<T> {
         if !bytes.is_empty() {
             body::content_type_check(&parts.headers)?;
         }
-        let key = key(&parts.headers)?;
-        let mut hash = Sha256::new();
-        hash.update(parts.uri.path());
-        hash.update([0]);
-        hash.update(&bytes);
-        let hash = hash.finalize().into();
+        let once = Once::of(&parts.headers, parts.uri.path(), &bytes)?;
         Ok(PostBytes {
             body: bytes,
-            once: Once { key, hash },
+            once,
             read_as: PhantomData,
         })
     }
@@ -101,14 +96,8 @@ impl<T: JsonSchema> Described for Post<T> {
 
 impl<T: JsonSchema> Described for PostBytes<T> {
     fn describe(operation: &mut Operation<'_>) {
-        operation.header(
-            "Idempotency-Key",
-            HEADER_ABOUT,
-            &json!({"type": "string", "pattern": HEADER_PATTERN}),
-        );
+        Once::describe(operation);
         operation.body::<T>(true);
-        operation.refuses(BODY_REFUSALS);
-        operation.refuses(&[409, 422]);
     }
 }
 
@@ -212,7 +201,30 @@ pub struct Work {
     pub now: OffsetDateTime,
 }
 
+impl Described for Once {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.header(
+            "Idempotency-Key",
+            HEADER_ABOUT,
+            &json!({"type": "string", "pattern": HEADER_PATTERN}),
+        );
+        operation.refuses(BODY_REFUSALS);
+        operation.refuses(&[409, 422]);
+    }
+}
+
 impl Once {
+    /// `content`: the body, or what stands for it.
+    pub fn of(headers: &HeaderMap, path: &str, content: &[u8]) -> Result<Once, Problem> {
+        let key = key(headers)?;
+        let mut hash = Sha256::new();
+        hash.update(path);
+        hash.update([0]);
+        hash.update(content);
+        let hash = hash.finalize().into();
+        Ok(Once { key, hash })
+    }
+
     /// Runs the POST and stores its answer in one transaction, then hands the outbox rows to the relay. If the request was answered
     /// before, nothing runs and the stored answer is given again.
     pub async fn run<const STATUS: u16, T: Serialize, const OVER: u16>(

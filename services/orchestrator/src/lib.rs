@@ -4,8 +4,9 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
-//! [`messages`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`], [`providers`],
-//! [`timers`], [`recovery`], [`policies`], [`turns`], [`log`], [`diff`], [`audit`], [`dead_letters`]. [`handlers`] consumes messages,
+//! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
+//! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`log`], [`diff`], [`audit`], [`dead_letters`].
+//! [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
 
@@ -14,6 +15,7 @@ pub mod activities;
 pub mod again;
 pub mod agents;
 pub mod app;
+pub mod artifacts;
 pub mod audit;
 pub mod auth;
 pub mod body;
@@ -32,6 +34,7 @@ pub mod keys;
 pub mod log;
 pub mod messages;
 pub mod metrics;
+pub mod models;
 pub mod notifications;
 pub mod openapi;
 pub mod paging;
@@ -53,7 +56,7 @@ pub mod turns;
 
 pub use app::App;
 pub use openapi::openapi;
-pub use routes::{router, routes};
+pub use routes::{router, routes, served};
 pub use service::start;
 pub use settings::OrchestratorSettings;
 
@@ -67,6 +70,7 @@ pub fn nouns() -> Vec<route::Noun> {
         stages::noun(),
         contexts::noun(),
         messages::http::noun(),
+        artifacts::http::noun(),
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
@@ -78,6 +82,7 @@ pub fn nouns() -> Vec<route::Noun> {
         timers::http::noun(),
         questions::http::noun(),
         providers::http::noun(),
+        models::noun(),
         turns::http::noun(),
         log::http::noun(),
         diff::http::noun(),

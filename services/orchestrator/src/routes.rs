@@ -5,6 +5,7 @@ use axum::{
     http::{HeaderName, HeaderValue, header},
     middleware::from_fn_with_state,
 };
+use runtime::http::Routes;
 use tower::ServiceBuilder;
 use tower_http::set_header::SetResponseHeaderLayer;
 use utoipa_swagger_ui::SwaggerUi;
@@ -12,6 +13,7 @@ use utoipa_swagger_ui::SwaggerUi;
 use crate::{
     again::again,
     app::App,
+    artifacts::http::UPLOAD_PATH,
     auth::guard::guard,
     nouns,
     openapi::openapi,
@@ -46,6 +48,12 @@ pub fn router(app: App) -> Router {
             .layer(set(header::CACHE_CONTROL, "no-store")),
     );
     routes.merge(page)
+}
+
+/// The router, whose uploads have a limit of their own.
+pub fn served(app: App) -> Routes {
+    let artifact_bytes_max = app.settings.artifact_bytes_max.usize();
+    Routes::from(router(app)).with_bodies_of(UPLOAD_PATH, artifact_bytes_max)
 }
 
 /// Routes behind the guard.

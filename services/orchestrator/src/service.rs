@@ -7,7 +7,7 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, metrics, recovery, routes::router,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, metrics, recovery, routes::served,
     settings::OrchestratorSettings, timers,
 };
 
@@ -18,6 +18,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     if settings.operator_token.is_none() {
         tracing::warn!("orchestrator.operator_token is not set: accounts cannot be created");
     }
+    let models = context.settings.section("models")?;
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
@@ -26,7 +27,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let app = App::new(
         databases,
         context.root().clone(),
-        settings,
+        (settings, models),
         publish_soon,
         shutdown.clone(),
     );
@@ -43,7 +44,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let waiting = metrics::waiting(context.database.clone(), interval, shutdown.token());
     shutdown.spawn("what waits", waiting);
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
-    Ok(context.serve(listen, router(app), context.health()).await?)
+    Ok(context.serve(listen, served(app), context.health()).await?)
 }
 
 /// How long a batch of events is collected. A reply in a thread is less urgent than the turn itself.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use axum::http::Uri;
 use runtime::{
     section,
-    settings::{Bytes, Count, Days, Hours, Millis},
+    settings::{ArtifactBytes, Bytes, Count, Days, Hours, Millis},
 };
 use secrecy::SecretString;
 use serde::Deserialize;
@@ -43,6 +43,10 @@ section! {
         pub dead_letters_kept_days: Days = Days::new(90),
         /// Retention of holds, timers and recoveries that have ended.
         pub control_kept_days: Days = Days::new(90),
+        /// Bytes of one artifact; a larger upload is answered with 413.
+        pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
+        /// Bytes of an account's artifacts, each content counted once; an upload beyond them is answered with 409.
+        pub artifact_account_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024 * 1024),
         /// How long nothing moves a task on until it counts as stalled.
         pub stall_after_ms: Millis = Millis::new(10 * 60 * 1000),
         /// How often stalled tasks are looked for.

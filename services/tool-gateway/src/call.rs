@@ -1,19 +1,28 @@
 //! The types of one call: the request, the caller and the result. No I/O. The text of a result is made only here, since
 //! models read it.
 
-use contracts::{TraceContext, quote, tools::OfferContext};
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+
+use contracts::{
+    Root, TraceContext,
+    outgoing::Origin as Cause,
+    quote,
+    tool::{RESULT_BYTES_MAX, ToolFinished},
+    tools::OfferContext,
+};
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, Fence, Generation, SessionId, SessionKind, TaskId,
-    ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
+    AccountId, Actor, ActorKind, AgentId, ArtifactId, BranchId, CallId, Fence, Generation, ModelKinds, SessionId,
+    SessionKind, TaskId, ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use storage::outbox::Owned;
+use storage::{Setting, outbox::Owned};
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+use crate::SOURCE;
 
 /// A call as requested.
 #[derive(Clone, Debug)]
@@ -94,6 +103,9 @@ pub struct CallFacts {
     pub tool_policies: i32,
     #[sea_orm(skip)]
     pub policies: Arc<[ToolPolicy]>,
+    /// The kinds of models that the account may use.
+    #[sea_orm(skip)]
+    pub models: ModelKinds,
 }
 
 #[derive(Clone, Debug, FromQueryResult)]
@@ -113,6 +125,8 @@ pub struct CallTurn {
     pub call: Option<RecordedCall>,
     /// Places of the earlier calls of the same answer.
     pub earlier: Vec<i32>,
+    /// The tools of those.
+    pub earlier_tools: Vec<String>,
     /// Places of the turn's earlier calls that are finished.
     pub over: Vec<i32>,
 }
@@ -133,6 +147,36 @@ pub struct RecordedCall {
 }
 
 impl TryGetableFromJson for RecordedCall {}
+
+impl CallRequest {
+    /// The record is of this session and this turn: what a message would claim of them is so.
+    pub(crate) fn claim(&mut self, facts: &CallFacts) {
+        if let Origin::Turn(claims) = &mut self.origin {
+            claims.session_key.clone_from(&facts.session_key);
+            claims.task = facts.task().cloned();
+        }
+    }
+
+    /// The message of the call's result; none: the call came over HTTP.
+    pub(crate) fn finished(&self, record: &Record) -> Option<ToolFinished> {
+        let Origin::Turn(claims) = &self.origin else {
+            return None;
+        };
+        Some(ToolFinished {
+            account: self.account.clone(),
+            task: claims.task.clone(),
+            session_id: self.session,
+            generation: claims.generation,
+            fence: claims.fence,
+            turn_id: claims.turn,
+            call_id: self.call_id.clone(),
+            ordinal: self.ordinal,
+            name: self.name.clone(),
+            state: record.state,
+            result: Some(record.result.clone()).filter(|result| result.len() <= RESULT_BYTES_MAX),
+        })
+    }
+}
 
 impl CallFacts {
     /// The caller's task. It is the turn's task, since an agent-wide session has many (S14).
@@ -162,6 +206,7 @@ impl CallFacts {
             is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
             is_branch: self.branch.is_some(),
             may_branch: self.task().is_some() && self.depth() < self.branch_depth_max,
+            models: self.models,
         }
     }
 
@@ -173,6 +218,26 @@ impl CallFacts {
     pub fn hops(&self) -> u16 {
         let hops = self.turn.as_ref().map(|turn| turn.hops).or(self.newest_hops);
         u16::try_from(hops.unwrap_or_default()).unwrap_or(u16::MAX)
+    }
+
+    /// The setting of what a turn does, or a request outside of any.
+    pub(crate) fn setting<'r>(
+        &self,
+        root: &'r Root,
+        (turn, request): (Option<TurnId>, Uuid),
+        trace: TraceContext,
+    ) -> Setting<'r> {
+        Setting {
+            root,
+            source: SOURCE,
+            origin: Cause {
+                // The turn, which leads to all other ids.
+                cause: Some(turn.map_or(request, TurnId::uuid).to_string()),
+                hops: self.hops(),
+                trace,
+            },
+            now: self.now,
+        }
     }
 
     /// The agent, as the author of the call's effects.
@@ -192,12 +257,46 @@ pub(crate) struct Effect {
     /// An object.
     pub result: Value,
     pub messages: Vec<Owned>,
+    /// The call of somebody outside, which begins with the commit; then there is no result yet.
+    pub outside: Option<Outside>,
 }
 
 impl Effect {
     pub(crate) fn new(result: Value, messages: Vec<Owned>) -> Effect {
-        Effect { result, messages }
+        Effect {
+            result,
+            messages,
+            outside: None,
+        }
     }
+
+    pub(crate) fn outside(outside: Outside) -> Effect {
+        Effect {
+            outside: Some(outside),
+            ..Effect::default()
+        }
+    }
+}
+
+/// What a tool asks of somebody outside of Signalbox, decided under the checks of its call.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    pub model: String,
+    pub request: ModelRequest,
+    pub timeout: Duration,
+}
+
+/// What a call asks of a model, as it is kept with its record: enough to ask it again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct ModelRequest {
+    pub task: TaskId,
+    /// The version of the task's context; none: the task has none, and needs none.
+    pub context_version: Option<i32>,
+    pub artifacts: Vec<ArtifactId>,
+    /// SHA-256 of the whole text that is sent, as hexadecimal digits.
+    pub text_sha256: String,
+    /// How often it was sent, or begun to be.
+    pub tries: i32,
 }
 
 /// An error for the agent, with a hint for what to do.

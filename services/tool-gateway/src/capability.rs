@@ -82,7 +82,7 @@ impl Capability<'_> {
     }
 
     /// Whether a checked call must wait for an earlier one: an agent that posts and then ends its task expects that
-    /// order. An earlier unfinished call of the same answer can run as long as this one can: the turn waits for both
+    /// order. An external call neither waits nor is waited for, but by a call that may end the task. An earlier unfinished call of the same answer can run as long as this one can: the turn waits for both
     /// until the same time, and requests both again until then. After that time [`Consequence::Late`] refuses both. So
     /// this wait needs no limit of its own.
     pub fn waits_for_earlier(&self, call: &Presented<'_>, admitted: &Result<(), Refusal>) -> bool {
@@ -90,7 +90,13 @@ impl Capability<'_> {
             None | Some(Consequence::Answered) => true,
             Some(Consequence::Late | Consequence::Buried) => false,
         };
-        let is_missing = |turn: &CallTurn| turn.earlier.iter().any(|place| !turn.over.contains(place));
+        let waits = |earlier: &str| call.tool.is_none_or(|tool| tools::waits_for(tool.name, earlier));
+        let is_missing = |turn: &CallTurn| {
+            let earlier = turn.earlier.iter().zip(&turn.earlier_tools);
+            earlier
+                .clone()
+                .any(|(place, tool)| !turn.over.contains(place) && waits(tool))
+        };
         counts && claimed(self, call).is_some_and(|(_, turn)| is_missing(turn))
     }
 
@@ -112,6 +118,21 @@ impl Capability<'_> {
                 Ok(tools::all().into_iter().filter(callable).collect())
             }
         }
+    }
+
+    /// The task to which the agent may add a file now; none: it works on no task. As a tool that writes: a branch may not.
+    pub fn adds_to(&self) -> Result<Option<&TaskId>, Refusal> {
+        let facts = self.facts;
+        let of_branch = || {
+            facts.branch.map(|_| Refusal::NotOffered {
+                tool: "artifact_upload",
+            })
+        };
+        let refusal = closed(facts)
+            .or_else(of_branch)
+            .or_else(|| facts.turn_stopped.then_some(Refusal::TurnStopped))
+            .or_else(|| facts.needs_plan.then_some(Refusal::PlanRequired));
+        refusal.map_or_else(|| Ok(facts.task()), Err)
     }
 
     /// A tool must be in the turn's offer, and the agent must still be one that the tool is offered to. Without a turn, policies say

@@ -8,7 +8,8 @@
 //!           │      │           └── not yet: not recorded, and the call is redelivered
 //!           │      └─────────── no: not recorded
 //! ```
-//! A call that a policy asks about is recorded without a result, with its question, and ends its transaction there ([`asking`]).
+//! A call that a policy asks about is recorded without a result, with its question, and ends its transaction there ([`asking`]). An
+//! external call is recorded as running, and its worker begins after the commit (`external`).
 //!
 //! A crash anywhere leaves nothing, and the calls are redelivered. An invalid call ends with a result for the agent. Two
 //! deliveries of one call meet at its record's key: the second undoes its transaction and finds the record. A transaction
@@ -25,13 +26,12 @@ use std::{
 
 use contracts::{
     Root,
-    outgoing::Origin as Cause,
     tool::ARGUMENTS_BYTES_MAX,
-    tools::{subagent_cancel, subagent_spawn},
+    tools::{self, subagent_cancel, subagent_spawn},
 };
-use domain::{BranchId, QuestionId, TaskId, ToolCallState, TurnId};
+use domain::{BranchId, Bytes, QuestionId, TaskId, ToolCallState, TurnId};
 use futures::{FutureExt, future::BoxFuture};
-use runtime::{Outbox, Shares, Shutdown};
+use runtime::{Outbox, Shares, Shutdown, settings::Models};
 use serde_json::{Map, Value};
 use storage::{
     Accounts, Database, Parts, Setting, StorageError, Tx,
@@ -40,12 +40,12 @@ use storage::{
 use uuid::Uuid;
 
 use crate::{
-    SOURCE,
     arguments::invalid_field,
-    call::{CallFacts, CallRequest, Effect, Origin, Record, ToolAnswer, ok_text},
+    call::{CallFacts, CallRequest, Effect, Origin, Outside, Record, ToolAnswer, ok_text},
     capability::{Capability, Presented},
+    external::{External, Place},
     metrics::Metrics,
-    refusal::{Consequence, Refusal},
+    refusal::{Consequence, Refusal, rate_limited},
     store::{self, EndedCall},
     tools::{BranchLimits, Questions, Running, Tool, ToolError, ToolOutcome, Toolbox},
 };
@@ -60,6 +60,8 @@ pub(crate) struct Executor {
     /// Timeout of each statement of a tool that runs alone.
     pub statement_timeout_ms: u64,
     pub branches: BranchLimits,
+    pub artifact_account_bytes_max: Bytes,
+    pub external: Arc<External>,
     pub metrics: Arc<Metrics>,
     /// The accounts' limits of unread requests.
     pub shares: Shares,
@@ -77,6 +79,8 @@ pub(crate) enum Executed {
     },
     /// Somebody is asked about the call: it is on record, and runs when it is approved.
     Asked { question: QuestionId },
+    /// It is an external call that runs: it is on record, and its end is told when it ends.
+    Running,
     /// Earlier calls of the same answer are not finished. Nothing was changed.
     OutOfTurn,
     /// The rows do not confirm the call. Nothing was changed or recorded.
@@ -143,6 +147,20 @@ struct Case<'c> {
     run: Result<(&'c Tool, Parsed), ToolAnswer>,
 }
 
+impl Case<'_> {
+    /// The record of a call that has no result yet.
+    fn requested(&self) -> Record {
+        Record {
+            name: self.asked.name.clone(),
+            arguments: self.asked.arguments.clone(),
+            state: ToolCallState::Requested,
+            late: false,
+            result: String::new(),
+            finished_at: self.facts.now,
+        }
+    }
+}
+
 /// The rows that the checks of a call and its effect need, in the order in which every closer locks them.
 async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
     match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
@@ -154,6 +172,8 @@ async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<()
     }
 }
 
+/// How often the end of an external call is looked for.
+const AWAITED_LOOK: Duration = Duration::from_millis(200);
 /// How long calls that share a transaction wait for a row.
 const LOCK_WAIT_MAX: Duration = Duration::from_millis(100);
 
@@ -166,6 +186,9 @@ impl Executor {
     /// Runs a call, or returns its first result.
     pub(crate) async fn execute(&self, call: &CallRequest) -> Result<Executed, StorageError> {
         let begun = Instant::now();
+        if tools::is_external(&call.name) && self.external.is_unregistered() {
+            return Ok(Executed::Left);
+        }
         let executed = self.transact(&self.database, std::slice::from_ref(call)).await?;
         let mut executed = match executed.and_then(|mut all| all.pop()) {
             Some(executed) => executed,
@@ -266,7 +289,12 @@ impl Executor {
             }
             _ => store::sessions_lock_free(&tx, calls).await?,
         };
-        let facts = store::facts(&tx, calls, self.branches.depth_max).await?;
+        let mut facts = store::facts(&tx, calls, self.branches.depth_max).await?;
+        for (call, row) in calls.iter().zip(&mut facts) {
+            if let Some(row) = row {
+                row.facts.models = self.external.models.settings.kinds_of(&call.account);
+            }
+        }
         let mut cases = Vec::with_capacity(calls.len());
         // None: it is one of the cases.
         let mut executed: Vec<Option<Executed>> = Vec::with_capacity(calls.len());
@@ -298,10 +326,18 @@ impl Executor {
                 Some(answer) => case.run = Err(answer),
             }
         }
-        let outcomes = match calls {
+        let mut outcomes = match calls {
             [_] => self.run_alone(&tx, &cases).await?,
             _ => self.run_all(&tx, &cases).await?,
         };
+        if let ([case], [Ok(effect)]) = (&cases[..], &mut outcomes[..])
+            && let Some(outside) = effect.outside.take()
+        {
+            match self.place(case) {
+                Ok(place) => return self.start(tx, case, &outside, place).await,
+                Err(answer) => outcomes = vec![Err(answer)],
+            }
+        }
         let mut messages = Vec::new();
         let records: Vec<Record> = cases
             .iter()
@@ -342,6 +378,57 @@ impl Executor {
         Ok(executed.into_iter().map(|one| one.or_else(|| over.next())).collect())
     }
 
+    /// A place for an external call, if its account may have another one.
+    fn place(&self, case: &Case<'_>) -> Result<Place, ToolAnswer> {
+        let place = self.external.place(&case.asked.account, case.asked.id);
+        place.ok_or_else(|| rate_limited("The account has as many calls of models in progress as it may"))
+    }
+
+    /// Records an external call as running; its worker begins. None: another delivery has recorded it.
+    async fn start(
+        &self,
+        tx: Tx,
+        case: &Case<'_>,
+        outside: &Outside,
+        place: Place,
+    ) -> Result<Option<Vec<Executed>>, StorageError> {
+        let record = case.requested();
+        let call = EndedCall {
+            asked: case.asked,
+            facts: &case.facts,
+            turn: case.turn,
+            record: &record,
+        };
+        if store::calls_insert(&tx, &[call]).await?.is_none() {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        let (account, id) = (&case.asked.account, case.asked.id);
+        store::call_start(&tx, account, id, place.runner, outside).await?;
+        self.shutdown.crash_point("tool_gateway.effect_written").await;
+        tx.commit().await?;
+        self.shutdown.crash_point("tool_gateway.effect_committed").await;
+        self.external.run(account.clone(), id, place, &case.asked.trace);
+        Ok(Some(vec![Executed::Running]))
+    }
+
+    /// The record of a call, once it has ended; none: not within this time.
+    pub(crate) async fn awaited(&self, call: &CallRequest, limit: Duration) -> Result<Option<Record>, StorageError> {
+        let until = Instant::now() + limit;
+        loop {
+            let Executed::Over { record, .. } = self.first_result(call).await? else {
+                return Ok(None);
+            };
+            if record.state.is_over() {
+                return Ok(Some(record));
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            tokio::time::sleep(AWAITED_LOOK).await;
+        }
+    }
+
     fn wanted(&self, asked: &CallRequest) -> Requested<'_> {
         let tool = self.toolbox.find(&asked.name);
         let arguments = tool.map_or_else(|| Ok(Parsed::default()), |tool| understood(tool, &asked.arguments));
@@ -352,10 +439,14 @@ impl Executor {
     async fn run_all(&self, tx: &Tx, cases: &[Case<'_>]) -> Result<Vec<Result<Effect, ToolAnswer>>, StorageError> {
         let settings: Vec<Setting<'_>> = cases.iter().map(|case| self.setting(case)).collect();
         let questions = Questions::new(tx);
-        let running = cases
-            .iter()
-            .zip(&settings)
-            .map(|(case, setting)| run(&questions, case, setting, &self.branches));
+        let running = cases.iter().zip(&settings).map(|(case, setting)| {
+            run(
+                &questions,
+                (&self.branches, &self.external.models.settings),
+                case,
+                setting,
+            )
+        });
         let outcomes = questions.run_all(running.collect()).await?;
         outcomes
             .into_iter()
@@ -397,17 +488,8 @@ impl Executor {
     }
 
     fn setting(&self, case: &Case<'_>) -> Setting<'_> {
-        Setting {
-            root: &self.root,
-            source: SOURCE,
-            origin: Cause {
-                // The turn, which leads to all other ids.
-                cause: Some(case.turn.map_or(case.asked.id, TurnId::uuid).to_string()),
-                hops: case.facts.hops(),
-                trace: case.asked.trace.clone(),
-            },
-            now: case.facts.now,
-        }
+        let request = (case.turn, case.asked.id);
+        case.facts.setting(&self.root, request, case.asked.trace.clone())
     }
 }
 
@@ -450,9 +532,9 @@ fn decide<'c>(asked: &'c CallRequest, wanted: Requested<'c>, facts: CallFacts) -
 
 fn run<'a>(
     questions: &'a Questions<'a>,
+    (branches, models): (&'a BranchLimits, &'a Models),
     case: &'a Case<'_>,
     setting: &'a Setting<'a>,
-    branches: &'a BranchLimits,
 ) -> BoxFuture<'a, ToolOutcome> {
     match &case.run {
         Err(answer) => std::future::ready(Err(answer.clone().into())).boxed(),
@@ -466,6 +548,7 @@ fn run<'a>(
                 task: parsed.task.as_ref(),
                 setting,
                 branches,
+                models,
             };
             (tool.run)(running, parsed.arguments.clone())
         }

@@ -1,11 +1,17 @@
-//! Fuzzes the arguments of models against every tool's schema, and the headers of agents.
+//! Fuzzes what strangers send: the arguments of models against every tool's schema, the headers of agents, files, and the answers of
+//! external models.
 
 use axum::http::{HeaderMap, HeaderValue};
 use contracts::tools::IdOf;
+use domain::MediaType;
 use serde_json::Value;
 use testkit::{fuzz::Fuzz, tools::arguments};
 
-use crate::{arguments::Schema, http};
+use crate::{
+    arguments::Schema,
+    http,
+    models::{images, openresponses},
+};
 
 const BYTES_MAX: usize = contracts::tool::ARGUMENTS_BYTES_MAX;
 
@@ -19,7 +25,7 @@ fn tool_arguments() {
     let id = |_: &str, of| match of {
         IdOf::Task => "PROJ-7".to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question | IdOf::Branch => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact => uuid::Uuid::nil().to_string(),
     };
     let said = definitions
         .iter()
@@ -92,5 +98,80 @@ fn agent_headers() {
                 }
                 None => "refused",
             }
+        });
+}
+
+/// A file's type says what its bytes are, and a text is one.
+#[test]
+fn media_types() {
+    Fuzz::new("media_types", env!("CARGO_MANIFEST_DIR"))
+        .seeds(["\u{feff}text", "<svg/>", "%PDF-1.7", "GIF89a", "RIFF____WEBPVP8 ", ""].map(str::to_owned))
+        .words(&["\u{0}", "\u{1b}", "PNG\r\n\u{1a}\n", "GIF8", "WEBP", "%PDF-"])
+        .must_meet(&["text", "image", "none"])
+        .run(|input| match MediaType::of(input) {
+            None => "none",
+            Some(MediaType::Text) => {
+                assert!(std::str::from_utf8(input).is_ok_and(|text| !text.contains('\0')));
+                "text"
+            }
+            Some(MediaType::Pdf) => "file",
+            Some(_) => "image",
+        });
+}
+
+#[test]
+fn image_answers() {
+    const BYTES_MAX: usize = 64;
+    let answers = [
+        r#"{"data": [{"b64_json": "aGVsbG8="}, {"b64_json": "aA"}], "usage": {"total_tokens": 9}}"#,
+        r#"{"data": [{"url": "https://example.com/a.png", "b64_json": null}]}"#,
+        r#"{"error": {"message": "no"}}"#,
+    ];
+    Fuzz::new("image_answers", env!("CARGO_MANIFEST_DIR"))
+        .seeds(answers.map(str::to_owned))
+        .words(&["data", "b64_json", "url", "====", "AAAA", "\\u0041"])
+        .flood(4 * BYTES_MAX)
+        .must_meet(&["images", "malformed"])
+        .run(|input| match images::read(input, 2, BYTES_MAX) {
+            Ok(made) => {
+                assert!((1..=2).contains(&made.images.len()));
+                for image in &made.images {
+                    assert!(!matches!(image, images::Image::Content(content) if content.len() > BYTES_MAX));
+                }
+                "images"
+            }
+            Err(images::NoImages::Malformed(_)) => "malformed",
+            Err(images::NoImages::TooLarge) => "too large",
+        });
+}
+
+#[test]
+fn model_answers() {
+    let answers = [
+        r#"{"status": "completed", "output": [{"type": "message", "content": [{"type": "output_text", "text": "hi"}]}]}"#,
+        r#"{"status": "incomplete", "incomplete_details": {"reason": "length"}, "output": [], "usage": {"input_tokens": 1}}"#,
+        r#"{"status": "failed", "error": {"code": "x", "message": "no"}}"#,
+    ];
+    Fuzz::new("model_answers", env!("CARGO_MANIFEST_DIR"))
+        .seeds(answers.map(str::to_owned))
+        .words(&[
+            "output",
+            "output_text",
+            "refusal",
+            "completed",
+            "in_progress",
+            "\\u0000",
+        ])
+        .must_meet(&["text", "failed"])
+        .run(|input| match openresponses::read(input) {
+            Ok(read) => {
+                assert!(!read.text.trim().is_empty() && !read.text.contains('\0'));
+                "text"
+            }
+            Err(openresponses::NoText::Failed { detail, .. }) => {
+                assert!(detail.len() <= 1024, "{}", detail.len());
+                "failed"
+            }
+            Err(openresponses::NoText::TooLarge) => "too large",
         });
 }

@@ -3,7 +3,7 @@
 //! A call comes from delivery (`tool.requested`, [`handlers`]) or from an agent itself (`/agent/*`, [`http`]). Both
 //! become a [`call`] for [`execute`]: record, checks, effect and result in one transaction. [`capability`] decides what
 //! the call may do, [`refusal`] names the reasons against it, [`arguments`] parses its arguments, [`tools`] has the
-//! handlers. Every call reads its state from Postgres ([`store`]), so that any replica serves any session, right after
+//! handlers. What a tool asks of somebody outside is an [`external`] call; [`models`] are those who are asked. Every call reads its state from Postgres ([`store`]), so that any replica serves any session, right after
 //! any restart.
 //!
 //! The definitions of the tools, and their texts for models, are in `contracts::tools`.
@@ -15,6 +15,8 @@ mod arguments;
 mod call;
 mod capability;
 mod execute;
+mod external;
+mod models;
 mod refusal;
 mod tools;
 
@@ -41,9 +43,9 @@ pub mod decisions {
 /// The statements for many calls, for the test of their plans.
 pub mod statements {
     pub use crate::store::{
-        ACTIVITIES_NEWEST, AGENTS_SHARE, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION,
-        BRANCHES_OF_SESSION, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST,
-        SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
+        ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
+        BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES,
+        FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
     };
 }
 

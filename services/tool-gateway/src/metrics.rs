@@ -12,6 +12,8 @@ use crate::call::Record;
 pub(crate) struct Metrics {
     calls: Counter<u64>,
     seconds: Histogram<f64>,
+    model_calls: Counter<u64>,
+    model_seconds: Histogram<f64>,
 }
 
 impl Metrics {
@@ -28,7 +30,25 @@ impl Metrics {
                 .with_description("From receiving a call to its commit")
                 .with_boundaries(vec![0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0])
                 .build(),
+            model_calls: meter
+                .u64_counter("signalbox.model.calls")
+                .with_description("Calls of external models by model and outcome")
+                .build(),
+            model_seconds: meter
+                .f64_histogram("signalbox.model.duration")
+                .with_unit("s")
+                .with_description("From the start of a call of an external model to its answer")
+                .with_boundaries(vec![0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0])
+                .build(),
         }
+    }
+
+    /// `outcome`: `answered`, or the code that the agent is told.
+    pub(crate) fn model_call(&self, model: &str, outcome: &'static str, took: Duration) {
+        let model = KeyValue::new("model", model.to_owned());
+        self.model_seconds
+            .record(took.as_secs_f64(), std::slice::from_ref(&model));
+        self.model_calls.add(1, &[model, KeyValue::new("outcome", outcome)]);
     }
 
     /// `tool`: the definition's name. Names that models invent share one series.

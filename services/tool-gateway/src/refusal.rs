@@ -2,7 +2,7 @@
 //! itself (a wrong field, an unknown agent) are in the tool.
 
 use contracts::tools::task_context_write;
-use domain::{CloseReason, QuestionState, TaskId};
+use domain::{CloseReason, MediaType, QuestionState, TaskId};
 use storage::lifecycle::ContextOfTask;
 
 use crate::{
@@ -181,6 +181,24 @@ impl Refusal {
             ..answer
         }
     }
+}
+
+/// The answer to a call for which there is no room.
+pub(crate) fn rate_limited(what: &str) -> ToolAnswer {
+    ToolAnswer::failed(
+        "rate_limited",
+        format!("{what}, and no place was free in time."),
+        "Nothing was sent. Try again later in this turn, or go on without it.",
+    )
+}
+
+/// The answer to a call that shows a model what it does not take.
+pub(crate) fn takes_no(model: &str, media_type: MediaType) -> ToolAnswer {
+    ToolAnswer::failed(
+        "unsupported_media_type",
+        format!("The model {model} takes no {media_type}."),
+        "Nothing was sent. Name another model, or go on without it.",
+    )
 }
 
 /// The answer to a call that nobody approved.

@@ -1,4 +1,5 @@
-//! The wiring: one consumer of calls, one of approvals, and one HTTP server for agents, both on the same executor.
+//! The wiring: one consumer of calls, one of approvals, and one HTTP server for agents, all on the same executor; and the sweep of
+//! external calls.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -8,13 +9,15 @@ use contracts::{
 };
 use domain::session::HOPS_MAX_DEFAULT;
 use messaging::{Consumer, ConsumerOptions, Durable, User};
-use runtime::{Context, Shares};
+use runtime::{Context, Shares, http::Routes, settings::Models};
 
 use crate::{
     execute::Executor,
+    external::{External, sweep::sweep},
     handlers::{ToolApprovedHandler, ToolRequestedHandler},
     http,
     metrics::Metrics,
+    models::ModelCalls,
     settings::ToolGatewaySettings,
     tools::Toolbox,
 };
@@ -23,6 +26,10 @@ use crate::{
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ToolGatewaySettings = context.settings.section("tool_gateway")?;
     let hops_max = context.settings.value("resolver.hops_max")?.unwrap_or(HOPS_MAX_DEFAULT);
+    let models = ModelCalls::new(context.settings.section::<Models>("models")?, &config)?;
+    let (toolbox, metrics) = (Arc::new(Toolbox::new()), Arc::new(Metrics::new()));
+    let external = External::start(&context, &config, models, (Arc::clone(&toolbox), Arc::clone(&metrics)));
+    let external = Arc::new(external.await?);
     let shares = Shares::default();
     shares.limit(context.topology.limits.notification_bytes_max);
     let watch = shares.clone().watch(context.database.clone(), context.shutdown.token());
@@ -32,10 +39,12 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         database: context.database.clone(),
         root: context.root().clone(),
         outbox: context.outbox.clone(),
-        toolbox: Arc::new(Toolbox::new()),
+        toolbox,
         statement_timeout_ms: config.statement_timeout_ms.get(),
         branches: config.branch_limits(hops_max),
-        metrics: Arc::new(Metrics::new()),
+        artifact_account_bytes_max: config.artifact_account_bytes_max,
+        external: Arc::clone(&external),
+        metrics,
         shutdown: context.shutdown.clone(),
     };
     let consumer = Consumer {
@@ -76,6 +85,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let stop = context.shutdown.token();
     context.shutdown.spawn("tool_approved", consumer.run(stop));
 
+    context.shutdown.spawn("external calls", sweep(external));
+
     let routes = http::routes(executor, context.connect_callers().await?);
+    let routes = Routes::from(routes).with_bodies_of(http::UPLOAD_PATH, config.artifact_bytes_max.usize());
     Ok(context.serve(config.listen, routes, context.health()).await?)
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use domain::CountOrNone;
 use runtime::{
     section,
-    settings::{Count, Depth, Millis, Seconds},
+    settings::{ArtifactBytes, Bytes, Count, Depth, Millis, Seconds},
 };
 
 use crate::tools::BranchLimits;
@@ -37,6 +37,16 @@ section! {
         pub branches_live_account_max: Count = Count::new(64),
         /// How long branches may take, unless their call says it.
         pub branch_deadline_s: Seconds = Seconds::new(3_600),
+        /// External calls in progress, in each process.
+        pub external_calls_max: Count = Count::new(64),
+        /// Those of one account: at most a quarter of what the others leave.
+        pub external_calls_account_max: Count = Count::new(16),
+        /// How long reading a file at an address may take, redirects included.
+        pub fetch_timeout_ms: Millis = Millis::new(20_000),
+        /// Bytes of one artifact: of an upload, of a file that is fetched, of an image that a model makes.
+        pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
+        /// Bytes of an account's artifacts, each content counted once.
+        pub artifact_account_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024 * 1024),
     }
 }
 

@@ -11,6 +11,7 @@
 pub mod accounts;
 pub mod activities;
 pub mod agents;
+pub mod artifacts;
 pub mod audit;
 pub mod branches;
 pub mod contexts;
@@ -21,6 +22,7 @@ pub mod keys;
 pub mod list;
 pub mod log;
 pub mod messages;
+pub mod models;
 pub mod next;
 pub mod notifications;
 pub mod number;

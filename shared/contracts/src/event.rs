@@ -2,10 +2,10 @@
 //! and facts may be added and never changed.
 
 use domain::{
-    AccountId, Actor, AgentId, BranchContext, BranchId, BranchState, BreakerState, CloseReason, Fence, Gate,
-    Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict, QuestionId,
-    QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind, TaskId, TaskStatus,
-    TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
+    AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState, BreakerState,
+    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope,
+    PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind,
+    TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -135,6 +135,8 @@ events! {
     "branch.ended" BranchEnded(BranchEnded) from [Delivery, ToolGateway, Orchestrator];
     "timer.changed" TimerChanged(TimerChanged) from [ToolGateway, Orchestrator];
     "recovery.changed" RecoveryChanged(RecoveryChanged) from [Delivery, ToolGateway, Orchestrator];
+    "artifact.created" ArtifactCreated(ArtifactCreated) from [ToolGateway, Orchestrator];
+    "artifact.removed" ArtifactRemoved(ArtifactRemoved) from [Orchestrator];
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
@@ -318,6 +320,24 @@ pub struct RecoveryChanged {
     pub state: RecoveryState,
     pub attempts: i32,
     pub reason: Option<String>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ArtifactCreated {
+    pub artifact_id: ArtifactId,
+    pub name: String,
+    /// As read from the content.
+    pub media_type: String,
+    pub bytes: i32,
+    pub source: ArtifactSource,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ArtifactRemoved {
+    pub artifact_id: ArtifactId,
+    pub name: String,
+    pub by: Actor,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

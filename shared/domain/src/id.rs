@@ -233,6 +233,10 @@ uuid_id! {
     ToolPolicyId
 }
 uuid_id! {
+    /// A file of a task.
+    ArtifactId
+}
+uuid_id! {
     /// A part of a turn's work that another session does.
     BranchId
 }

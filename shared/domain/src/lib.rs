@@ -4,14 +4,16 @@
 //! Reading order: [`id`] (typed ids), [`session_key`] (the name of a generation), [`task`], [`session`],
 //! [`notification`], [`branch`] (parallel parts of a turn's work), [`gate`] (what keeps a queue waiting), [`hold`] (what is paused), [`brake`] (ending turns), [`reset`] (ending generations), [`queue`]
 //! (edits of what waits), [`next`] (what a thing waits for), [`question`] (what a person or an agent is asked), [`timer`],
-//! [`tool_policy`] (which tools may be called), [`liveness`] (what is done about work that does not move on), [`breaker`]
-//! (providers that take no calls), [`progress`] (turns that change nothing), [`turn`], [`context`] (where a turn's context comes
-//! from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`] (authentication), [`limit`] (the operator's
-//! limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time as it is written).
+//! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is
+//! done about work that does not move on), [`breaker`] (providers that take no calls), [`progress`] (turns that change nothing),
+//! [`turn`], [`context`] (where a turn's context comes from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
+//! (authentication), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
+//! as it is written).
 
 pub mod account;
 pub mod actor;
 pub mod api_key;
+pub mod artifact;
 mod backoff;
 pub mod brake;
 pub mod branch;
@@ -26,6 +28,7 @@ pub mod hold;
 pub mod id;
 pub mod limit;
 pub mod liveness;
+pub mod model;
 pub mod next;
 pub mod notification;
 pub mod progress;
@@ -47,6 +50,7 @@ pub mod turn;
 pub use account::{InstructionLayout, KeyRole, SessionScope};
 pub use actor::{Actor, ActorKind, NotTheirs, is_reserved};
 pub use api_key::{ApiKey, ApiKeyError};
+pub use artifact::{ArtifactSource, FileName, MediaType};
 pub use backoff::Backoff;
 pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
 pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
@@ -58,11 +62,12 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId, QuestionId,
-    RecoveryId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId,
+    QuestionId, RecoveryId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
-pub use limit::{Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
+pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
+pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};

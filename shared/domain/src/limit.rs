@@ -56,6 +56,8 @@ limits! {
     Depth(u32), 1 to 5, "";
     /// A size in bytes, from 1 to 1 TiB.
     Bytes(u64), 1 to 1_099_511_627_776, " of bytes";
+    /// The size of an artifact in bytes, from 1 to 15 MB, which its table takes.
+    ArtifactBytes(u64), 1 to 15_000_000, " of bytes";
 }
 
 impl Count {
@@ -115,6 +117,12 @@ impl Bytes {
     }
     pub const fn i64(self) -> i64 {
         self.0 as i64
+    }
+}
+
+impl ArtifactBytes {
+    pub const fn usize(self) -> usize {
+        self.0 as usize
     }
 }
 

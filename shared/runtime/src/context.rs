@@ -3,7 +3,6 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use axum::Router;
 use contracts::Root;
 use messaging::{Bus, BusError, BusOptions, Keyring, Topology, TopologyError, User};
 use secrecy::ExposeSecret;
@@ -225,7 +224,12 @@ impl Context {
     }
 
     /// Serves routes and health pages at an address, as a worker. Returns the address in use: port 0 picks a free one.
-    pub async fn serve(&self, address: SocketAddr, routes: Router, health: Health) -> Result<SocketAddr, StartError> {
+    pub async fn serve(
+        &self,
+        address: SocketAddr,
+        routes: impl Into<http::Routes>,
+        health: Health,
+    ) -> Result<SocketAddr, StartError> {
         let listener = http::listen(address).await?;
         let bound = listener.local_addr().unwrap_or(address);
         let settings = self.settings.http.clone().with_pool(&self.settings.database);

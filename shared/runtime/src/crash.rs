@@ -36,6 +36,7 @@ pub const CRASH_POINTS: &[&str] = &[
     "tool_gateway.effect_written",
     "tool_gateway.effect_committed",
     "tool_gateway.result_published",
+    "tool_gateway.call_answered",
     "orchestrator.answer_written",
     "orchestrator.timer_written",
     "orchestrator.change_written",

@@ -249,6 +249,32 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "artifact_content",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("content", "'text'"),
+            ("sha256", "sha256({content}::bytea)"),
+        ],
+    ),
+    (
+        "artifact",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("task_id", "'proj-7'"),
+            ("name", "'a.txt'"),
+            ("media_type", "'text/plain'"),
+            ("bytes", "4"),
+            ("sha256", "sha256('text')"),
+            ("source", "'upload'"),
+            ("created_by_kind", "'user'"),
+            ("created_by_id", "'ann'"),
+            ("created_by_name", "'Ann'"),
+        ],
+    ),
+    (
         "tool_policy",
         "",
         &[

@@ -168,3 +168,12 @@ insert into turn (account_id, id, session_id, task_id, agent_id, generation, num
 select '{account}', pg_temp.uid('turn/' || b), pg_temp.uid('session/' || b), 'live-1', pg_temp.uid('coder'), 1, 1, 1, 'finished', '{n-1}', 'default',
        '1', 'same-hash', '{secret}', '{"parts": [], "text": "{secret}"}', '[]', '{secret}', 0, now()
 from (values ('one'), ('two')) as n (b);
+
+-- Two files, and two names of one.
+insert into artifact_content (account_id, sha256, content)
+select '{account}', sha256(c::bytea), c::bytea from (values ('{secret} 1'), ('{secret} 2')) as f (c);
+insert into artifact (account_id, id, task_id, name, media_type, bytes, sha256, source, source_ref, created_by_kind, created_by_id, created_by_name)
+select '{account}', pg_temp.uid('artifact/' || a.name), a.task, '{secret}', 'text/plain', octet_length(a.content), sha256(a.content::bytea),
+       'upload', '{secret}', 'user', '{secret}', '{secret}'
+from (values ('one', 'live-1', '{secret} 1'), ('two', 'live-1', '{secret} 2'), ('same', '{account}-1', '{secret} 2')) as a (name, task, content);
+update account a set artifact_bytes = (select sum(octet_length(c.content)) from artifact_content c where c.account_id = a.id) where a.id = '{account}';

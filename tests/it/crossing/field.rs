@@ -70,6 +70,7 @@ impl Field {
             "timers",
             "tasks/LIVE-1/messages",
             "tasks/LIVE-1/context/versions",
+            "tasks/LIVE-1/artifacts",
             "tasks/LIVE-1/branches",
             "tasks/LIVE-1/graph",
             "audit/isolation",
@@ -132,6 +133,7 @@ impl Field {
                         lists.push(format!("{base}/tasks/{id}/messages"));
                         lists.push(format!("{base}/tasks/{id}/activities"));
                         lists.push(format!("{base}/tasks/{id}/context/versions"));
+                        lists.push(format!("{base}/tasks/{id}/artifacts"));
                         lists.push(format!("{base}/tasks/{id}/branches"));
                         lists.push(format!("{base}/tasks/{id}/graph"));
                     } else if list.ends_with("/sessions") {

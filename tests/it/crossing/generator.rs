@@ -130,6 +130,10 @@ impl<'a> Generator<'a> {
             draft.expected = Expected::Refused;
         }
         draft.path = path;
+        if route.is_upload {
+            draft.path.push_str("?name=taken-over");
+            draft.body = Some("taken over".to_owned());
+        }
         self.more(&mut draft, route);
         draft.attempt()
     }

@@ -13,6 +13,8 @@ pub(crate) struct Route {
     pub(crate) bodies: Vec<Said>,
     /// A body that is valid in the own account.
     pub(crate) good: Option<Value>,
+    /// Its body is a file.
+    pub(crate) is_upload: bool,
 }
 
 impl Route {
@@ -60,6 +62,7 @@ fn routes_of(document: &Value) -> Vec<Route> {
                 queries: queries_of(method, operation),
                 bodies,
                 good,
+                is_upload: !operation["requestBody"]["content"]["application/octet-stream"].is_null(),
             });
         }
     }

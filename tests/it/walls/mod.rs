@@ -18,7 +18,7 @@ mod walk;
 use std::{collections::BTreeSet, sync::Arc};
 
 use domain::AccountId;
-use testkit::{Fixture, StubProvider, Tenant, World, rows};
+use testkit::{Fixture, StubModel, StubProvider, Tenant, World, rows};
 
 use self::{
     interposed::interpose,
@@ -26,7 +26,7 @@ use self::{
     scratch::Scratch,
     sources::{mapped, plain, written},
     trials::{Book, Condition, Part, Trials, Tried},
-    walk::{Walk, script},
+    walk::{Walk, model_script, script},
 };
 use crate::{
     crossing::{ATTACKER, VICTIM, field::Field, ids},
@@ -88,6 +88,18 @@ async fn walked(part: Part) -> Book {
     world.provider(&provider);
     for (setting, value) in SETTINGS {
         world.set(setting, value);
+    }
+    let model = StubModel::start(model_script).await;
+    for (name, kind) in [("asks", "openresponses"), ("paints", "images")] {
+        let entry = [
+            ("kind", kind),
+            ("url", &model.url()),
+            ("model", "m"),
+            ("private_addresses", "true"),
+        ];
+        for (key, value) in entry {
+            world.set(&format!("models.{name}.{key}"), value);
+        }
     }
     let mut house = House::open_in(world, provider).await;
     let field = Field::of(&house);

@@ -111,6 +111,19 @@ pub(crate) fn removing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     routes.flat_map(|route| requests_of(route, tenant, ids)).collect()
 }
 
+/// A file that is there, a new one, and a new one once more.
+fn uploads(tenant: &Tenant, base: &str) -> Vec<Request> {
+    let of = |content: &str, key: &str| {
+        let path = format!("{base}/tasks/LIVE-1/artifacts?name=n");
+        let mut request = request("POST", path, &tenant.keys["admin"], None);
+        request.body = Some(content.to_owned());
+        request.headers.push(("idempotency-key", format!("upload-{key}")));
+        request
+    };
+    let secret = testkit::tenant::secret(&tenant.account);
+    vec![of(&format!("{secret} 1"), "1"), of("another", "2"), of("another", "2")]
+}
+
 /// Changes rows with the same name in every account.
 pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let base = format!("/api/orgs/{}", tenant.account);
@@ -152,6 +165,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         request
     })
     .collect();
+    requests.extend(uploads(tenant, &base));
     requests.extend(unwritten(tenant, ids, &requests));
     let published = json!({"id": "published", "task": "LIVE-1", "agent": "coder", "body": "b"});
     let path = format!("{base}/notifications");
@@ -161,7 +175,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let id = |_: &str, of| match of {
         IdOf::Task => "LIVE-1".to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question | IdOf::Branch => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact => uuid::Uuid::nil().to_string(),
     };
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
@@ -169,6 +183,17 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
         let path = format!("/agent/tools/{}", tool.name);
         (path, Some(arguments(&tool, |_| false, id, "review")))
     });
+    let mut upload = request(
+        "POST",
+        "/agent/artifacts?name=n".to_owned(),
+        &tenant.keys["gateway"],
+        None,
+    );
+    upload.door = Door::Agent;
+    upload.body = Some("of an agent".to_owned());
+    let own = session.expect("a session on it").clone();
+    upload.headers.push(("x-openclaw-session-key", own));
+    requests.push(upload);
     for (path, body) in [("/agent/tools".to_owned(), None)].into_iter().chain(calls) {
         let method = if body.is_some() { "POST" } else { "GET" };
         let mut request = request(method, path, &tenant.keys["gateway"], body.as_ref());

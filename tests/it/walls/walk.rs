@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
 use testkit::{
-    Reply, Seen, Tenant, enqueued, eventually, rows,
+    Reply, Says, Seen, Tenant, enqueued, eventually, rows,
     tools::{arguments, in_order},
 };
 use tokio::time::timeout;
@@ -97,7 +97,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     let id = |_: &str, of| match of {
         IdOf::Task => task.to_owned(),
         IdOf::Agent => "tester".to_owned(),
-        IdOf::Question | IdOf::Branch => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact => uuid::Uuid::nil().to_string(),
     };
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
@@ -106,6 +106,17 @@ pub(crate) fn script(seen: &Seen) -> Reply {
         (format!("c-{place}"), tool.name.to_owned(), said)
     });
     Reply::Calls(calls.collect())
+}
+
+/// The first request with this mark has no answer in time.
+const DRAGS: &str = "please drag";
+
+pub(crate) fn model_script(number: usize, body: &str) -> Says {
+    let drags = body.contains(DRAGS);
+    match body.contains("prompt") {
+        true => Says::images(&["iVBORw0KGgphbiBpbWFnZQ=="]).after(if drags { 15 } else { 0 }),
+        false => Says::text("a model's answer").after(if drags && number == 1 { 120 } else { 0 }),
+    }
 }
 
 pub(crate) struct Walk<'a> {
@@ -136,6 +147,8 @@ impl Walk<'_> {
         self.approved().await;
         self.reviewed().await;
         self.timed().await;
+        // By the session that the tenant begins with, which is reset below.
+        self.modelled().await;
         self.branched().await;
         self.handed_over().await;
         self.reset().await;
@@ -473,6 +486,51 @@ impl Walk<'_> {
         self.api("POST", &format!("/sessions/{session}/release"), &json!({}))
             .await;
         self.house.until(account, "lingers", "delivered").await;
+    }
+
+    /// External models are asked, by calls whose runners are gone, and by one that ends well.
+    async fn modelled(&self) {
+        let database = &self.house.world.database;
+        let context = "insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name)
+                       values ('alder', 'live-1', 1000, 'c', 1, 0, 'user', 'ann', 'Ann') on conflict do nothing";
+        sqlx::query(context).execute(&database.owner).await.unwrap();
+        let artifacts =
+            "select id::text from artifact where account_id = 'alder' and task_id = 'live-1' order by id limit 1";
+        let artifact = database.texts(artifacts).await.remove(0);
+        let session = self.ids["session_key"]
+            .iter()
+            .find(|key| key.starts_with("task:live-1:"));
+        let session = session.expect("a session on it").clone();
+        let asks = |tool: &str, body: Value| Request {
+            door: Door::Agent,
+            method: "POST",
+            path: format!("/agent/tools/{tool}"),
+            token: self.tenant.keys["gateway"].clone(),
+            headers: vec![("x-openclaw-session-key", session.clone())],
+            body: Some(body.to_string()),
+        };
+        let orphaned = || async {
+            let running = "select count(*) from tool_call where account_id = 'alder' and state = 'running'";
+            eventually("a running call", || async {
+                (database.count(running).await == 1).then_some(())
+            })
+            .await;
+            let orphan =
+                "update tool_call set runner = gen_random_uuid() where account_id = 'alder' and state = 'running'";
+            sqlx::query(orphan).execute(&database.owner).await.unwrap();
+        };
+        for (tool, body, status) in [
+            ("ask_model", json!({"request": DRAGS, "artifacts": [artifact]}), 200),
+            ("generate_media", json!({"request": DRAGS}), 424),
+        ] {
+            self.trials.next_step();
+            let request = asks(tool, body);
+            let (answer, ()) = tokio::join!(self.field.send(&request), orphaned());
+            assert_eq!(answer.status, status, "{tool}: {answer:?}");
+        }
+        self.trials.next_step();
+        let answer = self.field.send(&asks("generate_media", json!({"request": "r"}))).await;
+        assert_eq!(answer.status, 200, "{answer:?}");
     }
 
     /// The provider takes no calls: new turns are parked, and one between two attempts waits. Then one tries, and all goes on.

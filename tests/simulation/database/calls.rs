@@ -8,9 +8,9 @@ use contracts::{
     tools::{self, ToolDefinition},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, CallId, Generation, NotificationId, PolicyScope, PolicyVerdict, QuestionKind,
-    QuestionState, SessionId, SessionKind, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId, TurnId, Verdict,
-    tool_policy::ToolPolicy,
+    AccountId, Actor, ActorKind, AgentId, CallId, Generation, ModelKinds, NotificationId, PolicyScope, PolicyVerdict,
+    QuestionKind, QuestionState, SessionId, SessionKind, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId,
+    TurnId, Verdict, tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
     CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall,
@@ -342,6 +342,11 @@ impl Database {
                     name: call.name.clone(),
                     arguments: call.arguments.clone(),
                 }),
+            earlier_tools: self
+                .earlier(asked, turn)
+                .iter()
+                .map(|_| "task_history".to_owned())
+                .collect(),
             earlier: self.earlier(asked, turn),
             over: Vec::new(),
         });
@@ -390,6 +395,7 @@ impl Database {
             now: moment(self.now),
             tool_policies: i32::from(policy.is_some()),
             policies: policy.into_iter().collect(),
+            models: ModelKinds::default(),
         })
     }
 

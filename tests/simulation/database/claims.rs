@@ -31,9 +31,9 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, NotificationId,
-    NotificationState, QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef, TurnState,
-    context::Told, progress::Streak,
+    AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
+    NotificationId, NotificationState, QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef,
+    TurnState, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
@@ -266,7 +266,10 @@ impl Database {
         }
         let mut messages = Vec::new();
         for (session, turn) in ask {
-            let Some(call) = turn.next() else { continue };
+            // Agents here have no models, and so no external calls.
+            let Some(call) = turn.due().first().copied() else {
+                continue;
+            };
             let awaited = session.facts.state().on(SessionEvent::AwaitedLonger);
             if possible(awaited, bug).is_none() {
                 continue;
@@ -715,6 +718,7 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
             is_asked: false,
             is_branch: depth.is_some(),
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
+            models: ModelKinds::default(),
         };
         let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
             name: tool.name.to_owned(),

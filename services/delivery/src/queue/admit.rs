@@ -14,13 +14,16 @@
 use domain::{SessionPhase, TurnState};
 use storage::session::sessions_lock::SessionFacts;
 
-use crate::store::{claim::OpenTurn, journal::NO_PLACE};
+use crate::store::{
+    claim::OpenTurn,
+    journal::{NO_PLACE, noted},
+};
 
 /// The facts about the turn in progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TurnFacts {
     pub state: TurnState,
-    /// The place of the first call of the last answer that has no result; [`NO_PLACE`] where all have theirs. Calls of
+    /// The place of the call of the last answer that is due ([`noted`]); [`NO_PLACE`] where all have their results. Calls of
     /// earlier answers no longer count: the agent was told that their results are missing.
     pub next: i32,
     /// The turn has waited for results longer than any tool may take.
@@ -31,7 +34,7 @@ impl From<&OpenTurn> for TurnFacts {
     fn from(turn: &OpenTurn) -> TurnFacts {
         TurnFacts {
             state: turn.state,
-            next: turn.next().map_or(NO_PLACE, |call| call.ordinal),
+            next: noted(&turn.due()).unwrap_or(NO_PLACE),
             awaited_too_long: turn.awaited_too_long(),
         }
     }

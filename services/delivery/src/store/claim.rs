@@ -158,13 +158,12 @@ pub struct Asked {
 }
 
 impl OpenTurn {
-    /// The first call of the last answer without a result. Calls of earlier answers are no longer requested: the
+    /// The calls of the last answer without a result that are due. Calls of earlier answers are no longer requested: the
     /// tool-gateway runs calls of the last answer only.
-    pub fn next(&self) -> Option<&Call> {
+    pub fn due(&self) -> Vec<&Call> {
         let is_over = |call: &Call| self.results.iter().any(|result| result.ordinal == call.ordinal);
-        let calls = self.journal.last().map_or(&[][..], |round| &round.calls);
-        let mut missing = calls.iter().filter(|call| call.answered.is_none() && !is_over(call));
-        missing.next().filter(|_| self.ended_with().is_none())
+        let round = self.journal.last().filter(|_| self.ended_with().is_none());
+        round.map_or_else(Vec::new, |round| round.due(is_over))
     }
 
     /// The arguments of the call that has ended the turn: one of the last answer, whose later ones are not requested, or one over
@@ -234,6 +233,8 @@ struct ResultRow {
     #[sea_orm(nested)]
     result: ToolResult,
     is_over: bool,
+    /// It is external: recorded before it runs, without anybody being asked.
+    is_external: bool,
     /// From its record to its result: only a call that somebody was asked about is recorded before it runs.
     open_ms: i64,
 }
@@ -245,6 +246,7 @@ const OVER_HTTP: i32 = 0;
 /// HTTP, only those that end the turn.
 pub const RESULTS_LOAD: &str = "
     select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result, c.finished_at is not null as is_over,
+           c.runner is not null as is_external,
            (extract(epoch from coalesce(c.finished_at, now()) - c.started_at) * 1000)::bigint as open_ms,
            case when c.name = $3 and c.state = 'finished' then c.arguments end as ends_with
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
@@ -286,8 +288,14 @@ pub async fn turns_load(
         let last = turn.journal.last().map_or(&[][..], |round| &round.calls);
         let in_last = |row: &&ResultRow| last.iter().any(|call| call.ordinal == row.result.ordinal);
         turn.asked = Asked {
-            open_ms: own().find(|row| !row.is_over).map(|row| row.open_ms),
-            sum_ms: own().filter(in_last).map(|row| row.open_ms).sum(),
+            open_ms: own()
+                .find(|row| !row.is_over && !row.is_external)
+                .map(|row| row.open_ms),
+            sum_ms: own()
+                .filter(in_last)
+                .filter(|row| !row.is_external)
+                .map(|row| row.open_ms)
+                .sum(),
         };
         turn.results = own().filter(|row| row.is_over).map(|row| row.result.clone()).collect();
     }

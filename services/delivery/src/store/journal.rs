@@ -1,6 +1,7 @@
 //! The journal of a turn: one entry per provider call that was answered with tool calls. Together with the recorded
 //! results it suffices to resume the turn, or to run it again (B3).
 
+use contracts::tools;
 use sea_orm::TryGetableFromJson;
 use serde::{Deserialize, Serialize};
 
@@ -50,11 +51,29 @@ pub struct Call {
 }
 
 impl Round {
-    /// The first call that is passed on. Delivery requests each further call when the previous one has finished, so
-    /// that a turn has one call in the stream at a time.
-    pub fn first(&self) -> Option<&Call> {
-        self.calls.iter().find(|call| call.answered.is_none())
+    /// The calls that are requested while these have no result (`is_over`): the first one, since delivery requests each further
+    /// call when the previous one has finished, so that a turn has one call in the stream at a time; and all external ones,
+    /// which neither wait nor hold up (`tools::waits_for`).
+    pub fn due(&self, is_over: impl Fn(&Call) -> bool) -> Vec<&Call> {
+        let open: Vec<&Call> = self
+            .calls
+            .iter()
+            .filter(|call| call.answered.is_none() && !is_over(call))
+            .collect();
+        let waits = |place: usize| {
+            open[..place]
+                .iter()
+                .any(|earlier| tools::waits_for(&open[place].name, &earlier.name))
+        };
+        let due = (0..open.len()).filter(|place| !waits(*place));
+        due.map(|place| open[place]).collect()
     }
+}
+
+/// The place that is noted as requested: that of the last one which others wait for, or else of the last one.
+pub fn noted(due: &[&Call]) -> Option<i32> {
+    let inner = due.iter().filter(|call| !tools::is_external(&call.name)).next_back();
+    inner.or(due.last()).map(|call| call.ordinal)
 }
 
 impl Journal {
@@ -115,6 +134,44 @@ mod tests {
         assert_eq!(journal.room_for(reasoning(10)).len(), 1);
         assert_eq!(journal.room_for(reasoning(11)), []);
         assert_eq!(Journal::default().room_for(reasoning(REASONING_BYTES_MAX + 1)), []);
+    }
+
+    #[test]
+    fn external_calls_are_requested_with_the_first_one() {
+        let check = |names: &[&str], over: &[i32], expected: &[i32], expected_noted: Option<i32>| {
+            let calls = (1..).zip(names).map(|(ordinal, name)| Call {
+                call_id: format!("c-{ordinal}"),
+                ordinal,
+                name: (*name).to_owned(),
+                arguments: "{}".to_owned(),
+                answered: None,
+            });
+            let round = Round {
+                response_id: None,
+                text: String::new(),
+                reasoning: Vec::new(),
+                calls: calls.collect(),
+                usage: None,
+            };
+            let due = round.due(|call| over.contains(&call.ordinal));
+            let ordinals: Vec<i32> = due.iter().map(|call| call.ordinal).collect();
+            assert_eq!(
+                (&ordinals[..], noted(&due)),
+                (expected, expected_noted),
+                "{names:?} {over:?}"
+            );
+        };
+        let plain = ["task_history", "task_message", "task_message"];
+        check(&plain, &[], &[1], Some(1));
+        check(&plain, &[1], &[2], Some(2));
+        check(&plain, &[1, 2, 3], &[], None);
+        let mixed = ["ask_model", "task_history", "generate_media", "task_status"];
+        check(&mixed, &[], &[1, 2, 3], Some(2));
+        check(&mixed, &[2], &[1, 3], Some(3));
+        // What may end the task waits for them, too.
+        check(&mixed, &[2, 3], &[1], Some(1));
+        check(&mixed, &[1, 2, 3], &[4], Some(4));
+        check(&["ask_model", "task_message"], &[], &[1, 2], Some(2));
     }
 
     #[test]

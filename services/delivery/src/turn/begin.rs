@@ -8,7 +8,8 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, MessageId, SessionScope, TaskId, TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionScope, TaskId, TurnId, TurnState,
+    TurnStep,
     context::Told,
     progress::Wake,
     tool_policy::{ToolPolicy, ToolUse, visible},
@@ -461,6 +462,7 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
             .tools
             .as_ref()
             .is_some_and(|names| names.iter().any(|name| name == ANSWERS)),
+        models: of_names(turn.tools.as_deref().unwrap_or_default()),
     };
     match &turn.tools {
         Some(names) => {
@@ -475,23 +477,33 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     }
 }
 
+/// The kinds of models whose tools are among these.
+fn of_names(names: &[String]) -> ModelKinds {
+    let kind = |name: &String| match tools::offered_to(name)? {
+        tools::Audience::Model(kind) => Some(kind),
+        _ => None,
+    };
+    names.iter().filter_map(kind).collect()
+}
+
 /// The tool of turns that a question has woken.
 const ANSWERS: &str = "answer_question";
 
 /// Built once: a list holds many schemas, and every turn shares one of these.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
-        let bits = |n: u8| [0, 1, 2, 3, 4].map(|bit| n & (1 << bit) != 0);
-        let contexts =
-            (0..32).map(bits).map(
-                |[has_task, is_coordinator, is_asked, is_branch, may_branch]| OfferContext {
-                    has_task,
-                    is_coordinator,
-                    is_asked,
-                    is_branch,
-                    may_branch,
-                },
-            );
+        let is = |bits: u8, bit: u8| bits & (1 << bit) != 0;
+        let contexts = (0..1 << 7).map(|bits| OfferContext {
+            has_task: is(bits, 0),
+            is_coordinator: is(bits, 1),
+            is_asked: is(bits, 2),
+            is_branch: is(bits, 3),
+            may_branch: is(bits, 4),
+            models: ModelKinds {
+                openresponses: is(bits, 5),
+                images: is(bits, 6),
+            },
+        });
         contexts
             .map(|context| (context, definitions(tools::offered(context).into_iter())))
             .collect()

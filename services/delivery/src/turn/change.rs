@@ -19,7 +19,7 @@ use super::{
 use crate::{
     providers::{Continuation, FailureClass, Thread, Usage},
     settings::DeliverySettings,
-    store::journal::{Journal, Round},
+    store::journal::{Journal, Round, noted},
 };
 use storage::session::{
     sessions_lock::{LockedSession, SessionThread},
@@ -340,7 +340,7 @@ impl Change {
         self.turn.usage = total(&journal, None);
         self.turn.round = Some(serde_json::to_value(round).expect("a round serialises: texts and numbers"));
         self.session.wake_ms = Some(config.tools_again_ms.i64());
-        self.session.asked = round.first().map(|call| call.ordinal);
+        self.session.asked = noted(&round.due(|_| false));
     }
 
     /// The session's turns without progress, as if this one made none: the record knows what its tools did.

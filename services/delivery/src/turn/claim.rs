@@ -37,6 +37,7 @@ use crate::{
         SessionName, TurnName,
         claim::{OpenTurn, leases_check, turns_load},
         holds::Holds,
+        journal::noted,
     },
 };
 use storage::session::{
@@ -159,14 +160,15 @@ impl Claimer {
         let mut undecided: Vec<(SessionName, i32)> = Vec::new();
         let mut messages: Vec<Owned> = Vec::with_capacity(ask.len());
         for (session, turn) in &ask {
-            let Some(call) = turn.next() else { continue };
+            let due = turn.due();
+            let Some(place) = noted(&due) else { continue };
             let awaited = session.facts.state().on(SessionEvent::AwaitedLonger);
             if possible(awaited, session, Some(turn.id)).is_none() {
                 continue;
             }
             match turn.asked.open_ms {
-                Some(_) => undecided.push((session.name(), call.ordinal)),
-                None => asked.push((session.name(), call.ordinal)),
+                Some(_) => undecided.push((session.name(), place)),
+                None => asked.push((session.name(), place)),
             }
             let setting = Setting {
                 root: &self.root,
@@ -174,8 +176,11 @@ impl Claimer {
                 origin: origin(turn.id, turn.hops, turn.trace()),
                 now,
             };
-            let asking = session.turn(turn.id, turn.task.clone());
-            messages.push(tool_requested(&setting, asking, turn.agent_id, call));
+            let asking = || session.turn(turn.id, turn.task.clone());
+            messages.extend(
+                due.into_iter()
+                    .map(|call| tool_requested(&setting, asking(), turn.agent_id, call)),
+            );
         }
         turns_wait(&tx, &asked, self.starter.config.tools_again_ms.i64()).await?;
         turns_wait(&tx, &undecided, UNDECIDED_LOOK_MS).await?;

@@ -124,11 +124,13 @@ pub(super) fn outcome_messages(
         messages.push(event(&setting, turn, &turn.id.to_string(), mismatched));
     }
     messages.extend(thread_events(decided, &setting));
-    if let Settled::AwaitTools { round } = settled
-        && let Some(call) = round.first()
-    {
-        let turn = session.turn(turn.id, turn.task.clone());
-        messages.push(tool_requested(&setting, turn, work.agent_id, call));
+    if let Settled::AwaitTools { round } = settled {
+        let turn = || session.turn(turn.id, turn.task.clone());
+        let due = round.due(|_| false);
+        messages.extend(
+            due.into_iter()
+                .map(|call| tool_requested(&setting, turn(), work.agent_id, call)),
+        );
     }
     if let Some(end) = settled.ended(ended_because(session)) {
         let finished = Event::TurnFinished(turn_finished(work, change.turn.state, end, changed));

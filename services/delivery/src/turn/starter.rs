@@ -15,6 +15,7 @@ use domain::{
     AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind,
     TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
+use runtime::settings::Models;
 use storage::{
     Setting, StorageError, Tx,
     breaker::breaker_ref,
@@ -74,6 +75,8 @@ pub struct Starter {
     pub marks: MarkSecret,
     /// Branches may have branches down to this depth.
     pub branch_depth_max: i32,
+    /// Which kinds decide what is offered.
+    pub models: Arc<Models>,
 }
 
 /// The turns that a transaction starts.
@@ -642,6 +645,7 @@ impl Starter {
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
             is_branch: session.branch.is_some(),
             may_branch: item.facts.task.is_some() && self.may_branch(planned.branch.as_ref()),
+            models: self.models.kinds_of(&session.account),
         };
         let unseen = unseen(context, &hidden);
         let beginning = Beginning {

@@ -44,6 +44,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
             kept: Arc::default(),
             marks: MarkSecret::new([7; 32]),
             branch_depth_max: 1,
+            models: Arc::default(),
         },
         shutdown: Shutdown::new(),
     };

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod agents;
+mod artifacts;
 mod audit;
 mod branches;
 mod contexts;

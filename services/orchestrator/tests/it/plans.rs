@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use domain::AccountId;
 use orchestrator::{
-    activities, agents, audit, branches, contexts, dead_letters, diff, forget, handlers::ended_turns::ENDED_TURNS,
-    holds, keys, log, messages, notifications, paging::Listing, policies, providers::store::PROVIDERS_OF, questions,
-    queue, recovery as recoveries, sessions, tasks, timers, turns,
+    activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
+    handlers::ended_turns::ENDED_TURNS, holds, keys, log, messages, notifications, paging::Listing, policies,
+    providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -31,7 +31,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 89] = [
+const STATEMENTS: [Planned; 93] = [
     (
         audit::store::SOURCES,
         7,
@@ -69,6 +69,26 @@ const STATEMENTS: [Planned; 89] = [
         &["task_pkey", "task_context_pkey"],
     ),
     (lifecycle::task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
+    (
+        lifecycle::artifact_store::ARTIFACT_ROOM,
+        5,
+        &["account_pkey", "task_pkey", "artifact_pkey", "artifact_content_pkey"],
+    ),
+    (
+        lifecycle::artifact_store::ARTIFACT_REMOVE,
+        2,
+        &["artifact_pkey", "task_pkey"],
+    ),
+    (
+        lifecycle::artifact_store::CONTENT_REMOVE,
+        2,
+        &["artifact_content_pkey", "artifact_named"],
+    ),
+    (
+        lifecycle::artifact_store::ARTIFACT_CONTENT,
+        2,
+        &["artifact_pkey", "artifact_content_pkey"],
+    ),
     (lifecycle::stage::STAGES_OF, 2, &["task_stage_pkey"]),
     (lifecycle::stage::REVIEW_OPEN, 2, &["question_of_task"]),
     (
@@ -358,6 +378,11 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("outbox").with("service", "orchestrator").from(&many),
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("task_context").from("task t"),
+        rows("artifact_content").set("content", "'c-' || n").from(&many),
+        rows("artifact")
+            .set("task_id", "'t-' || n")
+            .set("sha256", "sha256(('c-' || n)::bytea)")
+            .from(&many),
         rows("session")
             .set("task_id", "'t-' || n")
             .set("key", "'task:t-' || n || ':agent:' || a.id || ':acme:v1'")
@@ -383,8 +408,9 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 19] = [
+const LISTS: [(Listing, usize, &str); 20] = [
     (messages::store::LIST, 2, "message_thread"),
+    (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),
     (contexts::VERSIONS, 2, "task_context_pkey"),
     (keys::store::LIST, 1, "api_key_oldest"),

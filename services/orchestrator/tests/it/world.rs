@@ -9,7 +9,11 @@ use axum::{
 };
 use contracts::{Outgoing, Root};
 use orchestrator::{App, OrchestratorSettings};
-use runtime::{Shutdown, http::Health, settings::HttpSettings};
+use runtime::{
+    Shutdown,
+    http::Health,
+    settings::{HttpSettings, Models},
+};
 use secrecy::SecretString;
 use serde_json::{Value, json};
 use storage::Role;
@@ -78,13 +82,13 @@ impl World {
         let app = App::new(
             (database.clone(), database),
             Root::default(),
-            settings,
+            (settings, Models::default()),
             Arc::new(drop),
             Shutdown::new(),
         );
         let http = HttpSettings::default();
         let health = Health::new(&http, &Shutdown::new());
-        let router = runtime::http::router(orchestrator::router(app.clone()), health, &http, Shutdown::new());
+        let router = runtime::http::router(orchestrator::served(app.clone()), health, &http, Shutdown::new());
         World { test, app, router }
     }
 

@@ -53,7 +53,7 @@ fn refusal(what: &str, status: StatusCode, code: &str, detail: &str) -> String {
     }
     let hint = match status {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => "; is the token right (--token, SIGNALBOX_TOKEN)?",
-        StatusCode::NOT_FOUND => "; not found, or the token has no access",
+        StatusCode::NOT_FOUND if detail.is_empty() => "; not found, or the token has no access",
         _ => "",
     };
     message + hint

@@ -1,6 +1,7 @@
 //! `schemas/tools.md`: the tools that agents may call, printed from their definitions.
 
 use contracts::tools::{self, Audience, Reach, ToolDefinition, ToolEffect};
+use domain::ModelKind;
 
 pub(super) fn text() -> String {
     let tools = tools::all();
@@ -32,6 +33,8 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::Coordinator => "turns in the coordinator's chat",
         Audience::Asked => "turns that a question has woken",
         Audience::Spawner => "turns with a task, where branches may go deeper",
+        Audience::Model(ModelKind::OpenResponses) => "turns with a task, if there is a model that answers in text",
+        Audience::Model(ModelKind::Images) => "turns with a task, if there is a model that makes images",
     };
     let effect = match tool.effect {
         ToolEffect::None => "none",

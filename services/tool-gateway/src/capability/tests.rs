@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use contracts::TraceContext;
 use domain::{
-    AccountId, AgentId, CallId, CloseReason, Fence, Generation, PolicyScope, SessionKind, ToolPolicyId, TurnId,
-    TurnState,
+    AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKinds, PolicyScope, SessionKind, ToolPolicyId,
+    TurnId, TurnState,
 };
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -73,6 +73,7 @@ impl Case {
             until: Some(UNTIL),
             call: Some(call),
             earlier: Vec::new(),
+            earlier_tools: Vec::new(),
             over: Vec::new(),
         };
         let facts = CallFacts {
@@ -97,6 +98,7 @@ impl Case {
             now: UNTIL - Duration::SECOND,
             tool_policies: 0,
             policies: Arc::default(),
+            models: ModelKinds::default(),
         };
         Case {
             asked,
@@ -494,6 +496,7 @@ fn a_call_waits_for_earlier_ones_while_it_may_run_itself() {
     let after_another = |change: fn(&mut Case)| {
         genuine(|case| {
             case.turn().earlier = vec![1];
+            case.turn().earlier_tools = vec!["task_history".to_owned()];
             change(case);
         })
     };

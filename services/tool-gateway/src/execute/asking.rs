@@ -23,7 +23,7 @@ use uuid::Uuid;
 
 use super::{Case, Executed, Executor, ended};
 use crate::{
-    call::{CallRequest, Claims, Origin, Record, ToolAnswer},
+    call::{CallRequest, Record, ToolAnswer},
     capability::{Capability, Presented},
     refusal::{Consequence, Refusal, not_approved},
     store::{self, EndedCall},
@@ -121,14 +121,7 @@ impl Executor {
         case: &Case<'_>,
         audience: Vec<Audience>,
     ) -> Result<Option<Vec<Executed>>, StorageError> {
-        let record = Record {
-            name: case.asked.name.clone(),
-            arguments: case.asked.arguments.clone(),
-            state: ToolCallState::Requested,
-            late: false,
-            result: String::new(),
-            finished_at: case.facts.now,
-        };
+        let record = case.requested();
         let call = EndedCall {
             asked: case.asked,
             facts: &case.facts,
@@ -157,32 +150,20 @@ impl Executor {
         id: Uuid,
         trace: &TraceContext,
     ) -> Result<(Option<CallRequest>, Executed), StorageError> {
+        // It may be an external call.
+        if self.external.is_unregistered() {
+            return Ok((None, Executed::Left));
+        }
         let tx = self.database.begin(&Accounts::one(account)).await?;
         let Some(row) = store::call_lock(&tx, account, id).await? else {
             tx.rollback().await?;
             return Ok((None, Executed::UnknownSession));
         };
-        let mut asked = CallRequest {
-            account: account.clone(),
-            session: row.session_id,
-            id,
-            call_id: row.call_id,
-            ordinal: row.ordinal,
-            name: row.record.name.clone(),
-            arguments: row.record.arguments.clone(),
-            origin: match row.turn_id.filter(|_| row.ordinal > 0) {
-                Some(turn) => Origin::Turn(Claims {
-                    turn,
-                    task: None,
-                    session_key: String::new(),
-                    generation: row.generation,
-                    fence: row.fence,
-                    agent: row.agent_id,
-                }),
-                None => Origin::Http,
-            },
-            trace: trace.clone(),
-        };
+        let mut asked = row.asked(account, id, trace);
+        if row.record.state == ToolCallState::Running {
+            tx.rollback().await?;
+            return Ok((Some(asked), Executed::Running));
+        }
         let wanted = self.wanted(&asked);
         super::lock(&tx, &asked, &wanted).await?;
         let found = store::facts(&tx, std::slice::from_ref(&asked), self.branches.depth_max)
@@ -193,13 +174,10 @@ impl Executor {
             tx.rollback().await?;
             return Ok((None, Executed::UnknownSession));
         };
+        facts.models = self.external.models.settings.kinds_of(account);
         // Over HTTP, a call is of the turn in which it was made, and of no later one.
         facts.turn = facts.turn.take().filter(|turn| Some(turn.id) == row.turn_id);
-        // The record is of this session and this turn: what a message would claim of them is so.
-        if let Origin::Turn(claims) = &mut asked.origin {
-            claims.session_key.clone_from(&facts.session_key);
-            claims.task = facts.task().cloned();
-        }
+        asked.claim(&facts);
         if row.record.state.is_over() {
             tx.rollback().await?;
             let executed = Executed::Over {
@@ -257,7 +235,23 @@ impl Executor {
             run,
         };
         let outcome = self.run_alone(&tx, std::slice::from_ref(&case)).await?.pop();
-        let (record, messages) = ended(&case, outcome.expect("a call has one outcome"));
+        let mut outcome = outcome.expect("a call has one outcome");
+        if let Ok(effect) = &mut outcome
+            && let Some(outside) = effect.outside.take()
+        {
+            match self.place(&case) {
+                Ok(place) => {
+                    store::call_start(&tx, account, id, place.runner, &outside).await?;
+                    self.shutdown.crash_point("tool_gateway.effect_written").await;
+                    tx.commit().await?;
+                    self.shutdown.crash_point("tool_gateway.effect_committed").await;
+                    self.external.run(account.clone(), id, place, trace);
+                    return Ok((Some(asked), Executed::Running));
+                }
+                Err(answer) => outcome = Err(answer),
+            }
+        }
+        let (record, messages) = ended(&case, outcome);
         let finished_at = store::call_end(&tx, account, id, &record).await?;
         let outbox = outbox_insert(&tx, messages).await?;
         self.shutdown.crash_point("tool_gateway.effect_written").await;

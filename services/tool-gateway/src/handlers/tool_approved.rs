@@ -78,6 +78,10 @@ impl ToolApprovedHandler {
                 };
                 Verdict::Done(result.into_iter().collect())
             }
+            Ok((_, Executed::Left)) => Verdict::Postpone {
+                after: self.config.postpone_delay_ms.duration(),
+                why: "this process is no runner of external calls, for now".to_owned(),
+            },
             // The record went with its session.
             Ok((None, _)) => Verdict::Done(Vec::new()),
             Err(error) => failed(&self.config, &error),

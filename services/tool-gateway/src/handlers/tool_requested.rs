@@ -9,10 +9,8 @@ use domain::error_chain;
 use std::{borrow::Cow, time::Duration};
 
 use contracts::{
-    Outgoing, Root, Timestamp, TraceContext, addressed,
-    message::Message as _,
-    outgoing::Origin as Cause,
-    tool::{RESULT_BYTES_MAX, ToolFinished, ToolRequested},
+    Outgoing, Root, Timestamp, TraceContext, addressed, message::Message as _, outgoing::Origin as Cause,
+    tool::ToolRequested,
 };
 use messaging::{
     BatchHandler, Durable, Incoming, User, Verdict,
@@ -175,8 +173,8 @@ impl ToolRequestedHandler {
                 let finished = finished(&self.executor.root, &call.asked, incoming, record);
                 Verdict::Done(finished.into_iter().collect())
             }
-            // Its result is published when it is decided.
-            Ok(Executed::Asked { .. }) => Verdict::Done(Vec::new()),
+            // Its result is published when it is decided, or when it has ended.
+            Ok(Executed::Asked { .. } | Executed::Running) => Verdict::Done(Vec::new()),
             Ok(Executed::OutOfTurn) => Verdict::Postpone {
                 after: order_delay(deliveries),
                 why: "earlier calls of the same answer are not finished".to_owned(),
@@ -256,22 +254,7 @@ pub fn asked(request: &ToolRequested, trace: TraceContext) -> CallRequest {
 
 /// The result message of a turn's call; none: the call came over HTTP. The same record gives the same message, its id included.
 pub(super) fn finished(root: &Root, asked: &CallRequest, incoming: &Incoming, record: &Record) -> Option<Outgoing> {
-    let Origin::Turn(claims) = &asked.origin else {
-        return None;
-    };
-    let finished = ToolFinished {
-        account: asked.account.clone(),
-        task: claims.task.clone(),
-        session_id: asked.session,
-        generation: claims.generation,
-        fence: claims.fence,
-        turn_id: claims.turn,
-        call_id: asked.call_id.clone(),
-        ordinal: asked.ordinal,
-        name: asked.name.clone(),
-        state: record.state,
-        result: Some(record.result.clone()).filter(|result| result.len() <= RESULT_BYTES_MAX),
-    };
+    let finished = asked.finished(record)?;
     let cause = Cause {
         cause: incoming.id().map(str::to_owned),
         hops: incoming.headers.hops(),

@@ -13,6 +13,7 @@ use runtime::http::{
 use serde_json::{Value, json};
 
 use super::{
+    artifacts,
     caller::SESSION_KEY_HEADER,
     routes::{Agents, AskedCall, ToolOffers, call, tools_list},
 };
@@ -20,7 +21,7 @@ use super::{
 /// Statuses of refusals on any route.
 const ALWAYS: &[u16] = &[400, 401, 403, 404, 410, 429, 500, 503];
 /// Statuses of a tool's errors.
-const OF_A_CALL: &[u16] = &[408, 409, 413, 422];
+const OF_A_CALL: &[u16] = &[408, 409, 413, 422, 424];
 
 pub(super) fn declared() -> Vec<Route<Agents>> {
     let offers =
@@ -44,6 +45,7 @@ pub(super) fn declared() -> Vec<Route<Agents>> {
             },
         ),
     ];
+    routes.push(artifacts::route());
     let short_forms = tools::all().into_iter();
     let short_forms = short_forms.filter_map(|tool| Some((tool.short_form?, tool)));
     routes.extend(short_forms.map(|(path, tool)| {
@@ -60,12 +62,16 @@ pub(super) fn declared() -> Vec<Route<Agents>> {
 }
 
 fn describe_call(operation: &mut Operation<'_>, arguments: Value) {
-    let key = json!({"type": "string", "pattern": "^[ -~]{1,255}$"});
-    operation.header("Idempotency-Key", "1-255 printable characters", &key);
+    describe_key(operation);
     operation.body_of(arguments, true);
     operation.answers::<Value>(StatusCode::OK, "The tool's result");
-    operation.answers::<AskedCall>(StatusCode::ACCEPTED, "Somebody is asked about the call");
+    operation.answers::<AskedCall>(StatusCode::ACCEPTED, "It has no result yet");
     operation.refuses(OF_A_CALL);
+}
+
+pub(super) fn describe_key(operation: &mut Operation<'_>) {
+    let key = json!({"type": "string", "pattern": "^[ -~]{1,255}$"});
+    operation.header("Idempotency-Key", "1-255 printable characters", &key);
 }
 
 /// The document, as served and as written to `schemas/`.

@@ -1,7 +1,7 @@
 //! The routes. A tool's result is returned unchanged; a tool's error is returned as a problem with the tool's own code
 //! and hint.
 
-use std::error::Error as StdError;
+use std::{error::Error as StdError, time::Duration};
 
 use axum::{
     Json, Router,
@@ -32,12 +32,14 @@ use crate::{
 
 const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 const IDEMPOTENCY_KEY_BYTES_MAX: usize = 255;
+/// How long a request waits for an external call, less than a request may take.
+const RUNNING_WAIT_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Clone)]
 pub(super) struct Agents {
-    executor: Executor,
+    pub(super) executor: Executor,
     /// Connections for authenticating callers.
-    callers: Database,
+    pub(super) callers: Database,
 }
 
 pub(crate) fn routes(executor: Executor, callers: Database) -> Router {
@@ -55,13 +57,15 @@ struct ToolOffer {
     parameters: serde_json::Value,
 }
 
-/// Somebody is asked about the call. The same request with its `Idempotency-Key` has the result, once it is decided.
+/// The call has no result yet. The same request with its `Idempotency-Key` has it, once there is one.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct AskedCall {
+    /// `asked`: somebody is asked about the call; `running`: it runs.
     state: &'static str,
     /// Id of the call's record.
     call: Uuid,
-    question_id: QuestionId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    question_id: Option<QuestionId>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -78,7 +82,8 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
     let tx = database.begin(&Accounts::one(&caller.account)).await.map_err(failed)?;
     let facts = store::session_facts(&tx, &caller.account, caller.session, agents.executor.branches.depth_max).await;
     tx.commit().await.map_err(failed)?;
-    let facts = facts.map_err(failed)?.ok_or_else(no_session)?;
+    let mut facts = facts.map_err(failed)?.ok_or_else(no_session)?;
+    facts.models = agents.executor.external.models.settings.kinds_of(&caller.account);
     let capability = Capability {
         session: caller.session,
         facts: &facts,
@@ -112,7 +117,7 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     let share = under_way.share();
     let _room = share.room(&body)?;
     let body = runtime::http::body(body).await?;
-    let _connection = share.take().await?;
+    let connection = share.take().await?;
     let call_id = call_id.unwrap_or_else(|| Uuid::now_v7().to_string());
     let arguments = std::str::from_utf8(&body).map_err(|_| Problem::invalid("the body is not UTF-8"))?;
     let call_id = CallId(call_id);
@@ -131,16 +136,20 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     let (record, is_replay) = match executor.execute(&asked).await {
         Ok(Executed::Over { record, is_replay }) => (record, is_replay),
         Ok(Executed::Asked { question }) => {
-            let asked = AskedCall {
-                state: "asked",
-                call: asked.id,
-                question_id: question,
-            };
-            return Ok(under_way.hold((StatusCode::ACCEPTED, Json(asked)).into_response()));
+            return Ok(under_way.hold(not_yet("asked", &asked, Some(question))));
         }
+        Ok(Executed::Running) => {
+            // It waits for others, not for the database.
+            drop(connection);
+            match executor.awaited(&asked, RUNNING_WAIT_MAX).await.map_err(failed)? {
+                Some(record) => (record, false),
+                None => return Ok(under_way.hold(not_yet("running", &asked, None))),
+            }
+        }
+        Ok(Executed::Left) => return Err(Problem::unavailable()),
         Ok(Executed::UnknownSession) => return Err(no_session()),
-        Ok(Executed::OutOfTurn | Executed::Unowned(_) | Executed::Left) => {
-            unreachable!("a call over HTTP claims nothing, waits for no earlier one and runs alone")
+        Ok(Executed::OutOfTurn | Executed::Unowned(_)) => {
+            unreachable!("a call over HTTP claims nothing and waits for no earlier one")
         }
         Err(error) => return Err(failed(error)),
     };
@@ -153,7 +162,16 @@ pub(super) async fn call(State(agents): State<Agents>, name: String, request: Re
     Ok(under_way.hold(answer(record)?))
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+fn not_yet(state: &'static str, asked: &CallRequest, question_id: Option<QuestionId>) -> Response {
+    let asked = AskedCall {
+        state,
+        call: asked.id,
+        question_id,
+    };
+    (StatusCode::ACCEPTED, Json(asked)).into_response()
+}
+
+pub(super) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let Some(value) = only(headers, &HeaderName::from_static(IDEMPOTENCY_KEY_HEADER))? else {
         return Ok(None);
     };
@@ -184,13 +202,14 @@ fn answer(record: Record) -> Result<Response, Problem> {
     match record.state {
         ToolCallState::Finished => Ok(([(header::CONTENT_TYPE, "application/json")], record.result).into_response()),
         ToolCallState::Failed | ToolCallState::Refused => Err(problem(&record.result)),
-        // Another request is recorded under the key; for tools with external effects, once there are any.
-        ToolCallState::Requested | ToolCallState::Running | ToolCallState::Unknown => Err(Problem::internal()),
+        ToolCallState::Unknown => Err(problem(&record.result)),
+        // Another request is recorded under the key.
+        ToolCallState::Requested | ToolCallState::Running => Err(Problem::internal()),
     }
 }
 
 /// The agents' error codes and their HTTP statuses.
-const STATUSES: [(&str, StatusCode); 24] = [
+const STATUSES: [(&str, StatusCode); 35] = [
     ("invalid_arguments", StatusCode::UNPROCESSABLE_ENTITY),
     ("arguments_too_large", StatusCode::PAYLOAD_TOO_LARGE),
     ("unknown_agent", StatusCode::UNPROCESSABLE_ENTITY),
@@ -204,14 +223,25 @@ const STATUSES: [(&str, StatusCode); 24] = [
     ("session_closed", StatusCode::GONE),
     ("turn_stopped", StatusCode::CONFLICT),
     ("turn_over", StatusCode::CONFLICT),
+    ("no_task", StatusCode::CONFLICT),
+    ("task_context_missing", StatusCode::CONFLICT),
+    ("artifact_quota", StatusCode::CONFLICT),
+    ("not_found", StatusCode::NOT_FOUND),
+    ("unknown_model", StatusCode::UNPROCESSABLE_ENTITY),
+    ("url_not_allowed", StatusCode::UNPROCESSABLE_ENTITY),
+    ("unsupported_media_type", StatusCode::UNPROCESSABLE_ENTITY),
+    ("artifact_too_large", StatusCode::UNPROCESSABLE_ENTITY),
+    ("fetch_failed", StatusCode::FAILED_DEPENDENCY),
+    ("model_failed", StatusCode::FAILED_DEPENDENCY),
+    ("model_answer_too_large", StatusCode::FAILED_DEPENDENCY),
+    ("outcome_unknown", StatusCode::FAILED_DEPENDENCY),
+    ("model_timeout", StatusCode::FAILED_DEPENDENCY),
+    ("rate_limited", StatusCode::TOO_MANY_REQUESTS),
     ("too_many_questions", StatusCode::CONFLICT),
     ("too_many_branches", StatusCode::CONFLICT),
     ("branch_depth", StatusCode::CONFLICT),
     ("hop_limit", StatusCode::CONFLICT),
-    ("no_task", StatusCode::CONFLICT),
     ("task_ended", StatusCode::CONFLICT),
-    ("task_context_missing", StatusCode::CONFLICT),
-    ("not_found", StatusCode::NOT_FOUND),
     ("too_much_unread", StatusCode::TOO_MANY_REQUESTS),
     ("too_slow", StatusCode::SERVICE_UNAVAILABLE),
     ("internal", StatusCode::INTERNAL_SERVER_ERROR),
@@ -221,7 +251,7 @@ const STATUSES: [(&str, StatusCode); 24] = [
 const PASSES: [StatusCode; 2] = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
 
 /// The problem of an answer's text.
-fn problem(text: &str) -> Problem {
+pub(super) fn problem(text: &str) -> Problem {
     let Ok(ErrorText { error }) = serde_json::from_str(text) else {
         return Problem::internal();
     };

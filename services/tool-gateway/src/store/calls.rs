@@ -1,13 +1,13 @@
 //! The record of a call: one row, written once, with its result; or first without one, if somebody is asked. Also the savepoint in which a tool runs alone.
 
-use contracts::tool::ARGUMENTS_BYTES_MAX;
+use contracts::{TraceContext, tool::ARGUMENTS_BYTES_MAX};
 use domain::{AccountId, AgentId, CallId, Fence, Generation, QuestionId, QuestionState, SessionId, TurnId, Verdict};
 use sea_orm::{ConnectionTrait, FromQueryResult, Value};
 use storage::{StorageError, Tx, error::Attempt, question::Answer, statement::column};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::call::{CallFacts, CallRequest, Origin, Record, cut};
+use crate::call::{CallFacts, CallRequest, Claims, Origin, Record, cut};
 
 /// Maximum stored length of a tool name that the model chose.
 const NAME_BYTES_MAX: usize = 128;
@@ -109,6 +109,33 @@ pub(crate) struct CallRow {
     pub record: Record,
 }
 
+impl CallRow {
+    /// The call as it was requested.
+    pub(crate) fn asked(&self, account: &AccountId, id: Uuid, trace: &TraceContext) -> CallRequest {
+        CallRequest {
+            account: account.clone(),
+            session: self.session_id,
+            id,
+            call_id: self.call_id.clone(),
+            ordinal: self.ordinal,
+            name: self.record.name.clone(),
+            arguments: self.record.arguments.clone(),
+            origin: match self.turn_id.filter(|_| self.ordinal > 0) {
+                Some(turn) => Origin::Turn(Claims {
+                    turn,
+                    task: None,
+                    session_key: String::new(),
+                    generation: self.generation,
+                    fence: self.fence,
+                    agent: self.agent_id,
+                }),
+                None => Origin::Http,
+            },
+            trace: trace.clone(),
+        }
+    }
+}
+
 const CALL_LOCK: &str = "
     select session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state, late, coalesce(result, '') as result,
            coalesce(finished_at, started_at) as finished_at
@@ -124,8 +151,8 @@ const CALL_END: &str = "
     where account_id = $1 and id = $2 and finished_at is null returning finished_at";
 
 #[derive(FromQueryResult)]
-struct EndedRow {
-    finished_at: OffsetDateTime,
+pub(super) struct EndedRow {
+    pub(super) finished_at: OffsetDateTime,
 }
 
 /// Records the result of a call that was asked about; returns when it ended. The caller holds its lock.

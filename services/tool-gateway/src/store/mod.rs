@@ -1,4 +1,5 @@
 //! Every query of this service: connection first, account always. [`calls`] is the record that runs a call only once,
+//! [`external`] that of a call of somebody outside,
 //! [`sessions`] the rows that decide a call, [`tasks`] the rows that tools read. Each query is for many calls at once.
 //!
 //! Order of locks, the same for every transaction: for a tool that moves a task, which runs alone, the task; then sessions
@@ -7,6 +8,7 @@
 
 mod branches;
 mod calls;
+mod external;
 mod later;
 mod questions;
 mod sessions;
@@ -19,6 +21,7 @@ pub use branches::{
     BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
 };
 pub use calls::CALLS_INSERT;
+pub use external::{ARTIFACTS_FIND, CALL_RUNNING, CALL_TAKE};
 pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
@@ -26,9 +29,14 @@ pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 pub(crate) use branches::{
     BaseAsked, BaseRows, BranchRow, bases_read, branch_of_session, branches_of_session, context_of_branch,
 };
+use calls::EndedRow;
 pub(crate) use calls::{
-    CallQuestion, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request, recorded,
-    savepoint, savepoint_rollback,
+    CallQuestion, CallRow, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request,
+    recorded, savepoint, savepoint_rollback,
+};
+pub(crate) use external::{
+    ArtifactRow, RunningRow, artifacts_find, call_finish, call_runner, call_running, call_start, call_take,
+    calls_running,
 };
 pub use later::LATER;
 pub(crate) use later::{Later, later};

@@ -166,12 +166,15 @@ pub const FACTS: &str = concat!(
            t.waiting_since + t.tools_wait_ms * interval '1 millisecond'
                + (select coalesce(sum(coalesce(c.finished_at, now()) - c.started_at), interval '0') from (
                       select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
-                  where c.ordinal > 0 and c.started_at >= t.waiting_since) as turn_until,
+                  where c.ordinal > 0 and c.started_at >= t.waiting_since and c.runner is null) as turn_until,
            jsonb_path_query_first(t.journal, '$[last].calls[*] ? (@.ordinal == $place && !exists(@.answered))',
                                   jsonb_build_object('place', w.ordinal)) as turn_call,
            array(select place::integer
                  from jsonb_path_query(t.journal, '$[last].calls[*] ? (@.ordinal < $place && !exists(@.answered)).ordinal',
                                        jsonb_build_object('place', w.ordinal)) as earlier (place)) as turn_earlier,
+           array(select tool #>> '{}'
+                 from jsonb_path_query(t.journal, '$[last].calls[*] ? (@.ordinal < $place && !exists(@.answered)).name',
+                                       jsonb_build_object('place', w.ordinal)) as earlier (tool)) as turn_earlier_tools,
            array(select c.ordinal from (
                      select * from tool_call c where c.account_id = s.account_id and c.turn_id = t.id order by c.ordinal) c
                  where c.ordinal < w.ordinal and c.finished_at is not null) as turn_over,

@@ -7,10 +7,14 @@
 //! has the transaction alone.
 
 mod answer_question;
+mod ask_model;
 mod ask_question;
 mod check_later;
+mod generate_media;
+mod models;
 mod no_reply;
 mod questions;
+mod read_media;
 mod response_request;
 mod subagent_cancel;
 mod subagent_list;
@@ -26,6 +30,7 @@ mod withdraw_question;
 use contracts::tools::ToolDefinition;
 use domain::{AccountId, SessionId, TaskId};
 use futures::future::BoxFuture;
+use runtime::settings::Models;
 use serde_json::{Map, Value};
 use storage::{Setting, StorageError};
 use uuid::Uuid;
@@ -42,12 +47,8 @@ use crate::{
 pub(crate) struct Tool {
     pub definition: ToolDefinition,
     pub schema: Schema,
-    /// The tool writes to Postgres only: record, effect and result are one transaction, so it runs exactly once.
-    // A tool with external effects (mail, a model, another service) makes this an enum. It cannot share a transaction
-    // with its effect, so it has three steps: *start* commits the record as `running`, under the same checks and with a
-    // key for the other side; *run* calls out, with no transaction open; *finish* commits the result. A record in state
-    // `running` whose runner has died is `unknown`. Its outcome is looked up at the other side by its key, if that is
-    // possible; otherwise the agent is told that it is unknown. It is never run again.
+    /// Its writes, its result and the call's record are one transaction, so it runs exactly once. A tool that calls somebody
+    /// outside ends its transaction with what it wants from them (`Effect::outside`): the rest is an external call.
     pub run: Handler,
 }
 
@@ -68,6 +69,7 @@ pub(crate) struct Running<'a> {
     /// Cause, hops and time of the call's effects.
     pub setting: &'a Setting<'a>,
     pub branches: &'a BranchLimits,
+    pub models: &'a Models,
 }
 
 /// What limits branches.

@@ -47,7 +47,11 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     let asked = world.call(&other.request(1, "ask_question", &asking)).await.ok();
     let asked = asked["question_id"].as_str().unwrap().to_owned();
     world.told().await;
-    for (tool, ordinal) in in_order().iter().zip(1..) {
+    // External calls have tests of their own, with somebody to call.
+    let inner = in_order()
+        .into_iter()
+        .filter(|tool| tool.effect != ToolEffect::External);
+    for (tool, ordinal) in inner.collect::<Vec<_>>().iter().zip(1..) {
         let own = "select q.id::text from question q join agent g on g.id = q.agent_id where q.state = 'open' and g.slug = 'coder'";
         let own = world.database.texts(own).await;
         let branches = "select b.id::text from branch b join agent g on g.id = b.agent_id where b.state = 'live'";
@@ -58,6 +62,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),
             IdOf::Branch => branches.first().cloned().unwrap_or_default(),
+            IdOf::Artifact => uuid::Uuid::nil().to_string(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
         let request = coder.request(ordinal, tool.name, &said);

@@ -468,3 +468,78 @@ async fn a_request_after_the_turn_follows_from_that_turn() {
     assert_eq!(heard.headers.hops(), 3, "the ended turn has two hops");
     world.end(&[&gateway]).await;
 }
+
+/// A file of the session's task: kept in the agent's name, once for a key, and not beyond what its session may do.
+#[tokio::test]
+async fn an_agent_uploads_a_file_of_its_task() {
+    let world = World::new().await;
+    let limits = "artifact_bytes_max = 1200000\nartifact_account_bytes_max = 1300000\n";
+    let gateway = world.gateway_with(limits).await;
+    let coder = world.coder("acme").await;
+    let other = world.coder("other").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    let upload = |key: &str, query: &str, content: Vec<u8>| {
+        let request = agent
+            .client
+            .post(format!("{}/agent/artifacts{query}", agent.base))
+            .body(content);
+        request.bearer_auth(&agent.token).header("x-openclaw-session-key", key)
+    };
+    let keyed =
+        |query: &str, content: &[u8]| upload(&coder.key, query, content.to_vec()).header("idempotency-key", "k");
+    let (status, made) = read(keyed("?name=a.txt", b"text")).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    assert_eq!(
+        made,
+        json!({"id": made["id"], "task": "PROJ-7", "name": "a.txt", "media_type": "text/plain", "bytes": 4})
+    );
+    assert_eq!(read(keyed("?name=a.txt", b"text")).await, (StatusCode::CREATED, made));
+    let check = async |request: RequestBuilder, status: u16, code: &str| {
+        let (found, problem) = problem(request).await;
+        assert_eq!(
+            (found.as_u16(), problem["code"].as_str()),
+            (status, Some(code)),
+            "{problem}"
+        );
+    };
+    check(keyed("?name=b.txt", b"text"), 422, "idempotency_key_reused").await;
+    check(keyed("?name=a.txt", b"other"), 422, "idempotency_key_reused").await;
+    check(upload(&coder.key, "", b"text".to_vec()), 422, "invalid_field").await;
+    check(
+        upload(&coder.key, "?name=a%0Ab", b"text".to_vec()),
+        422,
+        "invalid_field",
+    )
+    .await;
+    check(upload(&coder.key, "?name=a", Vec::new()), 422, "invalid_field").await;
+    check(upload(&coder.key, "?name=a", vec![0, 1]), 415, "unsupported_media_type").await;
+    check(upload(&coder.key, "?name=a", vec![b'x'; 1_200_001]), 413, "too_large").await;
+    check(upload(&other.key, "?name=a", b"text".to_vec()), 404, "not_found").await;
+    let (status, _) = read(upload(&coder.key, "?name=large", vec![b'x'; 1_200_000])).await;
+    assert_eq!(status, StatusCode::CREATED);
+    check(
+        upload(&coder.key, "?name=a", vec![b'y'; 200_000]),
+        409,
+        "artifact_quota",
+    )
+    .await;
+    assert_eq!(
+        world
+            .database
+            .texts(
+                "select concat_ws(' ', account_id, task_id, name, created_by_kind, source) from artifact order by name"
+            )
+            .await,
+        ["acme proj-7 a.txt agent upload", "acme proj-7 large agent upload"]
+    );
+    sqlx::query("update session set closed_at = now(), close_reason = 'task_done'")
+        .execute(&world.database.owner)
+        .await
+        .unwrap();
+    check(
+        upload(&coder.key, "?name=late", b"text".to_vec()),
+        410,
+        "session_closed",
+    )
+    .await;
+}

@@ -11,6 +11,7 @@ mod history;
 mod http;
 mod late;
 mod later;
+mod models;
 mod once;
 mod plans;
 mod policies;

@@ -14,12 +14,15 @@ use testkit::{
     rows,
 };
 use tool_gateway::statements::{
-    ACTIVITIES_NEWEST, AGENTS_SHARE, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION,
-    BRANCHES_OF_SESSION, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE,
-    SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
+    ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
+    BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS,
+    LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 33] = [
+const STATEMENTS: [Planned; 37] = [
+    (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
+    (CALL_RUNNING, 3, &["tool_call_pkey"]),
+    (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (
         FACTS,
@@ -94,6 +97,7 @@ const STATEMENTS: [Planned; 33] = [
         3,
         &["question_of_session", "question_of_task"],
     ),
+    (task_context::CONTEXT_VERSION, 3, &["task_context_pkey"]),
     (task_context::CONTEXT_FIND, 2, &["task_pkey", "task_context_pkey"]),
     (task_context::CONTEXTS_REMOVE, 3, &["task_context_pkey"]),
     (plan::PLAN_OPEN, 2, &["question_of_task"]),
@@ -151,6 +155,11 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("agent").set("slug", "'a' || n").from(some),
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session").set("task_id", "'t-' || n").from(coder),
+        rows("artifact_content").set("content", "'c-' || n").from(&many),
+        rows("artifact")
+            .set("task_id", "'t-' || n")
+            .set("sha256", "sha256(('c-' || n)::bytea)")
+            .from(&many),
         rows("message").set("task_id", "t.id").from("task t"),
         rows("task_context").from("task t"),
         rows("activity")

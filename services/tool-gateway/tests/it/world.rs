@@ -15,7 +15,8 @@ use contracts::{
 };
 use devstack::NatsServer;
 use domain::{
-    AccountId, AgentId, ApiKey, CallId, Conversation, Fence, Generation, SessionId, TaskId, ToolCallState, TurnId,
+    AccountId, AgentId, ApiKey, CallId, Conversation, Fence, Generation, ModelKinds, SessionId, TaskId, ToolCallState,
+    TurnId,
 };
 use futures::StreamExt;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
@@ -415,6 +416,7 @@ pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
         is_asked: true,
         is_branch: false,
         may_branch: true,
+        models: ModelKinds::default(),
     });
     tools.into_iter().map(|tool| tool.name).collect()
 }

@@ -6,9 +6,12 @@
 //! names.
 
 pub mod answer_question;
+pub mod ask_model;
 pub mod ask_question;
 pub mod check_later;
+pub mod generate_media;
 pub mod no_reply;
+pub mod read_media;
 pub mod response_request;
 pub mod subagent_cancel;
 pub mod subagent_list;
@@ -23,6 +26,7 @@ pub mod withdraw_question;
 
 use std::{collections::HashMap, sync::LazyLock};
 
+use domain::{ModelKind, ModelKinds};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -45,6 +49,9 @@ macro_rules! each_tool {
             subagent_spawn
             subagent_list
             subagent_cancel
+            ask_model
+            read_media
+            generate_media
             no_reply
         }
     };
@@ -65,6 +72,9 @@ each_tool!(definitions);
 
 /// Bodies that an agent writes (a message, a request) are at most this long.
 pub const BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// Artifacts of one call.
+pub const ARTIFACTS_MAX: usize = 8;
 
 /// A tool as a model sees it, and its permissions.
 #[derive(Clone, PartialEq, Debug)]
@@ -102,6 +112,7 @@ pub enum IdOf {
     Agent,
     Question,
     Branch,
+    Artifact,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.
@@ -116,6 +127,8 @@ pub enum Audience {
     Asked,
     /// Turns about a task that may give parts of their work to others.
     Spawner,
+    /// Turns that are about a task, where the operator has named a model of this kind.
+    Model(ModelKind),
 }
 
 /// What a call changes besides its own record.
@@ -126,7 +139,7 @@ pub enum ToolEffect {
     Read,
     /// It writes to Signalbox.
     Write,
-    /// It has effects outside of Signalbox.
+    /// It calls somebody outside of Signalbox: an external call, which neither waits for other calls of its turn nor holds them up.
     External,
 }
 
@@ -163,6 +176,8 @@ pub struct OfferContext {
     pub is_branch: bool,
     /// The turn is about a task, and may have branches of its own.
     pub may_branch: bool,
+    /// The kinds of models that the account may use.
+    pub models: ModelKinds,
 }
 
 impl ToolDefinition {
@@ -187,16 +202,18 @@ impl Audience {
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
             Self::Spawner => context.may_branch,
+            Self::Model(kind) => context.has_task && context.models.has(kind),
         }
     }
 }
 
 impl ToolDefinition {
-    /// A branch's result goes to its parent: it writes nothing itself but branches of its own.
+    /// A branch's result goes to its parent: it writes nothing itself but branches of its own. An external call keeps files of its task,
+    /// and is told the newest context of it.
     pub fn is_offered(&self, context: OfferContext) -> bool {
         let is_write = match self.effect {
-            ToolEffect::Write => true,
-            ToolEffect::None | ToolEffect::Read | ToolEffect::External => false,
+            ToolEffect::Write | ToolEffect::External => true,
+            ToolEffect::None | ToolEffect::Read => false,
         };
         let is_kept = context.is_branch && is_write && self.offered_to != Audience::Spawner;
         self.offered_to.includes(context) && !is_kept
@@ -212,6 +229,32 @@ pub fn schema_hash(tool: &str) -> &'static [u8] {
     HASHES.get(tool).map_or(&[], Vec::as_slice)
 }
 
+/// The turns that a tool is offered in; none: there is no such tool.
+pub fn offered_to(tool: &str) -> Option<Audience> {
+    static AUDIENCES: LazyLock<HashMap<&'static str, Audience>> =
+        LazyLock::new(|| all().into_iter().map(|tool| (tool.name, tool.offered_to)).collect());
+    AUDIENCES.get(tool).copied()
+}
+
+/// Whether calls of the tool are external ones.
+pub fn is_external(tool: &str) -> bool {
+    static EXTERNAL: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let external = all().into_iter().filter(|tool| tool.effect == ToolEffect::External);
+        external.map(|tool| tool.name).collect()
+    });
+    EXTERNAL.contains(&tool)
+}
+
+/// Whether a call waits for an earlier one of its answer. An external call waits for none, and is waited for by those only that may
+/// move the task, and so end the session of the answer.
+pub fn waits_for(tool: &str, earlier: &str) -> bool {
+    static MOVING: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+        let moving = all().into_iter().filter(|tool| tool.moves_task);
+        moving.map(|tool| tool.name).collect()
+    });
+    !is_external(tool) && (!is_external(earlier) || MOVING.contains(&tool))
+}
+
 /// The tools to offer; the same context gives the same list, byte for byte.
 pub fn offered(context: OfferContext) -> Vec<ToolDefinition> {
     all().into_iter().filter(|tool| tool.is_offered(context)).collect()
@@ -224,6 +267,37 @@ fn task_id() -> Value {
         "minLength": 1,
         "maxLength": 64,
         "description": "The id of the task, as given in the notification, for example PROJ-7.",
+    })
+}
+
+/// The request to a model.
+fn model_request(about: &str) -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": BODY_BYTES_MAX,
+        "description": format!("{about} At most 16 KiB."),
+    })
+}
+
+/// The argument that names a model.
+fn model() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 64,
+        "description": "The name of the model, if you were told to use another one than the default.",
+    })
+}
+
+/// Artifacts of the task.
+fn artifacts(at_least: usize) -> Value {
+    json!({
+        "type": "array",
+        "minItems": at_least,
+        "maxItems": ARTIFACTS_MAX,
+        "items": {"type": "string", "minLength": 1, "maxLength": 64},
+        "description": "The ids of artifacts (files) of your task that the model is to be shown, in this order. At most 8.",
     })
 }
 
@@ -269,9 +343,18 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Asked, Coordinator, Everyone, Spawner, WithTask};
+        use Audience::{Asked, Coordinator, Everyone, Model, Spawner, WithTask};
+        use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
-            for audience in [Everyone, WithTask, Coordinator, Asked, Spawner] {
+            for audience in [
+                Everyone,
+                WithTask,
+                Coordinator,
+                Asked,
+                Spawner,
+                Model(OpenResponses),
+                Model(Images),
+            ] {
                 assert_eq!(
                     audience.includes(context),
                     expected.contains(&audience),
@@ -288,6 +371,7 @@ mod tests {
             is_asked: false,
             is_branch: false,
             may_branch: false,
+            models: ModelKinds::default(),
         };
         let task = OfferContext {
             has_task: true,
@@ -308,6 +392,17 @@ mod tests {
             ..task
         };
         check(deep, &[Everyone, WithTask]);
+        let with = |models: &[ModelKind], context: OfferContext| OfferContext {
+            models: models.iter().copied().collect(),
+            ..context
+        };
+        check(
+            with(&[OpenResponses], deep),
+            &[Everyone, WithTask, Model(OpenResponses)],
+        );
+        check(with(&[Images], deep), &[Everyone, WithTask, Model(Images)]);
+        // What a model is told is the context of a task.
+        check(with(&[OpenResponses, Images], taskless), &[Everyone]);
     }
 
     #[test]
@@ -319,6 +414,7 @@ mod tests {
                 is_asked: false,
                 is_branch: true,
                 may_branch,
+                models: ModelKind::ALL.iter().copied().collect(),
             };
             let tools = offered(context).into_iter();
             tools.map(|tool| tool.name).collect::<Vec<_>>()
@@ -330,6 +426,20 @@ mod tests {
     }
 
     #[test]
+    fn external_calls_hold_up_only_what_may_end_the_task() {
+        let check = |tool, earlier, expected| assert_eq!(waits_for(tool, earlier), expected, "{tool} {earlier}");
+        check("task_message", "task_history", true);
+        check("task_message", "ask_model", false);
+        check("task_status", "ask_model", true);
+        check("submit_plan", "generate_media", true);
+        check("ask_model", "task_message", false);
+        check("ask_model", "task_status", false);
+        check("ask_model", "read_media", false);
+        check("invented", "task_message", true);
+        check("invented", "ask_model", false);
+    }
+
+    #[test]
     fn the_names_are_those_of_the_definitions() {
         assert!(all().iter().map(|tool| tool.name).eq(NAMES.iter().copied()));
     }
@@ -337,8 +447,8 @@ mod tests {
     /// Longer than any name. A longer text is no name.
     const NAME_CHARS_MAX: u64 = 256;
 
-    /// Short texts that name nothing.
-    const WORDS: [&str; 2] = ["title", "options"];
+    /// Short texts that name nothing of an account.
+    const WORDS: [&str; 5] = ["title", "options", "model", "name", "size"];
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
     /// text as short as a name counts as one, unless it is a word of a list or a time.

@@ -184,6 +184,7 @@ fn instructions_of_a_branch_are_pinned() {
         is_asked: false,
         is_branch: true,
         may_branch: false,
+        models: domain::ModelKinds::default(),
     };
     let all = contracts::tools::all();
     let kept: Vec<&str> = all

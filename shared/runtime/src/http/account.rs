@@ -222,7 +222,12 @@ impl AccountShare {
     /// Reserves room for the body: its declared size, or the maximum size if it declares none. Call it before the body
     /// is read, and hold the result while the body is used.
     pub fn room(&self, body: &Body) -> Result<Held<AccountId>, Problem> {
-        let room = self.limits.0.bytes.take(&self.account, answer::bytes_of(body));
+        self.room_for(answer::bytes_of(body))
+    }
+
+    /// Reserves room for so many bytes, such as those of a large response that is about to be read.
+    pub fn room_for(&self, bytes: usize) -> Result<Held<AccountId>, Problem> {
+        let room = self.limits.0.bytes.take(&self.account, bytes);
         room.ok_or_else(|| {
             let detail = "this account has as many bytes of requests and of answers under way as it may: send less at one \
                           time, and read what was answered";

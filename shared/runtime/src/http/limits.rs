@@ -2,6 +2,8 @@
 //! pace of its body.
 
 use std::{
+    collections::HashMap,
+    convert::Infallible,
     error::Error,
     io,
     iter::successors,
@@ -13,7 +15,7 @@ use std::{
 use axum::{
     Extension, Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, FromRequest, Request, State},
+    extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request, State},
     http::StatusCode,
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
@@ -24,6 +26,7 @@ use tokio::{
     sync::{Semaphore, oneshot},
     time::timeout,
 };
+use tower::{Layer, ServiceExt, service_fn};
 use tower_http::limit::RequestBodyLimitLayer;
 use tracing::Instrument;
 
@@ -34,12 +37,19 @@ use super::{
 };
 use crate::{Shutdown, settings::HttpSettings};
 
-pub(super) fn layer(routes: Router, settings: &HttpSettings, shutdown: Shutdown) -> Router {
+/// The sizes of bodies at paths with a size of their own, by their patterns.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LargeBodies(pub HashMap<&'static str, usize>);
+
+pub(super) fn layer(routes: Router, large: LargeBodies, settings: &HttpSettings, shutdown: Shutdown) -> Router {
     let room = Arc::new(Semaphore::new(settings.requests_max.usize()));
     routes
         // axum's own limit is a constant; the layer below is the setting.
         .layer(DefaultBodyLimit::disable())
-        .layer(RequestBodyLimitLayer::new(settings.body_bytes_max.usize()))
+        .layer(from_fn_with_state(
+            Arc::new((settings.body_bytes_max.usize(), large)),
+            sized,
+        ))
         .layer(from_fn_with_state(pace::Pace::of(settings), paced))
         .layer(from_fn_with_state(
             (room, settings.request_timeout_ms.duration(), shutdown),
@@ -64,6 +74,21 @@ pub async fn body(body: Body) -> Result<Bytes, Problem> {
         };
         Problem::new(status, code).detail(rejection.body_text())
     })
+}
+
+async fn sized(State(limits): State<Arc<(usize, LargeBodies)>>, request: Request, next: Next) -> Response {
+    let (body_bytes_max, large) = &*limits;
+    let path = request.extensions().get::<MatchedPath>();
+    let own = path.and_then(|path| large.0.get(path.as_str()));
+    let limit = RequestBodyLimitLayer::new(*own.unwrap_or(body_bytes_max));
+    let next = service_fn(move |request: axum::http::Request<_>| {
+        let next = next.clone();
+        async move { Ok::<_, Infallible>(next.run(request.map(Body::new)).await) }
+    });
+    match limit.layer(next).oneshot(request).await {
+        Ok(response) => response.map(Body::new),
+        Err(never) => match never {},
+    }
 }
 
 /// Refuses at once rather than queueing: a queued client would have less time left when its turn comes.

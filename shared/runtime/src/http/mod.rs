@@ -33,18 +33,43 @@ use opentelemetry::{KeyValue, global, metrics::Counter};
 pub use account::{AccountLimits, AccountShare, UnderWay};
 pub use credentials::{bearer, only};
 pub use health::Health;
+use limits::LargeBodies;
 pub use limits::body;
 pub use problem::Problem;
 pub use route::Route;
 pub use server::{HttpError, listen, local_url, serve};
-pub use share::Held;
+pub use share::{Held, Shared};
 
 use crate::{Shutdown, settings::HttpSettings};
 
+/// A service's routes.
+#[derive(Debug)]
+pub struct Routes {
+    router: Router,
+    large: LargeBodies,
+}
+
+impl From<Router> for Routes {
+    fn from(router: Router) -> Routes {
+        let large = LargeBodies::default();
+        Routes { router, large }
+    }
+}
+
+impl Routes {
+    /// The routes of which the one at this path takes bodies of another size than `http.body_bytes_max`.
+    #[must_use]
+    pub fn with_bodies_of(mut self, path: &'static str, bytes_max: usize) -> Routes {
+        self.large.0.insert(path, bytes_max);
+        self
+    }
+}
+
 /// A service's whole router: its routes behind limits and problems, and the health pages beside them.
-pub fn router(routes: Router, health: Health, settings: &HttpSettings, shutdown: Shutdown) -> Router {
-    let routes = routes.fallback(|| async { Problem::not_found() });
-    edge::layer(limits::layer(routes, settings, shutdown)).merge(health.router())
+pub fn router(routes: impl Into<Routes>, health: Health, settings: &HttpSettings, shutdown: Shutdown) -> Router {
+    let Routes { router, large } = routes.into();
+    let router = router.fallback(|| async { Problem::not_found() });
+    edge::layer(limits::layer(router, large, settings, shutdown)).merge(health.router())
 }
 
 static REFUSED: LazyLock<Counter<u64>> = LazyLock::new(|| {

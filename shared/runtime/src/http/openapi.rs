@@ -13,7 +13,7 @@ use super::Route;
 const DEFINITIONS: &str = "#/components/schemas";
 
 /// The description of a refusal by its status. The problem's `code` is more specific.
-const REFUSALS: [(u16, &str); 14] = [
+const REFUSALS: [(u16, &str); 15] = [
     (400, "The request is invalid; `detail` names the field"),
     (401, "It has no valid key"),
     (403, "The key may not do this, or not on behalf of this actor"),
@@ -26,8 +26,9 @@ const REFUSALS: [(u16, &str); 14] = [
         "It was made for another version than the newest; `detail` names it",
     ),
     (413, "It is too large"),
-    (415, "Its body is not JSON"),
+    (415, "Its body is of no type that is taken"),
     (422, "The request is valid and cannot be carried out"),
+    (424, "Somebody outside, whom it asks, gave no good answer in time"),
     (429, "Too many requests; `Retry-After` says when to retry"),
     (500, "A server error; the log has its cause under the id of `instance`"),
     (503, "Unavailable; `Retry-After` says when to retry"),
@@ -111,6 +112,18 @@ impl Operation<'_> {
     pub fn body_of(&mut self, schema: Value, is_required: bool) {
         let content = json!({"application/json": {"schema": schema}});
         self.body = Some(json!({"required": is_required, "content": content}));
+    }
+
+    /// A body of any bytes.
+    pub fn body_of_bytes(&mut self) {
+        self.body = Some(json!({"required": true, "content": {"application/octet-stream": {}}}));
+    }
+
+    /// A response of any bytes, of these types.
+    pub fn answers_bytes(&mut self, types: impl IntoIterator<Item = impl Into<String>>, about: &str) {
+        let content: Map<String, Value> = types.into_iter().map(|one| (one.into(), json!({}))).collect();
+        self.answers
+            .insert("200".to_owned(), json!({"description": about, "content": content}));
     }
 
     /// The response of a successful request.

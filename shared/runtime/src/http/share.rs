@@ -1,4 +1,4 @@
-//! A resource that many holders share, each up to its share: connections by address, requests and bytes by account.
+//! A resource that many holders share, each up to its share: connections by address, requests and bytes by account, calls of models.
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
@@ -9,14 +9,15 @@ const PARTS: usize = 4;
 
 /// The most that a holder may have: `each_max` while there is plenty, and less as `others` fill the resource, so that
 /// the next holder finds some. At least one, as long as one is left.
-fn share(max: usize, others: usize, each_max: usize) -> usize {
-    max.saturating_sub(others).div_ceil(PARTS).min(each_max)
+fn share(max: usize, others: usize, each_max: usize, parts: usize) -> usize {
+    max.saturating_sub(others).div_ceil(parts).min(each_max)
 }
 
 #[derive(Debug)]
-pub(super) struct Shared<H> {
+pub struct Shared<H> {
     max: usize,
     each_max: usize,
+    parts: usize,
     /// Told of the whole after each change.
     watch: fn(usize),
     table: Mutex<Table<H>>,
@@ -38,7 +39,16 @@ pub struct Held<H: Eq + Hash> {
 }
 
 impl<H: Clone + Eq + Hash> Shared<H> {
-    pub(super) fn new(max: usize, each_max: usize, watch: fn(usize)) -> Arc<Shared<H>> {
+    pub fn new(max: usize, each_max: usize, watch: fn(usize)) -> Arc<Shared<H>> {
+        Shared::in_parts(PARTS, max, each_max, watch)
+    }
+
+    /// A holder may have half of what the others leave: for a resource of few parts, of which a single holder should find some.
+    pub fn in_halves(max: usize) -> Arc<Shared<H>> {
+        Shared::in_parts(2, max, max, |_| ())
+    }
+
+    fn in_parts(parts: usize, max: usize, each_max: usize, watch: fn(usize)) -> Arc<Shared<H>> {
         let table = Table {
             of_holders: HashMap::new(),
             all: 0,
@@ -46,13 +56,14 @@ impl<H: Clone + Eq + Hash> Shared<H> {
         Arc::new(Shared {
             max,
             each_max,
+            parts,
             watch,
             table: Mutex::new(table),
         })
     }
 
     /// Takes a part. `None` if the holder would have more than its share.
-    pub(super) fn take(self: &Arc<Self>, holder: &H, amount: usize) -> Option<Held<H>> {
+    pub fn take(self: &Arc<Self>, holder: &H, amount: usize) -> Option<Held<H>> {
         let mut table = self.table.lock();
         let (own, max) = self.share_of(&table, holder);
         (amount <= max.saturating_sub(own)).then(|| self.hold(&mut table, holder, amount))
@@ -77,7 +88,7 @@ impl<H: Clone + Eq + Hash> Shared<H> {
     /// How much the holder has, and how much it may have.
     fn share_of(&self, table: &Table<H>, holder: &H) -> (usize, usize) {
         let own = table.of_holders.get(holder).copied().unwrap_or_default();
-        (own, share(self.max, table.all - own, self.each_max))
+        (own, share(self.max, table.all - own, self.each_max, self.parts))
     }
 
     fn hold(self: &Arc<Self>, table: &mut Table<H>, holder: &H, amount: usize) -> Held<H> {
@@ -114,7 +125,11 @@ mod tests {
     #[test]
     fn a_share_shrinks_as_the_others_grow() {
         let check = |max, others, each_max, expected| {
-            assert_eq!(share(max, others, each_max), expected, "{max} {others} {each_max}");
+            assert_eq!(
+                share(max, others, each_max, PARTS),
+                expected,
+                "{max} {others} {each_max}"
+            );
         };
         check(1024, 0, 256, 256);
         check(1024, 0, 1000, 256);
@@ -131,7 +146,7 @@ mod tests {
     /// Holders that take as much as they may, one after the other.
     #[test]
     fn a_few_holders_leave_most_of_the_rest() {
-        let left_by = |holders: usize| (0..holders).fold(1024, |left, _| left - share(1024, 1024 - left, 256));
+        let left_by = |holders: usize| (0..holders).fold(1024, |left, _| left - share(1024, 1024 - left, 256, PARTS));
         assert_eq!((left_by(4), left_by(10)), (324, 57));
         assert!(left_by(20) > 0);
     }

@@ -13,6 +13,7 @@ mod envelope;
 mod environment;
 mod error;
 mod file;
+mod models;
 mod read;
 mod safety;
 mod section;
@@ -24,9 +25,10 @@ use std::{ffi::OsString, path::Path};
 use config::{Config, ConfigBuilder, builder::DefaultState};
 use serde::de::DeserializeOwned;
 
-pub use domain::{Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
+pub use domain::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use envelope::EnvelopeSettings;
 pub use error::SettingsError;
+pub use models::{ModelSettings, Models};
 pub use read::address;
 pub use sections::{
     DatabaseSettings, HttpSettings, LogFormat, NatsSettings, OutboxSettings, ProcessSettings, Provision,
@@ -36,7 +38,7 @@ pub use sections::{
 use source::Layer;
 
 /// All sections. Any other is refused, whatever its source.
-const SECTIONS: [&str; 13] = [
+const SECTIONS: [&str; 14] = [
     "database",
     "nats",
     "envelope",
@@ -50,6 +52,7 @@ const SECTIONS: [&str; 13] = [
     "tool_gateway",
     "orchestrator",
     "providers",
+    "models",
 ];
 
 const FILE_DEFAULT: &str = "signalbox.toml";

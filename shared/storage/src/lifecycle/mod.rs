@@ -12,9 +12,11 @@
 //! | [`handover`](fn@handover) | task, its assignees, two agents' sessions and queues, timers | what waits goes with the task |
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
+//! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
+pub mod artifact_store;
 mod blocked;
 mod handover;
 mod messages_post;
@@ -33,6 +35,8 @@ pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_bloc
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use replies_post::{Reply, replies_post, reply_message_id};
-pub use task_context::{ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_write};
+pub use task_context::{
+    ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_version, task_context_write,
+};
 pub use task_create::{NewTask, task_create, tasks_create};
 pub use task_status::{TaskMove, TaskMoved, TaskNotMoved, close_reason, task_status_set};

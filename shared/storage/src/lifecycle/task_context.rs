@@ -71,6 +71,22 @@ pub async fn task_context_find(
     tx.one("read task context", CONTEXT_FIND, values).await
 }
 
+/// Relies on the primary key.
+pub const CONTEXT_VERSION: &str = "
+    select version, body, characters, cut_characters, author_kind, author_id, author_name, null::text as author_via, turn_id, created_at
+    from task_context where account_id = $1 and task_id = $2 and version = $3";
+
+/// One version of a task's context. None: it is not there, or no more.
+pub async fn task_context_version(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    version: i32,
+) -> Result<Option<TaskContext>, StorageError> {
+    let values = [account.into(), task.key().into(), version.into()];
+    tx.one("read version of task context", CONTEXT_VERSION, values).await
+}
+
 const CONTEXT_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('context of ' || $1 || ' ' || $2, 0))";
 
 /// The same, after all who were writing it: no other version is written until the transaction ends.

@@ -4,11 +4,11 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, BranchEnded, BranchSpawned, Event, EventMessage, HoldChanged, MessageDied, MessagePosted,
-        NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged,
-        RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened, SessionReset,
-        TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged, TimerChanged,
-        ToolPolicyChanged, TurnFinished, TurnStarted,
+        AgentRemoved, ArtifactCreated, ArtifactRemoved, BranchEnded, BranchSpawned, Event, EventMessage, HoldChanged,
+        MessageDied, MessagePosted, NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread,
+        QuestionChanged, QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased,
+        SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
+        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -18,11 +18,11 @@ use contracts::{
     tool::{ToolApproved, ToolFinished, ToolRequested},
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchContext, BranchId, BranchState, BreakerState, CallId, CloseReason,
-    Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope, PolicyVerdict,
-    QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind,
-    StopKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState,
-    Verdict,
+    AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState,
+    BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
+    NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
+    RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
+    ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -522,6 +522,23 @@ fn control() -> Vec<Sample> {
             ));
         }
     }
+    for &source in ArtifactSource::ALL {
+        let created = ArtifactCreated {
+            artifact_id: ArtifactId(Uuid::from_u128(13)),
+            name: "plan.pdf".to_owned(),
+            media_type: "application/pdf".to_owned(),
+            bytes: 15_000_000,
+            source,
+            by: actor(ActorKind::Agent),
+        };
+        all.push(event(Some(task()), source.as_str(), Event::ArtifactCreated(created)));
+    }
+    let removed = ArtifactRemoved {
+        artifact_id: ArtifactId(Uuid::from_u128(13)),
+        name: "plan.pdf".to_owned(),
+        by: actor(ActorKind::User),
+    };
+    all.push(event(Some(task()), "artifact", Event::ArtifactRemoved(removed)));
     for what in [
         TaskPart::Stages,
         TaskPart::Stage,

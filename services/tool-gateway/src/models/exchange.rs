@@ -1,0 +1,207 @@
+//! One HTTP exchange with a model, within its limits of time and size; and what an answer that is none means.
+
+use std::{fmt::Write, time::Duration};
+
+use super::{Model, Room};
+use crate::call::{ToolAnswer, cut};
+use reqwest::{
+    RequestBuilder, Response, StatusCode,
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
+
+/// Bytes that are read of an error's body, and of which so many are told.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const DETAIL_BYTES_MAX: usize = 500;
+
+/// A longer `Retry-After` is an answer.
+pub(crate) const RETRY_AFTER_MAX: Duration = Duration::from_secs(5);
+
+/// How a call was lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lost {
+    /// Nothing ran; the wait that the other side asked for.
+    Unsent(Option<Duration>),
+    /// It may have run.
+    Sent,
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// What the agent is told.
+    pub answer: ToolAnswer,
+    /// How the call was lost; none: that is its outcome.
+    pub lost: Option<Lost>,
+}
+
+impl From<ToolAnswer> for Failure {
+    fn from(answer: ToolAnswer) -> Failure {
+        Failure { answer, lost: None }
+    }
+}
+
+/// `class` is one word: what went wrong.
+pub(crate) fn model_failed(model: &str, class: &str, detail: &str) -> ToolAnswer {
+    ToolAnswer::failed(
+        "model_failed",
+        format!("The model {model} failed ({class}): {}", cut(detail, DETAIL_BYTES_MAX)),
+        "Nothing was kept. Change the request, name another model, or go on without it.",
+    )
+}
+
+pub(crate) fn model_timeout(model: &str, timeout: Duration) -> ToolAnswer {
+    ToolAnswer::failed(
+        "model_timeout",
+        format!("The model {model} did not answer within {} s.", timeout.as_secs()),
+        "Nothing was kept. Ask for less, or go on without it.",
+    )
+}
+
+pub(crate) fn too_large(model: &str, what: &str) -> ToolAnswer {
+    ToolAnswer::failed(
+        "model_answer_too_large",
+        format!("The answer of the model {model} is too large: {what}."),
+        "Nothing was kept. Ask for a shorter answer, or for fewer or smaller images.",
+    )
+}
+
+impl Model {
+    /// Posts a body of JSON; gives the whole body of the answer. The caller ends it at the call's time.
+    pub(crate) async fn post(
+        &self,
+        body: Vec<u8>,
+        id: &str,
+        bytes_max: usize,
+        room: &mut Room,
+    ) -> Result<Vec<u8>, Failure> {
+        let request = self
+            .client
+            .post(self.settings.url.clone())
+            .header(CONTENT_TYPE, "application/json")
+            .header("idempotency-key", id)
+            .body(body);
+        let request = match self.settings.authorization() {
+            Some(value) => request.header(reqwest::header::AUTHORIZATION, value),
+            None => request,
+        };
+        let response = self.sent(request).await?;
+        if !response.status().is_success() {
+            return Err(self.refused(response, room).await);
+        }
+        self.read(response, bytes_max, room).await
+    }
+
+    async fn sent(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        request.send().await.map_err(|error| {
+            let (class, lost) = match error.is_connect() || error.is_builder() {
+                true => ("unreachable", Lost::Unsent(None)),
+                false => ("connection_lost", Lost::Sent),
+            };
+            Failure {
+                answer: model_failed(&self.name, class, &self.without_key(chain(error))),
+                lost: Some(lost),
+            }
+        })
+    }
+
+    async fn read(&self, mut response: Response, bytes_max: usize, room: &mut Room) -> Result<Vec<u8>, Failure> {
+        let mut body = Vec::new();
+        loop {
+            let chunk = response.chunk().await.map_err(|error| Failure {
+                answer: model_failed(&self.name, "connection_lost", &self.without_key(chain(error))),
+                lost: Some(Lost::Sent),
+            })?;
+            let Some(chunk) = chunk else { return Ok(body) };
+            if body.len() + chunk.len() > bytes_max {
+                return Err(too_large(&self.name, &format!("more than {bytes_max} bytes")).into());
+            }
+            room.grow(2 * chunk.len())?;
+            body.extend_from_slice(&chunk);
+        }
+    }
+
+    async fn refused(&self, response: Response, room: &mut Room) -> Failure {
+        let status = response.status();
+        let wait = response.headers().get(RETRY_AFTER);
+        let wait = wait.and_then(|value| value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs));
+        // The status suffices if the body is missing or too long.
+        let body = self.read(response, REFUSAL_BYTES_MAX, room).await.unwrap_or_default();
+        let said = said(&body);
+        let detail = self.without_key(format!("HTTP {}: {said}", status.as_u16()));
+        let passes = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        let wait = wait.filter(|wait| passes && *wait <= RETRY_AFTER_MAX);
+        Failure {
+            answer: model_failed(&self.name, class_of(status), &detail),
+            lost: wait.map(|wait| Lost::Unsent(Some(wait))),
+        }
+    }
+
+    /// Removes the credential: some servers repeat the one that they refuse.
+    fn without_key(&self, text: String) -> String {
+        use secrecy::ExposeSecret;
+        match &self.settings.api_key {
+            Some(key) => text.replace(key.expose_secret(), "(api_key)"),
+            None => text,
+        }
+    }
+
+    pub(crate) fn failed(&self, class: &str, detail: &str) -> Failure {
+        model_failed(&self.name, class, &self.without_key(detail.to_owned())).into()
+    }
+}
+
+fn class_of(status: StatusCode) -> &'static str {
+    match status.as_u16() {
+        401 | 403 => "unauthorized",
+        408 | 504 => "timeout",
+        429 => "rate_limited",
+        400..500 => "bad_request",
+        503 => "unavailable",
+        _ => "server_error",
+    }
+}
+
+/// What the body of an error says, in a few words.
+fn said(body: &[u8]) -> String {
+    let json = contracts::json::read(body).unwrap_or_default();
+    let error = &json["error"];
+    let message = error["message"].as_str().or(error.as_str());
+    let text = String::from_utf8_lossy(body);
+    let text = message.unwrap_or(&text).trim();
+    match cut(text, DETAIL_BYTES_MAX) {
+        "" => "-".to_owned(),
+        text => text.replace('\0', "\u{fffd}"),
+    }
+}
+
+/// An error with its causes, without the address.
+fn chain(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(&error);
+    while let Some(cause) = source {
+        write!(text, ": {cause}").expect("a text takes more text");
+        source = cause.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_told_in_a_few_words() {
+        let check = |body: &str, expected: &str| assert_eq!(said(body.as_bytes()), expected, "{body}");
+        check(
+            r#"{"error": {"message": "no such model", "code": "x"}}"#,
+            "no such model",
+        );
+        check(r#"{"error": "overloaded"}"#, "overloaded");
+        check("<html>Bad gateway</html>", "<html>Bad gateway</html>");
+        check("", "-");
+        assert_eq!(said(&[b'x'; 2_000]).len(), DETAIL_BYTES_MAX);
+        assert_eq!(class_of(StatusCode::IM_A_TEAPOT), "bad_request");
+        assert_eq!(class_of(StatusCode::BAD_GATEWAY), "server_error");
+    }
+}
