@@ -6,7 +6,6 @@ use prompt::{
     Manifest, PROFILE_VERSION,
     manifest::{Hash, Layer, Part, PartKind},
 };
-use serde::Serialize;
 use time::Duration;
 
 pub use super::past::Rendered;
@@ -19,6 +18,7 @@ use super::{
         Verdict::{self, Proven, Unproven, Violation},
     },
 };
+use crate::turns::sent::word;
 
 /// A verdict with what was found.
 pub(super) type Ruling = (Verdict, String);
@@ -217,13 +217,6 @@ pub(super) fn whole(name: &str, bytes: usize, (verdict, detail): Ruling) -> Judg
         verdict,
         detail,
     }
-}
-
-/// The word of a kind.
-fn word(kind: &impl Serialize) -> String {
-    let word = serde_json::to_value(kind).ok();
-    word.and_then(|word| Some(word.as_str()?.to_owned()))
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

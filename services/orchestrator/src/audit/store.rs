@@ -18,6 +18,7 @@ use storage::{StorageError, Tx, session::items_join::Notes};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::input::NOTIFICATION;
 use crate::{
     paging::{Column, Listing, Order},
     turns::{
@@ -366,8 +367,6 @@ struct Named {
     /// It is told of a stopped turn.
     stopped: bool,
 }
-
-const NOTIFICATION: &str = "notification/";
 
 fn named(turn: &AuditedTurn) -> Named {
     let mut named = Named::default();

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use storage::{StorageError, Tx};
 
-use super::layers::{Layers, change, layers, manifest_of, tools};
+use super::layers::{Layers, change, layers, tools};
 use crate::{
     app::App,
     auth::Access,
@@ -18,7 +18,7 @@ use crate::{
     error::ApiError,
     route::routes,
     turns::{
-        sent::past_of,
+        sent::{PASTS_BYTES_MAX, manifest_of, past_of},
         store::{pasts_of, turn_find},
     },
 };
@@ -38,9 +38,6 @@ struct DiffQuery {
     /// `true`: with unified diffs of the texts, 5,000 lines at most.
     text: Option<bool>,
 }
-
-/// Bytes of earlier turns that are read to show an assembled context.
-const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Relies on the primary key.
 pub const TOOLS: &str =

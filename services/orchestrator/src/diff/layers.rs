@@ -11,7 +11,7 @@ use serde_json::Value;
 use similar::TextDiff;
 
 use crate::turns::{
-    sent::{Piece, Stored, pieces},
+    sent::{Piece, Stored, manifest_of, pieces},
     store::Pasts,
 };
 
@@ -64,10 +64,6 @@ impl Layers {
         ];
         Layers(LAYERS.into_iter().zip(texts).collect())
     }
-}
-
-pub fn manifest_of(turn: &Turn) -> Option<Manifest> {
-    serde_json::from_value(turn.manifest.clone()).ok()
 }
 
 /// A part whose text is gone differs from every other.

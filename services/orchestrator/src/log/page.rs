@@ -14,7 +14,7 @@ use super::{
 use crate::{
     paging::{Column, Columns, Page, Places},
     turns::{
-        sent::past_of,
+        sent::{PASTS_BYTES_MAX, manifest_of, past_of},
         store::{TurnRow, pasts_of, whole},
     },
 };
@@ -23,8 +23,6 @@ use crate::{
 pub const ROWS_MAX: usize = 50;
 /// A generation counts as a row before its first turn.
 pub const ORDER: Columns = &[("generation", Column::Integer), ("number", Column::BigInt)];
-/// Bytes of earlier turns that are read to show assembled contexts.
-const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// `only`: one generation. None: the session or the generation is not there.
 pub async fn log_page(
@@ -59,8 +57,7 @@ pub async fn log_page(
     let rows_shown = turns_at.get(shown.len()).copied().unwrap_or(rows_read);
     let mut pasts = Vec::new();
     for turn in &shown {
-        let manifest = serde_json::from_value(turn.manifest.clone()).ok();
-        pasts.extend(manifest.as_ref().map(past_of).unwrap_or_default());
+        pasts.extend(manifest_of(turn).as_ref().map(past_of).unwrap_or_default());
     }
     let pasts = pasts_of(tx, account, pasts, PASTS_BYTES_MAX).await?;
 

@@ -6,13 +6,12 @@ use api::{
     log::{Boundary, LogPart, LogTurn, Segment},
     turns::Turn,
 };
-use prompt::{Manifest, manifest::Hash};
-use serde::Serialize;
+use prompt::manifest::Hash;
 use uuid::Uuid;
 
 use super::store::GenerationRow;
 use crate::turns::{
-    sent::{Piece, Stored, pieces},
+    sent::{Piece, Stored, manifest_of, pieces, word},
     store::Pasts,
 };
 
@@ -98,7 +97,7 @@ fn change(turn: &Turn) -> Boundary {
 struct Same(HashMap<(&'static str, String), Hash>);
 
 fn shown(turn: Turn, pasts: &Pasts, same: &mut Same) -> LogTurn {
-    let manifest = serde_json::from_value::<Manifest>(turn.manifest.clone()).ok();
+    let manifest = manifest_of(&turn);
     let stored = Stored {
         instructions: turn.instructions.as_deref(),
         input: &turn.input,
@@ -144,12 +143,6 @@ fn part(piece: &Piece<'_>, before: &Same) -> LogPart {
         text: piece.text.as_deref().map(str::to_owned),
         source: key.1,
     }
-}
-
-fn word(kind: &impl Serialize) -> String {
-    let word = serde_json::to_value(kind).ok();
-    word.and_then(|word| Some(word.as_str()?.to_owned()))
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -3,12 +3,13 @@
 
 use std::borrow::Cow;
 
-use api::turns::Note;
+use api::turns::{Note, Turn};
 use prompt::{
     Manifest, entries_left_out, entry_input_cut, entry_reply_cut,
     manifest::{Hash, Layer, Part, PartKind, Source},
     note_parts,
 };
+use serde::Serialize;
 use uuid::Uuid;
 
 use super::store::Pasts;
@@ -29,6 +30,21 @@ pub struct Stored<'a> {
     pub instructions: Option<&'a str>,
     pub input: &'a str,
     pub notes: &'a [Note],
+}
+
+/// Bytes of earlier turns that are read to show assembled contexts.
+pub const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// The manifest of a turn; none: another version has written it.
+pub fn manifest_of(turn: &Turn) -> Option<Manifest> {
+    serde_json::from_value(turn.manifest.clone()).ok()
+}
+
+/// The word of a kind.
+pub fn word(kind: &impl Serialize) -> String {
+    let word = serde_json::to_value(kind).ok();
+    word.and_then(|word| Some(word.as_str()?.to_owned()))
+        .unwrap_or_default()
 }
 
 /// The turns that a prompt was assembled from, in its order, each once.
