@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use api::audit::Audit;
 use prompt::{Manifest, manifest::Layer};
-use reqwest::Method;
 use sqlx::Row;
 use tokio::time::{Instant, sleep};
 

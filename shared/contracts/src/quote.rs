@@ -259,7 +259,8 @@ mod tests {
             prop_assert!(inner.len() <= bytes_max);
             prop_assert!(left_out <= text.len());
             prop_assert!(!inner.chars().any(|c| is_hidden(c) || c == '`'), "{inner:?}");
-            prop_assert_eq!(line_end(&format!("{line} \"b\"")), Some(" \"b\""));
+            let followed = format!("{line} \"b\"");
+            prop_assert_eq!(line_end(&followed), Some(" \"b\""));
             prop_assert_eq!(line_end(&line), Some(""));
             // Every quotation mark inside is escaped.
             let unescaped = inner.replace("\\\\", "").replace("\\\"", "");

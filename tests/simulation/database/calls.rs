@@ -572,10 +572,10 @@ fn recorded(asked: &CallRequest) -> RecordedCall {
 #[derive(Debug, Default)]
 pub(super) struct Done {
     pub(super) messages: Vec<Message>,
-    closed: Vec<SessionId>,
-    cancelled: Vec<NotificationId>,
-    cut: Vec<TurnId>,
-    asked: Option<(AccountId, NotificationId)>,
+    pub(super) closed: Vec<SessionId>,
+    pub(super) cancelled: Vec<NotificationId>,
+    pub(super) cut: Vec<TurnId>,
+    pub(super) asked: Option<(AccountId, NotificationId)>,
     /// What branches are asked.
     pub(super) items: Vec<OwnItem>,
     pub(super) ended: BranchesEnded,

@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// Turns of a page, and generations.
-pub const ROWS_MAX: usize = 50;
+pub(super) const ROWS_MAX: usize = 50;
 /// A generation counts as a row before its first turn.
-pub const ORDER: Columns = &[("generation", Column::Integer), ("number", Column::BigInt)];
+pub(super) const ORDER: Columns = &[("generation", Column::Integer), ("number", Column::BigInt)];
 
 /// `only`: one generation. None: the session or the generation is not there.
-pub async fn log_page(
+pub(super) async fn log_page(
     tx: &Tx,
     account: &AccountId,
     (session, only): (SessionId, Option<i32>),

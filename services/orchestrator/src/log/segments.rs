@@ -16,7 +16,7 @@ use crate::turns::{
 };
 
 /// A generation of a page, with its turns on the page.
-pub struct Generation {
+pub(super) struct Generation {
     pub session: Uuid,
     pub number: i32,
     /// None: the page goes on with it.
@@ -25,7 +25,7 @@ pub struct Generation {
 }
 
 /// How a generation begins: why the one before was closed.
-pub fn beginning(before: Option<&GenerationRow>, own: &GenerationRow) -> Boundary {
+pub(super) fn beginning(before: Option<&GenerationRow>, own: &GenerationRow) -> Boundary {
     let reason = before.and_then(|before| before.close_reason.clone());
     Boundary {
         reason: reason.unwrap_or_else(|| "opened".to_owned()),
@@ -36,7 +36,7 @@ pub fn beginning(before: Option<&GenerationRow>, own: &GenerationRow) -> Boundar
 }
 
 /// The segments of a page. A generation without turns is one, too.
-pub fn segments(generations: Vec<Generation>, pasts: &Pasts) -> Vec<Segment> {
+pub(super) fn segments(generations: Vec<Generation>, pasts: &Pasts) -> Vec<Segment> {
     let mut segments = Vec::new();
     let mut same = Same::default();
     for generation in generations {
