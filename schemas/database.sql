@@ -2226,3 +2226,389 @@ $$;
 alter function session_parked_shares(uuid, text, integer) owner to signalbox_sweeper;
 revoke all on function session_parked_shares(uuid, text, integer) from public;
 grant execute on function session_parked_shares(uuid, text, integer) to signalbox_delivery;
+
+-- == 0037_threads -------------------------------------------------------------
+
+-- Threads: what a provider keeps of a session's earlier calls, and what a session knows of it. Also the columns of the parts that
+-- follow: rotation, reset, branches and replays.
+
+alter table session drop constraint session_kind_check;
+alter table session
+    add constraint session_kind_check check (kind in ('task', 'system', 'orchestrator', 'branch', 'replay')),
+    -- the branch or the replay that it runs
+    add column origin_id         uuid,
+    -- the session whose turn made it
+    add column parent_session_id uuid,
+    -- the generation before, which was rotated: its turns are a part of what this one knows
+    add column continues_id      uuid,
+    -- the newest thread, counted from 1
+    add column thread_number     integer not null default 0,
+    -- the provider has answered in it, and the next turn can go on from there
+    add column thread_live       boolean not null default false,
+    -- turns in a row that found their thread gone
+    add column threads_lost      integer not null default 0,
+    -- what the thread has been told besides its turns: {ids, description, briefing, at} (domain::context::Told)
+    add column told              jsonb not null default '{}',
+    -- of its ended turns, as the provider counts
+    add column tokens_used       bigint not null default 0,
+    -- ended turns in a row that failed by themselves
+    add column failures_in_row   integer not null default 0,
+    -- a reset that waits for the end of the turn in progress
+    add column reset_request     jsonb,
+    -- why it was closed, in words, where its reason does not say it
+    add column close_detail      text;
+
+-- A closed generation keeps no thread: nothing can take one up by mistake. The old value goes with session.closed.
+update session set provider_thread = null where closed_at is not null and provider_thread is not null;
+alter table session add constraint session_thread_check check (closed_at is null or provider_thread is null);
+-- For closers of the version before this one, which do not know the rule. The next version drops it; no statement of this version
+-- fires it for nothing, since only a closer writes the column.
+create function session_thread_forget() returns trigger language plpgsql
+    set search_path = public, pg_temp as $$
+begin
+    new.provider_thread := null;
+    return new;
+end $$;
+revoke all on function session_thread_forget() from public;
+create trigger session_thread_forget before update of closed_at on session
+    for each row when (new.closed_at is not null and new.provider_thread is not null) execute function session_thread_forget();
+
+create unique index session_active_origin on session (account_id, origin_id) where closed_at is null and origin_id is not null;
+-- S1 again, with the branches and replays of a task. The column stands last: the statements that find the newest generation of a
+-- conversation order by those before it.
+drop index session_generation;
+create unique index session_generation on session (account_id, kind, task_id, agent_id, user_id, generation, origin_id)
+    nulls not distinct;
+-- The primary key is the youngest index of its table again (0001).
+alter table tool_call drop constraint tool_call_account_id_session_id_fkey;
+alter table session drop constraint session_pkey, add primary key (account_id, id);
+-- Younger still, as before.
+drop index session_gated;
+create index session_gated on session (gate_ref, account_id, id) where gate_ref is not null;
+-- The calls that are there have been checked.
+alter table tool_call
+    add constraint tool_call_account_id_session_id_fkey foreign key (account_id, session_id) references session not valid;
+
+alter table turn
+    -- {asked, used, reason, thread, from, base_sha256}, and what only a turn in progress needs (domain::context::TurnContext);
+    -- null: a version before this one began it
+    add column context         jsonb,
+    -- the number of its thread
+    add column thread          integer,
+    -- the rule by which its generation was opened, with its figures
+    add column rotated_because text;
+
+-- continue or assembled
+alter table account
+    add column context_policy     text not null default 'continue',
+    -- the limits that differ from the defaults (domain::context::Rotation)
+    add column rotation           jsonb not null default '{}',
+    -- branches or always
+    add column task_context_layer text not null default 'branches';
+-- null: the account's
+alter table agent
+    add column context_policy text,
+    add column rotation       jsonb;
+
+-- the agents that it wakes; null for none
+alter table message add column woke uuid[];
+
+-- A record or a claim of delivery opens the next generation: at a rotation, and at the end of a turn that a reset has stopped.
+grant insert on session to signalbox_delivery;
+grant update (session_id, position, agent_id) on notification to signalbox_delivery;
+-- What is set for a session holds for the generation that follows.
+grant update (scope_id) on hold, tool_policy to signalbox_delivery;
+create policy own_delivery on hold as restrictive for update to signalbox_delivery
+    using (scope_kind = 'session') with check (scope_kind = 'session');
+create policy own_delivery on tool_policy as restrictive for update to signalbox_delivery
+    using (scope_kind = 'session') with check (scope_kind = 'session');
+
+-- What a service publishes, and what its dead letters are of: as in 0030, with the messages of this step and of those that follow it
+-- under the same issue. The lists are whole, so that the next step adds a word.
+do $$
+declare
+    one record;
+    publishes constant text := $check$(case split_part(%1$s, '.', 2)
+            when 'event' then split_part(%1$s, '.', 5) || '.' || split_part(%1$s, '.', 6) = any (%2$L::text[]) and split_part(%1$s, '.', 7) = ''
+            when 'notification' then split_part(%1$s, '.', 4) <> '' and split_part(%1$s, '.', 5) = ''
+            when 'dead' then split_part(%1$s, '.', 4) <> '' and split_part(%1$s, '.', 5) = ''
+            else split_part(%1$s, '.', 2) || '.' || split_part(%1$s, '.', 3) = any (%3$L::text[])
+                and split_part(%1$s, '.', 5) <> '' and split_part(%1$s, '.', 6) = ''
+        end)$check$;
+begin
+    for one in select name, replace(name, '-', '_') as suffix, messages, events, reads from (values
+        ('resolver',
+         array['session.resolved', 'session.stop_requested'],
+         array['task.created', 'notification.refused', 'notification.cancelled', 'session.opened', 'session.released', 'message.died'],
+         $reads$split_part(subject, '.', 2) = 'partition' and split_part(subject, '.', 5) <> '' and split_part(subject, '.', 6) = ''$reads$),
+        ('delivery',
+         array['session.resolved', 'session.closed', 'tool.requested', 'tool.approved'],
+         array['turn.started', 'turn.finished', 'message.posted', 'notification.cancelled', 'notification.failed',
+               'session.opened', 'session.closed', 'session.reset', 'session.parked', 'session.released',
+               'provider.session_mismatched', 'provider.thread_lost', 'provider.thread_unconfirmed', 'provider.opened',
+               'provider.probing', 'provider.closed', 'question.withdrawn', 'recovery.changed', 'task.needs_person', 'message.died'],
+         $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) in
+             ('session.resolved', 'session.closed', 'session.stop_requested', 'tool.finished')
+             and split_part(subject, '.', 4) <> ''$reads$),
+        ('tool-gateway',
+         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.approved', 'tool.finished'],
+         array['task.status_changed', 'task.changed', 'message.posted', 'notification.cancelled', 'session.opened', 'session.closed',
+               'session.released', 'question.opened', 'question.answered', 'question.withdrawn', 'question.cancelled',
+               'timer.changed', 'recovery.changed', 'message.died'],
+         $reads$split_part(subject, '.', 2) || '.' || split_part(subject, '.', 3) in ('tool.requested', 'tool.approved') and split_part(subject, '.', 4) <> ''$reads$),
+        ('orchestrator',
+         array['session.resolved', 'session.closed', 'session.stop_requested', 'tool.requested', 'tool.approved', 'tool.finished'],
+         array['turn.finished', 'task.created', 'task.status_changed', 'task.changed', 'task.stalled', 'task.needs_person',
+               'message.posted', 'notification.cancelled', 'session.opened', 'session.closed', 'session.reset', 'session.released',
+               'session.lease_released', 'queue.changed', 'hold.changed', 'question.opened', 'question.answered',
+               'question.withdrawn', 'question.lapsed', 'question.cancelled', 'timer.changed', 'recovery.changed',
+               'tool_policy.changed', 'agent.removed', 'message.died'],
+         'false')
+    ) as services (name, messages, events, reads)
+    loop
+        execute format($policy$
+            alter policy own_%s on public.outbox with check (
+                service in (%L, %L) and subject <> '' and not exists (
+                    select from string_to_table(outbox.subject, ' ') as subjects (subject) where %s is not true))$policy$,
+            one.suffix, one.name, one.name || '.batch', format(publishes, 'subjects.subject', one.events, one.messages));
+        execute format('alter policy own_%s on public.dead_letter with check (service = %L and (%s or %s))',
+            one.suffix, one.name, one.reads, format(publishes, 'subject', one.events, one.messages));
+    end loop;
+end $$;
+
+-- == 0038_task_context --------------------------------------------------------
+
+-- What agents say of a task for whoever joins its work, in versions: the newest counts.
+create table task_context (
+    account_id     text not null references account,
+    task_id        text not null,
+    -- 1, 2, …
+    version        integer not null,
+    body           text not null,
+    -- of the body
+    characters     integer not null,
+    -- of what was written after it, and was cut off
+    cut_characters integer not null,
+    author_kind    text not null,
+    author_id      text not null,
+    author_name    text not null,
+    -- the turn whose agent wrote it
+    turn_id        uuid,
+    created_at     timestamptz not null default now(),
+    primary key (account_id, task_id, version),
+    foreign key (account_id, task_id) references task
+);
+alter table task_context enable row level security;
+alter table task_context force row level security;
+create policy tenant on task_context
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+-- A version is never changed. The oldest ones are removed.
+grant select, insert, delete on task_context to signalbox_tool_gateway, signalbox_orchestrator;
+create policy own_tool_gateway on task_context as restrictive for insert to signalbox_tool_gateway with check (author_kind = 'agent');
+
+-- Whether calls that hand its work on need it.
+alter table task add column task_context text not null default 'required' check (task_context in ('required', 'optional'));
+
+-- One more event of two services, before the last of their lists.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_tool_gateway', 'own_orchestrator')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+                       replace(one.rule, ',message.died}', ',task_context.written,message.died}'));
+    end loop;
+end $$;
+
+-- == 0039_artifacts -----------------------------------------------------------
+
+-- Artifacts: files of tasks. An account has the same bytes once, whatever names them.
+create table artifact_content (
+    account_id text not null references account,
+    sha256     bytea not null check (octet_length(sha256) = 32),
+    content    bytea not null check (octet_length(content) between 1 and 15000000),
+    primary key (account_id, sha256)
+);
+-- Most of it is compressed already.
+alter table artifact_content alter column content set storage external;
+
+create table artifact (
+    account_id      text not null references account,
+    id              uuid not null,
+    task_id         text not null,
+    name            text not null,
+    -- as read from the content
+    media_type      text not null,
+    bytes           integer not null,
+    sha256          bytea not null,
+    -- upload, fetch or model
+    source          text not null,
+    -- of a fetch its address, of a model the tool call
+    source_ref      text,
+    created_by_kind text not null,
+    created_by_id   text not null,
+    created_by_name text not null,
+    created_by_via  text,
+    created_at      timestamptz not null default now(),
+    primary key (account_id, id),
+    foreign key (account_id, task_id) references task,
+    -- the content is there while an artifact names it
+    foreign key (account_id, sha256) references artifact_content
+);
+create index artifact_of_task on artifact (account_id, task_id, created_at, id);
+create index artifact_named on artifact (account_id, sha256);
+
+-- The bytes of an account's contents. Written under the lock of its artifacts only.
+alter table account add column artifact_bytes bigint not null default 0;
+
+alter table artifact_content enable row level security;
+alter table artifact_content force row level security;
+create policy tenant on artifact_content
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+alter table artifact enable row level security;
+alter table artifact force row level security;
+create policy tenant on artifact
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+-- Neither is ever changed.
+grant select, insert on artifact_content, artifact to signalbox_tool_gateway, signalbox_orchestrator;
+grant delete on artifact_content, artifact to signalbox_orchestrator;
+grant update (artifact_bytes) on account to signalbox_tool_gateway;
+create policy own_tool_gateway on artifact as restrictive for insert to signalbox_tool_gateway with check (created_by_kind = 'agent');
+
+-- Events, before the last of each service's list.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_tool_gateway', 'own_orchestrator')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+                       replace(one.rule, ',message.died}', case one.polname when 'own_orchestrator' then ',artifact.created,artifact.removed,message.died}'
+                                                                            else ',artifact.created,message.died}' end));
+    end loop;
+end $$;
+
+-- == 0040_branches ------------------------------------------------------------
+
+-- Branches: parts of a turn's work that other sessions do at the same time, from what their parent knew then. A live branch has an
+-- open session of its own, and so has its parent.
+create table branch (
+    account_id        text not null references account,
+    id                uuid not null,
+    -- the call that made it, and its place among the branches of that call, from 1
+    group_id          uuid not null,
+    ordinal           integer not null,
+    task_id           text not null,
+    parent_session_id uuid not null,
+    parent_turn_id    uuid not null,
+    -- whose origin_id it is
+    session_id        uuid not null,
+    agent_id          uuid not null,
+    -- 1: its parent is no branch
+    depth             integer not null check (depth > 0),
+    label             text,
+    request           text not null,
+    -- snapshot or fork
+    context           text not null check (context in ('snapshot', 'fork')),
+    -- all or each
+    join_mode         text not null check (join_mode in ('all', 'each')),
+    -- what its parent knew (storage::session::branch_spawn::Base): with the newest messages and activities of the task, newest first
+    base              jsonb not null,
+    base_messages     uuid[] not null,
+    base_activities   uuid[] not null,
+    deadline_at       timestamptz not null,
+    state             text not null default 'live' check (state in ('live', 'finished', 'failed', 'cancelled', 'expired')),
+    -- why it was cancelled, or its error
+    detail            text,
+    result            text,
+    -- of the result's end, which was cut off
+    result_cut_bytes  integer not null default 0,
+    -- the item of its parent that brings the result
+    joined_item       text,
+    created_at        timestamptz not null default now(),
+    ended_at          timestamptz,
+    foreign key (account_id, task_id) references task,
+    foreign key (account_id, agent_id) references agent,
+    check ((state = 'live') = (ended_at is null))
+);
+create index branch_of_task on branch (account_id, task_id, created_at, id);
+create index branch_of_parent on branch (account_id, parent_session_id, created_at, id);
+create unique index branch_group on branch (account_id, group_id, ordinal);
+-- Of indexes that cost the same, the planner takes the newest: the primary key, and before it those that few statements can use.
+alter table branch add primary key (account_id, id);
+create index branch_item on branch (account_id, joined_item) where joined_item is not null;
+create index branch_live on branch (account_id, parent_session_id, id) where state = 'live';
+alter table branch enable row level security;
+alter table branch force row level security;
+create policy tenant on branch
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert on branch to signalbox_tool_gateway;
+grant select on branch to signalbox_delivery, signalbox_orchestrator;
+-- Its prompts show the version of the task's context that its parent knew.
+grant select on task_context to signalbox_delivery;
+-- It ends once, in the transaction that closes its session.
+grant update (state, detail, result, result_cut_bytes, joined_item, ended_at) on branch
+    to signalbox_delivery, signalbox_tool_gateway, signalbox_orchestrator;
+-- It is kept as long as its session.
+grant select, delete on branch to signalbox_resolver;
+-- Whoever opens a session holds the agent's row for share (S11), and a row lock needs the right to update some column.
+grant update (created_at) on agent to signalbox_tool_gateway;
+
+-- Two more events, before the last of the lists of those that send them; and the hint of a stop from delivery: the record that ends a
+-- session ends the turns of its branches.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_delivery', 'own_tool_gateway', 'own_orchestrator')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, replace(replace(one.rule,
+            ',message.died}', case one.polname when 'own_tool_gateway' then ',branch.spawned' else '' end || ',branch.ended,message.died}'),
+            'session.resolved,session.closed,tool.requested', 'session.resolved,session.closed,session.stop_requested,tool.requested'));
+    end loop;
+end $$;
+
+-- == 0041_external_calls ------------------------------------------------------
+
+-- External calls: a tool's call of somebody outside of Signalbox is a row from its start on.
+alter table tool_call
+    -- the replica of the tool-gateway that runs it
+    add column runner  uuid,
+    -- when it ends without an answer
+    add column due_at  timestamptz,
+    add column model   text,
+    -- what was sent: the context's version, artifacts, the text's hash, the tries
+    add column request jsonb,
+    -- as the model counted
+    add column usage   jsonb;
+create index tool_call_running on tool_call (runner) where state = 'running';
+
+-- Running calls of a runner, and those of runners that are gone.
+create policy sweep on tool_call for select to signalbox_sweeper using (true);
+grant select (account_id, id, runner, state, started_at) on tool_call to signalbox_sweeper;
+grant select (id, lease_until) on replica to signalbox_sweeper;
+create function tool_call_running(mine uuid, row_limit integer) returns table (account_id text, id uuid, is_orphan boolean)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    select c.account_id, c.id, c.runner <> mine from public.tool_call c
+    where c.state = 'running'
+      and (c.runner = mine or not exists (select from public.replica r where r.id = c.runner and r.lease_until > now()))
+      and c.started_at < now() - interval '1 second'
+    order by c.runner limit row_limit
+$$;
+alter function tool_call_running(uuid, integer) owner to signalbox_sweeper;
+revoke all on function tool_call_running(uuid, integer) from public;
+grant execute on function tool_call_running(uuid, integer) to signalbox_tool_gateway;
