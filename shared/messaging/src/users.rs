@@ -244,6 +244,11 @@ fn hears(user: User, root: &Root) -> Vec<(User, String)> {
     }
 }
 
+/// The subjects that a user's account imports: what the user publishes itself, it hears in its own account.
+fn heard_elsewhere(user: User, root: &Root) -> impl Iterator<Item = (User, String)> {
+    hears(user, root).into_iter().filter(move |(source, _)| *source != user)
+}
+
 /// The NATS account that holds JetStream, and with it all stored messages.
 pub fn jetstream_account(root: &Root) -> String {
     root.to_string().to_uppercase()
@@ -295,7 +300,7 @@ fn exports(root: &Root, owner: User) -> String {
                 accounts.push(account.clone());
             }
         }
-        for (_, subject) in hears(user, root).into_iter().filter(|(source, _)| *source == owner) {
+        for (_, subject) in heard_elsewhere(user, root).filter(|(source, _)| *source == owner) {
             let accounts: &mut Vec<String> = streams.entry(subject).or_default();
             accounts.push(account.clone());
         }
@@ -326,7 +331,7 @@ fn imports(root: &Root, user: User) -> String {
         text +=
             &format!("      {{ service: {{ account: \"{from}\", subject: \"{subject}\" }}, to: \"{imported_as}\" }}\n");
     }
-    for (source, subject) in hears(user, root) {
+    for (source, subject) in heard_elsewhere(user, root) {
         let from = account(source, root);
         text += &format!("      {{ stream: {{ account: \"{from}\", subject: \"{subject}\" }} }}\n");
     }

@@ -782,7 +782,7 @@ mod tests {
         check("re", Unaccounted::Bytes);
         check("rad", Unaccounted::Hash);
         // Not at a character's boundary.
-        check("réd", Unaccounted::Bytes);
+        check("reé", Unaccounted::Bytes);
         assert_eq!(manifest.slices(Layer::Instructions, ""), Ok(Vec::new()));
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use contracts::TraceContext;
 use domain::{
-    AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKinds, PolicyScope, SessionKind, ToolPolicyId,
+    AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKind, ModelKinds, PolicyScope, SessionKind, ToolPolicyId,
     TurnId, TurnState,
 };
 use time::{Duration, OffsetDateTime};
@@ -453,7 +453,7 @@ fn nothing_is_changed_before_the_plan_is_approved() {
         });
         check(&case, planned, &Refusal::PlanRequired);
         for tool in tools::all() {
-            let leads_there = !matches!(tool.effect, ToolEffect::Write) || tool.before_plan;
+            let leads_there = matches!(tool.effect, ToolEffect::None | ToolEffect::Read) || tool.before_plan;
             let one = self::case(case.clone(), |case| {
                 case.asked.name = tool.name.to_owned();
                 case.turn().tools = Some(vec![tool.name.to_owned()]);
@@ -523,7 +523,10 @@ fn the_listed_tools_are_the_callable_ones() {
         Ok::<Vec<&str>, Refusal>(tools.iter().map(|tool| tool.name).collect())
     };
     assert_eq!(names(&Case::over_http()).unwrap(), ["task_message", "no_reply"]);
-    let idle = case(Case::over_http(), |case| case.facts.turn = None);
+    let idle = case(Case::over_http(), |case| {
+        case.facts.turn = None;
+        case.facts.models = ModelKind::ALL.iter().copied().collect();
+    });
     // But the one of turns that a question has woken.
     assert_eq!(names(&idle).unwrap().len(), tools::all().len() - 1);
     let denied = case(idle.clone(), |case| {

@@ -58,12 +58,14 @@ fn public_among(mut found: Vec<SocketAddr>) -> io::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-/// False for a host that is a non-public address. The URL's parser has normalised the address, whether it was written
+/// False for a host that is a non-public address, or one of the names that always stand for this machine. The URL's parser has normalised the address, whether it was written
 /// in octal, as one number, with a trailing dot or in wide digits.
 pub fn host_may_be_public(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    bare.parse().map_or(true, is_public)
+    let name = bare.trim_end_matches('.');
+    let is_local = name == "localhost" || name.ends_with(".localhost");
+    !is_local && bare.parse().map_or(true, is_public)
 }
 
 /// Whether the address belongs to the public internet. An address that embeds another address does not: its destination
