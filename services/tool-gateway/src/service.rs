@@ -85,7 +85,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let stop = context.shutdown.token();
     context.shutdown.spawn("tool_approved", consumer.run(stop));
 
-    context.shutdown.spawn("external calls", sweep(external));
+    if let Some(others) = external.others() {
+        context.shutdown.spawn("external calls", sweep(external, others));
+    }
 
     let routes = http::routes(executor, context.connect_callers().await?);
     let routes = Routes::from(routes).with_bodies_of(http::UPLOAD_PATH, config.artifact_bytes_max.usize());

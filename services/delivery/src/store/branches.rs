@@ -100,7 +100,7 @@ pub const BRANCHES_LOAD: &str = "
            coalesce(t.notes, '[]') as turn_notes,
            (select json_agg(coalesce(r.round ->> 'text', '') order by r.place)
             from jsonb_array_elements(t.journal) with ordinality as r (round, place)
-            where r.place <= (b.base -> 'rounds')::integer) as turn_said,
+            where r.place <= (b.base ->> 'rounds')::integer) as turn_said,
            c.version as context_version, c.body as context_body, c.characters as context_characters,
            c.cut_characters as context_cut_characters,
            least(cardinality(b.base_messages), $4)::bigint as thread_total, m.newest as thread
@@ -110,7 +110,7 @@ pub const BRANCHES_LOAD: &str = "
     left join lateral (select * from turn t where t.account_id = b.account_id and t.id = b.parent_turn_id offset 0) t on true
     left join lateral (
         select * from task_context c
-        where c.account_id = b.account_id and c.task_id = b.task_id and c.version = (b.base -> 'context_version')::integer offset 0) c on true
+        where c.account_id = b.account_id and c.task_id = b.task_id and c.version = (b.base ->> 'context_version')::integer offset 0) c on true
     cross join lateral (
         select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                           'name', m.author_name, 'via', m.author_via),
@@ -121,7 +121,7 @@ pub const BRANCHES_LOAD: &str = "
                      case when m.turn_id is not null then false
                           else coalesce((
                               select u.session_id in (b.parent_session_id, p.continues_id)
-                                     and (u.session_id <> b.parent_session_id or u.number <= (b.base -> 'number')::bigint)
+                                     and (u.session_id <> b.parent_session_id or u.number <= (b.base ->> 'number')::bigint)
                               from notification o
                               cross join lateral (select * from turn u where u.account_id = o.account_id and u.id = o.turn_id offset 0) u
                               where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || p.agent_id offset 0), false)

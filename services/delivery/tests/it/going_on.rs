@@ -50,6 +50,12 @@ async fn a_reply_that_was_rolled_back_stands_in_no_prompt() {
     })
     .await;
     scene.world.set("delivery.retry_delay_ms", 50);
+    // A prompt from the record: a thread has its own replies.
+    let assembled = "update account set context_policy = 'assembled'";
+    sqlx::query(assembled)
+        .execute(&scene.world.database.owner)
+        .await
+        .unwrap();
     sqlx::raw_sql(
         "create function refuse() returns trigger language plpgsql as $$ begin
              if new.body = 'answer 1 of all' then raise exception 'refused by the test'; end if;

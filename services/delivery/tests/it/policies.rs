@@ -41,8 +41,14 @@ async fn a_turn_is_offered_what_its_policies_show() {
     scene.until("n-2", "delivered").await;
     let seen = scene.provider.seen();
     assert!(tools(&seen[0]).len() > 3, "{:?}", tools(&seen[0]));
-    assert_eq!(tools(&seen[1]), ["task_history", "task_message"]);
-    assert_eq!(scene.turns("tools").await[1], "{task_history,task_message}");
+    let shown = [
+        "task_history",
+        "task_message",
+        "task_context_read",
+        "task_context_write",
+    ];
+    assert_eq!(tools(&seen[1]), shown);
+    assert_eq!(scene.turns("tools").await[1], format!("{{{}}}", shown.join(",")));
     let said = |seen: &Seen, tool: &str| seen.body["instructions"].as_str().unwrap().contains(tool);
     assert!(said(&seen[0], "task_status") && said(&seen[0], "no_reply"));
     assert!(!said(&seen[1], "task_status") && !said(&seen[1], "no_reply"));

@@ -343,7 +343,7 @@ async fn a_thread_goes_on_from_the_last_reply() {
     assert_eq!(seen[1].body["previous_response_id"], "resp_0");
     assert_eq!(
         seen[1].context.len(),
-        3,
+        4,
         "the model knows the first turn: {:?}",
         seen[1].context
     );

@@ -79,8 +79,10 @@ impl Case<'_> {
     ) {
         let cover = self.manifest.cover(layer, text);
         for (slice, is_its) in &cover.slices {
+            // Asked of every part: the rule counts their places.
+            let ruled = rule(slice.part, slice.text);
             let ruling = match is_its {
-                true => rule(slice.part, slice.text),
+                true => ruled,
                 false => (
                     Violation(HashMismatch),
                     "the text in its place has another hash".to_owned(),

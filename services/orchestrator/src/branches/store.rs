@@ -13,7 +13,7 @@ macro_rules! columns {
     () => {
         "b.account_id, b.id, b.group_id, b.ordinal, b.task_id, b.parent_session_id, b.parent_turn_id, b.session_id, b.agent_id, b.depth,
          b.label, b.request, b.context, b.join_mode as join, b.base ->> 'title' as base_title, b.base ->> 'status' as base_status,
-         (b.base -> 'context_version')::integer as base_context_version, (b.base ->> 'last_turn')::uuid as base_last_turn,
+         (b.base ->> 'context_version')::integer as base_context_version, (b.base ->> 'last_turn')::uuid as base_last_turn,
          cardinality(b.base_messages) as base_messages, cardinality(b.base_activities) as base_activities,
          b.base_messages[1] as base_newest_message, coalesce(b.base ->> 'sha256', '') as base_sha256, b.deadline_at, b.state, b.detail,
          b.result, b.result_cut_bytes, b.joined_item, b.created_at, b.ended_at"

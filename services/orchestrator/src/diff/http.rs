@@ -1,7 +1,7 @@
 //! `/api/orgs/{account}/turns/{turn}/diff`.
 
 use api::{diff::Diff, turns::Turn};
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, http::StatusCode};
 use domain::{AccountId, TurnId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
@@ -34,14 +34,17 @@ routes! {
 #[serde(deny_unknown_fields)]
 struct DiffQuery {
     /// The turn to compare with: it is the one after.
-    with: TurnId,
+    #[schemars(required)]
+    with: Option<TurnId>,
     /// `true`: with unified diffs of the texts, 5,000 lines at most.
     text: Option<bool>,
 }
 
 /// Relies on the primary key.
-pub const TOOLS: &str =
-    "select id, coalesce(tools, '{}') as tools from turn where account_id = $1 and id = any ($2::uuid[])";
+pub const TOOLS: &str = "
+    select t.id, coalesce(t.tools, '{}') as tools
+    from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+    cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t";
 
 #[derive(FromQueryResult)]
 struct ToolsRow {
@@ -55,7 +58,11 @@ async fn read(
     Named(turn): Named<TurnId>,
     Query(query): Query<DiffQuery>,
 ) -> Result<Json<Diff>, ApiError> {
-    let (account, ids) = (&access.account, [turn, query.with]);
+    let with = query.with.ok_or_else(|| {
+        let detail = "with: missing; add ?with= and the turn to compare with";
+        Problem::new(StatusCode::BAD_REQUEST, "invalid_field").detail(detail)
+    })?;
+    let (account, ids) = (&access.account, [turn, with]);
     let bytes_max = app.settings.list_bytes_max.usize();
     let tx = app.begin(account).await?;
     let [before, after] = [

@@ -698,7 +698,10 @@ async fn many_turns_are_read_in_pages_of_one_size() {
     ] {
         copies = copies.set(column, format!("o.{column}"));
     }
-    let copies = copies.set("number", "n").set("notes", "'[]'");
+    let copies = copies
+        .set("id", "gen_random_uuid()")
+        .set("number", "n")
+        .set("notes", "'[]'");
     copies
         .from(format!("turn o, generate_series(3, {count}) n where o.number = 2"))
         .insert(&world.test.owner)

@@ -52,7 +52,7 @@ async fn a_task_shows_its_branches_newest_first() {
     world
         .get(&tenant.member, &format!("{path}?state=over"))
         .await
-        .is_problem(400, "invalid_query", "state");
+        .is_problem(400, "invalid_field", "state");
     let missing = tenant.path("/tasks/PROJ-8/branches");
     assert_eq!(world.get(&tenant.member, &missing).await.status, 404);
 

@@ -138,17 +138,25 @@ async fn what_is_theirs_is_not_found_in_ours() {
         let body = match (method.as_str(), pattern) {
             ("POST", "/api/orgs/{account}/tasks/{task}/handover") => Some(json!({"from": "coder", "to": "reviewer"})),
             ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
+            ("POST", pattern) if pattern.ends_with("/artifacts") => Some(json!("a text")),
             ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
             ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
             ("PUT", pattern) if pattern.ends_with("/queue/order") => {
                 Some(json!({"revision": "0.0.0", "items": ["n-1"]}))
             }
+            ("PUT", pattern) if pattern.ends_with("/context") => Some(json!({"body": "b"})),
             ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
             ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
             ("PATCH", _) => Some(json!({})),
             _ => None,
         };
-        let asked = send(&world, &method, &mixed.path(pattern), Some(&ours.admin), body.as_ref()).await;
+        let name = if pattern.ends_with("/artifacts") {
+            "?name=a.txt"
+        } else {
+            ""
+        };
+        let path = mixed.path(pattern) + name;
+        let asked = send(&world, &method, &path, Some(&ours.admin), body.as_ref()).await;
         asked.is_problem(404, "not_found", "");
     }
     assert_eq!(world.sent().await.len(), before, "nothing was done");

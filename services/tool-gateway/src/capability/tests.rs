@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use contracts::TraceContext;
 use domain::{
-    AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKind, ModelKinds, PolicyScope, SessionKind, ToolPolicyId,
-    TurnId, TurnState,
+    AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKind, ModelKinds, PolicyScope, SessionKind,
+    ToolPolicyId, TurnId, TurnState,
 };
 use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
@@ -542,7 +542,8 @@ fn the_listed_tools_are_the_callable_ones() {
         "{left:?}"
     );
     let stopped = case(idle, |case| case.facts.turn_stopped = true);
-    assert_eq!(names(&stopped).unwrap(), ["task_history", "no_reply"]);
+    let reading = ["task_history", "task_context_read", "subagent_list", "no_reply"];
+    assert_eq!(names(&stopped).unwrap(), reading);
     let taskless = case(Case::over_http().without_task(), |case| case.turn().tools = None);
     let without_task = [
         "response_request",

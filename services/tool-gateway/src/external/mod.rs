@@ -21,7 +21,7 @@ use std::{collections::HashSet, sync::Arc};
 use domain::{AccountId, Bytes};
 use parking_lot::Mutex;
 use runtime::{
-    Context, EndsWith, Replica, StartError,
+    Context, EndsWith, Peers, Replica, StartError,
     http::{Held, Shared},
 };
 use uuid::Uuid;
@@ -100,6 +100,11 @@ impl External {
     /// Whether this process runs no calls for now, since its registration has expired. Without models it has none and needs none.
     pub(crate) fn is_unregistered(&self) -> bool {
         self.replica.is_some() && self.runner().is_none()
+    }
+
+    /// The other runners. None without models: nothing runs, and what ran before is left to whoever has them.
+    pub(crate) fn others(&self) -> Option<Peers> {
+        self.replica.as_ref().map(Replica::others)
     }
 
     /// The name of this process as a runner, while it holds.

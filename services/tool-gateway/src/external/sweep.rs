@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use contracts::TraceContext;
 use domain::{AccountId, ToolCallState};
 use runtime::{
-    Replica,
+    Peers,
     sweep::{Parts, Sweep, Ticks},
 };
 use storage::{Accounts, Role, StorageError};
@@ -23,14 +23,10 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const ROWS_MAX: i32 = 500;
 
 /// Runs until the process stops.
-pub(crate) async fn sweep(external: Arc<External>) {
+pub(crate) async fn sweep(external: Arc<External>, mut peers: Peers) {
     let sweep = Sweep::new(Role::ToolGateway.service(), "external_calls");
     let stop = external.context.shutdown.token();
     let mut ticks = Ticks::every(INTERVAL, stop);
-    // Without models nothing runs, and what ran before is left to whoever has them.
-    let Some(mut peers) = external.replica.as_ref().map(Replica::others) else {
-        return;
-    };
     loop {
         sweep.once(once(&external)).await;
         // Either may be dropped: a tick comes again, and a replica that has ended is found by the next one.

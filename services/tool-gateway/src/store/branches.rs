@@ -188,7 +188,7 @@ pub const CONTEXT_OF_BRANCH: &str = "
     from (select * from branch b where b.account_id = $1 and b.id = $2 offset 0) b
     cross join lateral (
         select * from task_context c
-        where c.account_id = b.account_id and c.task_id = b.task_id and c.version = (b.base -> 'context_version')::integer offset 0) c";
+        where c.account_id = b.account_id and c.task_id = b.task_id and c.version = (b.base ->> 'context_version')::integer offset 0) c";
 
 /// The version of its task's context that a branch knows.
 pub(crate) async fn context_of_branch(

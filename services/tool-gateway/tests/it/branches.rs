@@ -135,7 +135,7 @@ async fn all_are_made_or_none_with_the_reason() {
     let below = inside(&world, &coder, &made, 0).await;
     refused(&below, parts(1), "branch_depth").await;
     let taskless = world.session(&coder.account, None, coder.agent).await;
-    refused(&taskless, parts(1), "not_offered").await;
+    refused(&taskless, parts(1), "no_task").await;
     world.end(&[&gateway]).await;
 }
 

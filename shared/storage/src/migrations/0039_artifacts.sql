@@ -26,13 +26,14 @@ create table artifact (
     created_by_name text not null,
     created_by_via  text,
     created_at      timestamptz not null default now(),
-    primary key (account_id, id),
     foreign key (account_id, task_id) references task,
     -- the content is there while an artifact names it
     foreign key (account_id, sha256) references artifact_content
 );
 create index artifact_of_task on artifact (account_id, task_id, created_at, id);
 create index artifact_named on artifact (account_id, sha256);
+-- the youngest index: of equals, the planner takes it
+alter table artifact add primary key (account_id, id);
 
 -- The bytes of an account's contents. Written under the lock of its artifacts only.
 alter table account add column artifact_bytes bigint not null default 0;

@@ -204,7 +204,7 @@ struct Member {
 /// The groups of these branches, locked, each in its order. Relies on primary keys and branch_group, whose order is requested.
 pub const GROUPS_LOCK: &str = "
     select m.id, m.group_id, m.session_id, m.parent_session_id, m.agent_id, a.slug as agent_slug, m.label, m.join_mode, m.state, m.detail,
-           m.result, m.result_cut_bytes, m.joined_item, coalesce((m.base -> 'hops')::integer, 0) as hops, k.display_id as task
+           m.result, m.result_cut_bytes, m.joined_item, coalesce((m.base ->> 'hops')::integer, 0) as hops, k.display_id as task
     from (select b.account_id, b.group_id from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
           join branch b on b.account_id = any (array[f.account_id]) and b.id = f.id
           group by b.account_id, b.group_id order by b.group_id offset 0) g

@@ -71,8 +71,8 @@ async fn scene() -> Scene {
             .await;
     }
     sqlx::query(
-        "insert into task_context (account_id, task_id, version, body, characters, author_kind, author_id, author_name)
-         values ('acme', 'proj-7', 4, 'We build a parser.', 18, 'user', 'u-1', 'Ann')",
+        "insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name)
+         values ('acme', 'proj-7', 4, 'We build a parser.', 18, 0, 'user', 'u-1', 'Ann')",
     )
     .execute(&test.owner)
     .await
