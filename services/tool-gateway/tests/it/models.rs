@@ -427,7 +427,7 @@ async fn images_become_artifacts_of_the_task() {
     let work = Work::of(
         "artifact_bytes_max = 100\nartifact_account_bytes_max = 40",
         |_, body| match () {
-            () if body.contains("text") => images(&[b"no image"]),
+            () if body.contains("words") => images(&[b"no image"]),
             () if body.contains("large") => images(&[&[b'x'; 200]]),
             () if body.contains("much") => images(&[b"\x89PNG\r\n\x1a\nand much, much more"]),
             () => images(&[PNG, b"\xff\xd8\xff a photo"]),
@@ -463,7 +463,7 @@ async fn images_become_artifacts_of_the_task() {
             answer.result
         );
     };
-    check(2, "text", "model_failed", "no image").await;
+    check(2, "words", "model_failed", "no image").await;
     check(3, "large", "model_answer_too_large", "100 bytes").await;
     check(4, "much", "artifact_quota", "of 40").await;
     assert_eq!(work.world.database.count("select count(*) from artifact").await, 2);

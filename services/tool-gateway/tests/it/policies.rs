@@ -88,12 +88,17 @@ async fn over_http_a_policy_hides_and_denies() {
         [
             "task_history",
             "task_message",
+            "task_context_read",
+            "task_context_write",
             "response_request",
             "check_later",
             "ask_question",
             "answer_question",
             "withdraw_question",
             "submit_plan",
+            "subagent_spawn",
+            "subagent_list",
+            "subagent_cancel",
             "no_reply"
         ]
     );
