@@ -2315,7 +2315,7 @@ alter table message add column woke uuid[];
 
 -- A record or a claim of delivery opens the next generation: at a rotation, and at the end of a turn that a reset has stopped.
 grant insert on session to signalbox_delivery;
-grant update (session_id, position, agent_id) on notification to signalbox_delivery;
+grant update (session_id, position) on notification to signalbox_delivery;
 -- What is set for a session holds for the generation that follows.
 grant update (scope_id) on hold, tool_policy to signalbox_delivery;
 create policy own_delivery on hold as restrictive for update to signalbox_delivery
@@ -2455,13 +2455,14 @@ create table artifact (
     created_by_name text not null,
     created_by_via  text,
     created_at      timestamptz not null default now(),
-    primary key (account_id, id),
     foreign key (account_id, task_id) references task,
     -- the content is there while an artifact names it
     foreign key (account_id, sha256) references artifact_content
 );
 create index artifact_of_task on artifact (account_id, task_id, created_at, id);
-create index artifact_named on artifact (account_id, sha256);
+create index artifact_named on artifact (account_id, sha256, created_at);
+-- the youngest index: of equals, the planner takes it
+alter table artifact add primary key (account_id, id);
 
 -- The bytes of an account's contents. Written under the lock of its artifacts only.
 alter table account add column artifact_bytes bigint not null default 0;

@@ -104,6 +104,8 @@ impl Rest {
 /// The ids of the branches of a call follow from it: a call that runs again finds them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spawn {
+    /// The parent.
+    pub session: SessionId,
     pub turn: TurnId,
     /// Id of the call's record: also the group's.
     pub call: Uuid,
@@ -118,11 +120,13 @@ impl Spawn {
         )
     }
 
-    /// With the time of the turn, which is later than that of its session: who locks a session and then those of its branches does
-    /// so in the order of their ids.
+    /// With the time of the turn, and later than its session, whatever the clocks say: who locks a session and then those of its
+    /// branches does so in the order of their ids.
     fn following(self, name: &str) -> Uuid {
         let mut bytes = *Uuid::new_v5(&self.call, name.as_bytes()).as_bytes();
-        bytes[..6].copy_from_slice(&self.turn.uuid().as_bytes()[..6]);
+        let millis = |id: Uuid| id.as_u128() >> 80;
+        let time = millis(self.turn.uuid()).max(millis(self.session.uuid()) + 1) << 80;
+        bytes[..6].copy_from_slice(&time.to_be_bytes()[..6]);
         Builder::from_bytes(bytes).with_version(Version::SortRand).into_uuid()
     }
 }
@@ -198,7 +202,9 @@ mod tests {
     #[test]
     fn the_ids_of_a_call_are_its_own_and_come_after_its_turn() {
         let turn = TurnId(Uuid::parse_str("0190b5a8-0000-7000-8000-000000000001").unwrap());
+        let parent = SessionId(Uuid::parse_str("0190b5a7-0000-7000-8000-000000000001").unwrap());
         let spawn = |call| Spawn {
+            session: parent,
             turn,
             call: Uuid::from_u128(call),
         };
@@ -221,5 +227,10 @@ mod tests {
             ..spawn(1)
         };
         assert!(child.ids(1).1 > session, "a branch's session comes after its parent's");
+        let sooner = Spawn {
+            session: SessionId(Uuid::parse_str("0190b5a9-0001-7fff-bfff-ffffffffffff").unwrap()),
+            ..child
+        };
+        assert!(sooner.ids(1).1 > sooner.session, "whose clock is ahead");
     }
 }

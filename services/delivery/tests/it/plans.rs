@@ -161,7 +161,7 @@ const STATEMENTS: [Planned; 47] = [
     (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
-    (sessions_close::MOVE, 5, &["notification_pkey"]),
+    (sessions_close::MOVE, 4, &["notification_pkey"]),
     (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
     (
         session_succeed::SESSION_SCOPES,

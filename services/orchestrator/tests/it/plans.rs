@@ -301,7 +301,7 @@ const STATEMENTS: [Planned; 93] = [
     (sessions_close::CLOSE, 5, &["session_pkey"]),
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
-    (sessions_close::MOVE, 5, &["notification_pkey"]),
+    (sessions_close::HAND_ON, 5, &["notification_pkey"]),
     (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
     (
         session_succeed::SESSION_SCOPES,

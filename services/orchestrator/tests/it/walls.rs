@@ -150,11 +150,8 @@ async fn what_is_theirs_is_not_found_in_ours() {
             ("PATCH", _) => Some(json!({})),
             _ => None,
         };
-        let name = if pattern.ends_with("/artifacts") {
-            "?name=a.txt"
-        } else {
-            ""
-        };
+        let is_upload = method == "POST" && pattern.ends_with("/artifacts");
+        let name = if is_upload { "?name=a.txt" } else { "" };
         let path = mixed.path(pattern) + name;
         let asked = send(&world, &method, &path, Some(&ours.admin), body.as_ref()).await;
         asked.is_problem(404, "not_found", "");

@@ -422,7 +422,10 @@ async fn after_a_stop_an_agent_reads_and_does_not_write_until_its_next_turn() {
     assert_eq!(read(history).await.0, StatusCode::OK);
     let (_, offered) = read(agent.get("/agent/tools", &coder.key)).await;
     let offered = offered["items"].as_array().unwrap().iter().map(|tool| &tool["name"]);
-    assert_eq!(offered.collect::<Vec<_>>(), ["task_history", "task_context_read", "subagent_list", "no_reply"]);
+    assert_eq!(
+        offered.collect::<Vec<_>>(),
+        ["task_history", "task_context_read", "subagent_list", "no_reply"]
+    );
     let calls = "select concat_ws(' ', name, state, late) from tool_call order by name";
     assert_eq!(
         world.database.texts(calls).await,

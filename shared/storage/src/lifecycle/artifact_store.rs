@@ -236,7 +236,7 @@ pub const ARTIFACT_REMOVE: &str = "
 /// Relies on the primary key and artifact_named.
 pub const CONTENT_REMOVE: &str = "
     delete from artifact_content c where c.account_id = $1 and c.sha256 = $2
-      and not exists (select from artifact a where a.account_id = c.account_id and a.sha256 = c.sha256 offset 0)";
+      and not exists (select from artifact a where a.account_id = c.account_id and a.sha256 = c.sha256 order by a.created_at limit 1)";
 
 /// Removes an artifact, and its content with the last one that names it. None: there is no such artifact.
 pub async fn artifact_remove(

@@ -84,7 +84,7 @@ alter table message add column woke uuid[];
 
 -- A record or a claim of delivery opens the next generation: at a rotation, and at the end of a turn that a reset has stopped.
 grant insert on session to signalbox_delivery;
-grant update (session_id, position, agent_id) on notification to signalbox_delivery;
+grant update (session_id, position) on notification to signalbox_delivery;
 -- What is set for a session holds for the generation that follows.
 grant update (scope_id) on hold, tool_policy to signalbox_delivery;
 create policy own_delivery on hold as restrictive for update to signalbox_delivery

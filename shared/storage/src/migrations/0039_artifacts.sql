@@ -31,7 +31,7 @@ create table artifact (
     foreign key (account_id, sha256) references artifact_content
 );
 create index artifact_of_task on artifact (account_id, task_id, created_at, id);
-create index artifact_named on artifact (account_id, sha256);
+create index artifact_named on artifact (account_id, sha256, created_at);
 -- the youngest index: of equals, the planner takes it
 alter table artifact add primary key (account_id, id);
 

@@ -225,7 +225,11 @@ pub async fn branch_spawn(
     };
     let (messages, activities) = (row.messages.clone(), row.activities.clone());
     let base = base(row, setting.origin.hops).sealed(&messages, &activities);
-    let spawn = Spawn { turn, call: new.call };
+    let spawn = Spawn {
+        session,
+        turn,
+        call: new.call,
+    };
     let all: Vec<(i32, &NewBranch, Spawned, Conversation)> = (1..)
         .zip(new.branches)
         .map(|(ordinal, one)| {

@@ -318,13 +318,25 @@ pub const UNCOUNT: &str = "
     from (select $1::text as account_id, f.* from unnest($2::uuid[], $3::integer[]) as f (id, items) offset 0) f
     where s.account_id = any (array[f.account_id]) and s.id = f.id";
 
-/// Items change their session, and their agent if one is named; their numbers follow those of the session's own items, and steers
-/// stay before others. Relies on the primary key.
-pub const MOVE: &str = "
-    update notification n set session_id = $2, agent_id = coalesce($5, n.agent_id), state = 'queued', turn_id = null,
+macro_rules! items_move {
+    ($agent:literal) => {
+        concat!(
+            "
+    update notification n set session_id = $2, ",
+            $agent,
+            "state = 'queued', turn_id = null,
         position = $4 + f.number - case when n.position < 0 then 1099511627776 else 0 end
     from (select $1::text as account_id, f.* from unnest($3::text[]) with ordinality as f (id, number) offset 0) f
-    where n.account_id = any (array[f.account_id]) and n.id = f.id";
+    where n.account_id = any (array[f.account_id]) and n.id = f.id"
+        )
+    };
+}
+
+/// Items change their session; their numbers follow those of the session's own items, and steers stay before others. Relies on
+/// the primary key.
+pub const MOVE: &str = items_move!("");
+/// They change their agent, too, which only the orchestrator may do.
+pub const HAND_ON: &str = items_move!("agent_id = $5, ");
 
 /// A queue may hold a hundred thousand items, and all of them are judged in one transaction (S3). Items are written in
 /// batches of this size, so that no statement comes near its timeout.
@@ -555,14 +567,15 @@ pub(super) async fn items_move(
     agent: Option<AgentId>,
 ) -> Result<(), StorageError> {
     for (first, items) in (tail..).step_by(ITEMS_MAX).zip(items.chunks(ITEMS_MAX)) {
-        let values = [
-            account.into(),
-            session.into(),
-            items.to_vec().into(),
-            first.into(),
-            agent.into(),
-        ];
-        tx.execute("move waiting items", MOVE, values).await?;
+        let mut values: Vec<Value> = vec![account.into(), session.into(), items.to_vec().into(), first.into()];
+        let sql = match agent {
+            None => MOVE,
+            Some(agent) => {
+                values.push(agent.into());
+                HAND_ON
+            }
+        };
+        tx.execute("move waiting items", sql, values).await?;
     }
     Ok(())
 }
