@@ -138,6 +138,7 @@ async fn what_is_theirs_is_not_found_in_ours() {
         let body = match (method.as_str(), pattern) {
             ("POST", "/api/orgs/{account}/tasks/{task}/handover") => Some(json!({"from": "coder", "to": "reviewer"})),
             ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
+            ("POST", pattern) if pattern.ends_with("/reset") => Some(json!({"reason": "r"})),
             ("POST", pattern) if pattern.ends_with("/artifacts") => Some(json!("a text")),
             ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
             ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
