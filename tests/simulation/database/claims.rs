@@ -88,6 +88,7 @@ impl Database {
             tool_policies: 1,
             kind: row.conversation.kind(),
             branch: row.conversation.branch,
+            replay: None,
             parent: row.parent,
             account: name.0.clone(),
             id: name.1,
