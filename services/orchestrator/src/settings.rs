@@ -47,6 +47,10 @@ section! {
         pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
         /// Bytes of an account's artifacts, each content counted once; an upload beyond them is answered with 409.
         pub artifact_account_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024 * 1024),
+        /// Replays of an account in progress; a further one is answered with 429.
+        pub replays_in_flight_account_max: Count = Count::new(4),
+        /// Replays of one turn; a further one is answered with 409.
+        pub replays_per_turn_max: Count = Count::new(20),
         /// How long nothing moves a task on until it counts as stalled.
         pub stall_after_ms: Millis = Millis::new(10 * 60 * 1000),
         /// How often stalled tasks are looked for.

@@ -3,7 +3,6 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use crate::{ContextMode, NotificationId, ReplayId, TurnContext, TurnState, string_enum::string_enum};
 
@@ -133,58 +132,9 @@ pub fn replay_item(replay: ReplayId) -> NotificationId {
     NotificationId::parse(&format!("replay:{replay}")).expect("a word and a UUID are printable and short")
 }
 
-/// For each call of a replay, in their order, how it is answered and the place of the recorded call that answers it. A recorded call
-/// answers once. Calls are names and arguments as JSON.
-pub fn matches(asked: &[(&str, &str)], recorded: &[(&str, &str)]) -> Vec<(Matched, Option<usize>)> {
-    let read = |(name, arguments): &(&str, &str)| {
-        let value = serde_json::from_str(arguments).unwrap_or_else(|_| Value::String((*arguments).to_owned()));
-        ((*name).to_owned(), value)
-    };
-    let mut left: Vec<Option<(String, Value)>> = recorded.iter().map(|call| Some(read(call))).collect();
-    let mut found = Vec::with_capacity(asked.len());
-    for (place, call) in asked.iter().enumerate() {
-        let call = Some(read(call));
-        let at = match left.get(place) {
-            Some(recorded) if *recorded == call => Some(place),
-            _ => left.iter().position(|recorded| *recorded == call),
-        };
-        if let Some(at) = at {
-            left[at] = None;
-        }
-        found.push(match at {
-            Some(at) if at == place => (Matched::Exact, Some(at)),
-            Some(at) => (Matched::Moved, Some(at)),
-            None => (Matched::None, None),
-        });
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_call_is_answered_by_the_record_once() {
-        let check = |asked: &[(&str, &str)], recorded: &[(&str, &str)], expected: &[(&str, Option<usize>)]| {
-            let found = matches(asked, recorded);
-            let found: Vec<(&str, Option<usize>)> = found.iter().map(|(word, at)| (word.as_str(), *at)).collect();
-            assert_eq!(found, expected, "{asked:?} {recorded:?}");
-        };
-        let recorded = [("a", r#"{"x": 1, "y": 2}"#), ("b", "{}"), ("b", "{}"), ("a", "broken")];
-        check(&recorded, &recorded, &[("exact", Some(0)), ("exact", Some(1)), ("exact", Some(2)), ("exact", Some(3))]);
-        // JSON is compared, not its text.
-        check(&[("a", r#"{"y":2,"x":1}"#)], &recorded, &[("exact", Some(0))]);
-        // The other name, other arguments, and one call more than were recorded.
-        check(&[("b", r#"{"x": 1, "y": 2}"#), ("a", "{}")], &recorded, &[("none", None), ("none", None)]);
-        check(
-            &[("b", "{}"), ("b", "{}"), ("b", "{}"), ("a", "broken")],
-            &recorded,
-            &[("moved", Some(1)), ("moved", Some(2)), ("none", None), ("exact", Some(3))],
-        );
-        check(&[("a", "{}")], &[], &[("none", None)]);
-        check(&[], &recorded, &[]);
-    }
 
     #[test]
     fn a_history_is_known_by_the_two_contexts() {

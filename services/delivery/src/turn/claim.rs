@@ -138,7 +138,9 @@ impl Claimer {
                 continue;
             };
             work.pass = passes.remove(&work.turn_name()).unwrap_or(work.pass);
-            work = work.replaying(replays.remove(&work.name()));
+            if session.replay.is_some() {
+                work = work.replaying(replays.remove(&session.name()));
+            }
             if matches!(work.due, Due::Send | Due::LookUp) {
                 let Some(slot) = self
                     .starter

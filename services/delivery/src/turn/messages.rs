@@ -134,18 +134,20 @@ pub(super) fn outcome_messages(
     }
     if let Some(end) = settled.ended(ended_because(session)) {
         let state = change.turn.state;
-        let ended = match &work.replay {
-            Some(replay) => Event::TurnReplayed(turn_replayed(work, replay, state, end)),
-            None => Event::TurnFinished(turn_finished(work, state, end, changed)),
+        let ended = match (&work.replay, session.replay) {
+            (Some(replay), _) => Some(Event::TurnReplayed(turn_replayed(work, replay, state, end))),
+            // Its record is gone.
+            (None, Some(_)) => None,
+            (None, None) => Some(Event::TurnFinished(turn_finished(work, state, end, changed))),
         };
-        messages.push(event(&setting, turn, &turn.id.to_string(), ended));
+        messages.extend(ended.map(|ended| event(&setting, turn, &turn.id.to_string(), ended)));
     }
     let cancelled = match settled {
         Settled::Aborted => Some(ended_because(session)),
         Settled::Stopped { because, .. } => Some(because.as_str()),
         _ => None,
     };
-    if let Some(because) = cancelled.filter(|_| work.replay.is_none()) {
+    if let Some(because) = cancelled.filter(|_| session.replay.is_none()) {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
         messages.extend(change.ended().filter(ours).map(|id| {
             let ended = notification_ended(work, id, ("cancelled", because), None);

@@ -719,7 +719,11 @@ impl Starter {
             trace: turn_span(turn_id, session, &item),
         };
         let (turn, work) = begin(session, item, beginning)?;
-        Ok((turn, work.replaying(replay)))
+        let work = match replay {
+            Some(_) => work.replaying(replay),
+            None => work,
+        };
+        Ok((turn, work))
     }
 }
 

@@ -116,15 +116,16 @@ impl WorkThread {
 }
 
 impl Work {
-    /// The same turn as a replay's, whose beginning no listener is told.
+    /// The same turn as a replay's, whose beginning no listener is told. Without its record, nothing would answer its calls: it ends.
     pub(super) fn replaying(self, replay: Option<ReplayStart>) -> Work {
-        match replay {
-            None => self,
-            Some(replay) => Work {
-                heard: Heard::new(true),
-                replay: Some(Arc::new(replay)),
-                ..self
+        Work {
+            heard: Heard::new(true),
+            due: match replay {
+                Some(_) => self.due,
+                None => Due::Abort,
             },
+            replay: replay.map(Arc::new),
+            ..self
         }
     }
 
