@@ -67,7 +67,7 @@ async fn house(settings: &[(&str, &str)]) -> (House, Arc<Semaphore>) {
 
 impl House {
     /// Runs a notification to its end; gives its turn.
-    async fn turn_of(&self, id: &str, body: &str) -> String {
+    async fn ended_turn(&self, id: &str, body: &str) -> String {
         self.notify("acme", "T-1", "coder", id, body).await;
         let item = self.until("acme", id, "delivered").await;
         item["turn_id"].as_str().unwrap().to_owned()
@@ -129,8 +129,8 @@ fn matched(replay: &Value) -> Vec<(String, String)> {
 async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
     let (house, gate) = house(&[]).await;
     gate.add_permits(Semaphore::MAX_PERMITS);
-    house.turn_of("n-0", "Hello TURQUOISE").await;
-    let turn = house.turn_of("n-1", "PLEASE CALL").await;
+    house.ended_turn("n-0", "Hello TURQUOISE").await;
+    let turn = house.ended_turn("n-1", "PLEASE CALL").await;
     let client = house.world.operator().await;
     let mut finished = client.subscribe("signalbox.event.acme.*.turn.finished").await.unwrap();
     let mut others = client.subscribe("signalbox.event.acme.>").await.unwrap();
@@ -211,7 +211,7 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
 async fn a_replay_has_another_role_or_another_text() {
     let (house, gate) = house(&[]).await;
     gate.add_permits(Semaphore::MAX_PERMITS);
-    let turn = house.turn_of("n-1", "Hello").await;
+    let turn = house.ended_turn("n-1", "Hello").await;
     let spec = json!({"profile": {"role": "You answer in verse."}});
     let replay = house.replayed(&turn, spec.clone()).await;
     assert_eq!((&replay["spec"], &replay["history"]), (&spec, &json!("none")));
@@ -242,7 +242,7 @@ async fn a_replay_goes_on_from_its_rows_though_delivery_dies() {
     ];
     for (point, permits) in points {
         let (mut house, gate) = house(&[("replica.lease_ms", "1500")]).await;
-        let turn = house.turn_of("n-1", "PLEASE CALL").await;
+        let turn = house.ended_turn("n-1", "PLEASE CALL").await;
         let before = house.rest().await;
         house.running(Role::Delivery).crash_at(point, 1);
         gate.add_permits(permits);
@@ -263,7 +263,7 @@ async fn a_replay_goes_on_from_its_rows_though_delivery_dies() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_run_a_replay_once() {
     let (house, gate) = house(&[]).await;
-    let turn = house.turn_of("n-1", "PLEASE CALL").await;
+    let turn = house.ended_turn("n-1", "PLEASE CALL").await;
     let second = house.world.run(Role::Delivery, delivery::start).await;
     let before = house.rest().await;
     let mut begun = Vec::new();
@@ -297,7 +297,7 @@ async fn a_turn_is_not_run_again_where_that_would_have_effects() {
     house.account("acme").await;
     house.agent("acme", "coder").await;
     house.task("acme", "T-1", &["coder"]).await;
-    let turn = house.turn_of("n-1", "Hello").await;
+    let turn = house.ended_turn("n-1", "Hello").await;
     for (provider, code) in [("hands", "provider_has_effects"), ("none", "unknown_provider")] {
         let (status, problem) = house.replay(&turn, json!({"provider": provider})).await;
         assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!(code)));

@@ -747,7 +747,7 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
 fn empty_prompt() -> Prompt {
     thread_local! {
         static PROMPT: Rc<Prompt> = Rc::new(Prompt {
-            profile: Profile { version: "1", hash: String::new(), text: "".into() },
+            profile: Profile { version: "1".to_owned(), hash: String::new(), text: "".into() },
             input: String::new(),
             manifest: Manifest::new(InstructionLayout::Layered),
         });
