@@ -107,10 +107,14 @@ impl House {
             let others = match table.as_str() {
                 "replica" | "resolver_partition" | "outbox" | "replay" | "seaql_migrations" => continue,
                 "session" | "notification" => "t.kind <> 'replay'",
-                "turn" => "(select s.kind from session s where s.account_id = t.account_id and s.id = t.session_id) <> 'replay'",
+                "turn" => {
+                    "(select s.kind from session s where s.account_id = t.account_id and s.id = t.session_id) <> 'replay'"
+                }
                 _ => "true",
             };
-            let sql = format!("select coalesce(md5(string_agg(t::text, '|' order by t::text)), '') from {table} t where {others}");
+            let sql = format!(
+                "select coalesce(md5(string_agg(t::text, '|' order by t::text)), '') from {table} t where {others}"
+            );
             let row = sqlx::query(AssertSqlSafe(sql));
             let row = row.fetch_one(&self.world.database.owner).await.unwrap();
             rest.insert(table, row.get(0));
@@ -122,7 +126,9 @@ impl House {
 fn matched(replay: &Value) -> Vec<(String, String)> {
     let word = |value: &Value| value.as_str().unwrap().to_owned();
     let calls = replay["calls"].as_array().unwrap().iter();
-    calls.map(|call| (word(&call["name"]), word(&call["matched"]))).collect()
+    calls
+        .map(|call| (word(&call["name"]), word(&call["matched"])))
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -152,8 +158,20 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
     ]
     .map(|(name, word)| (name.to_owned(), word.to_owned()));
     assert_eq!(matched(&replay), expected);
-    let shown = [&replay["state"], &replay["unused_calls"], &replay["reply"], &replay["history"], &replay["source_turn"]];
-    let fine = [json!("finished"), json!(1), json!("All is done."), json!("reassembled"), json!(turn)];
+    let shown = [
+        &replay["state"],
+        &replay["unused_calls"],
+        &replay["reply"],
+        &replay["history"],
+        &replay["source_turn"],
+    ];
+    let fine = [
+        json!("finished"),
+        json!(1),
+        json!("All is done."),
+        json!("reassembled"),
+        json!(turn),
+    ];
     assert_eq!(shown.map(Value::clone), fine, "{replay}");
 
     // The model got what the first one got, and each answer as it was.
@@ -164,7 +182,9 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
     let answers: BTreeMap<String, String> = asked[1].tool_outputs().into_iter().collect();
     assert!(answers["r-4"].contains("not_recorded"), "{answers:?}");
     let first = house.provider.seen();
-    let recorded = first.iter().find(|seen| seen.tool_outputs().iter().any(|(id, _)| id == "c-1"));
+    let recorded = first
+        .iter()
+        .find(|seen| seen.tool_outputs().iter().any(|(id, _)| id == "c-1"));
     let recorded: BTreeMap<String, String> = recorded.unwrap().tool_outputs().into_iter().collect();
     for (replayed, source) in [("r-1", "c-1"), ("r-2", "c-3"), ("r-3", "c-2"), ("r-5", "c-5")] {
         assert_eq!(answers[replayed], recorded[source], "{source}");
@@ -177,7 +197,10 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
     })
     .await;
     let told: Value = serde_json::from_slice(&told.payload).unwrap();
-    assert_eq!((&told["data"]["source_turn_id"], &told["data"]["state"]), (&json!(turn), &json!("finished")));
+    assert_eq!(
+        (&told["data"]["source_turn_id"], &told["data"]["state"]),
+        (&json!(turn), &json!("finished"))
+    );
     assert!(finished.next().now_or_never().is_none());
 
     // It is a turn that can be read, compared and audited; its key opens nothing.
@@ -185,16 +208,29 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
     let shown = house.get(&format!("/api/orgs/acme/turns/{own}")).await;
     assert_eq!(shown["replay_id"], replay["id"]);
     let diff = house.get(&format!("/api/orgs/acme/turns/{turn}/diff?with={own}")).await;
-    let states: BTreeMap<&str, &str> = diff["layers"].as_array().unwrap().iter().map(|layer| {
-        let word = |name: &str| layer[name].as_str().unwrap();
-        (word("layer"), word("state"))
-    }).collect();
+    let states: BTreeMap<&str, &str> = diff["layers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|layer| {
+            let word = |name: &str| layer[name].as_str().unwrap();
+            (word("layer"), word("state"))
+        })
+        .collect();
     let of = ["instructions", "context", "input", "results", "reply"].map(|layer| states.get(layer).copied());
     assert_eq!(of, ["same", "added", "same", "changed", "same"].map(Some), "{diff}");
     let audit = house.get("/api/orgs/acme/audit/isolation").await;
     assert_eq!(audit["violations"], json!([]), "{audit}");
-    let session = house.get(&format!("/api/orgs/acme/sessions/{}", replay["session"].as_str().unwrap())).await;
-    assert_eq!((&session["kind"], &session["close_reason"]), (&json!("replay"), &json!("replayed")));
+    let session = house
+        .get(&format!(
+            "/api/orgs/acme/sessions/{}",
+            replay["session"].as_str().unwrap()
+        ))
+        .await;
+    assert_eq!(
+        (&session["kind"], &session["close_reason"]),
+        (&json!("replay"), &json!("replayed"))
+    );
     let gateway = house.key("acme", "gateway").await;
     let url = format!("{}/agent/tools", house.agent_api());
     let header = [("x-openclaw-session-key", key.as_str())];
@@ -203,7 +239,10 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
 
     // A replay of a replay is none.
     let (status, problem) = house.replay(own, json!({})).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("turn_is_replay")));
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("turn_is_replay"))
+    );
     house.close().await;
 }
 
@@ -216,13 +255,22 @@ async fn a_replay_has_another_role_or_another_text() {
     let replay = house.replayed(&turn, spec.clone()).await;
     assert_eq!((&replay["spec"], &replay["history"]), (&spec, &json!("none")));
     let own = replay["turn"].as_str().unwrap();
-    let diff = house.get(&format!("/api/orgs/acme/turns/{turn}/diff?with={own}&text=true")).await;
+    let diff = house
+        .get(&format!("/api/orgs/acme/turns/{turn}/diff?with={own}&text=true"))
+        .await;
     let layers = diff["layers"].as_array().unwrap();
     let instructions = layers.iter().find(|layer| layer["layer"] == "instructions").unwrap();
-    assert!(instructions["diff"].as_str().unwrap().contains("You answer in verse."), "{instructions}");
+    assert!(
+        instructions["diff"].as_str().unwrap().contains("You answer in verse."),
+        "{instructions}"
+    );
 
-    let replay = house.replayed(&turn, json!({"profile": {"instructions": "Say nothing."}})).await;
-    let own = house.get(&format!("/api/orgs/acme/turns/{}", replay["turn"].as_str().unwrap())).await;
+    let replay = house
+        .replayed(&turn, json!({"profile": {"instructions": "Say nothing."}}))
+        .await;
+    let own = house
+        .get(&format!("/api/orgs/acme/turns/{}", replay["turn"].as_str().unwrap()))
+        .await;
     assert_eq!(own["instructions"], "Say nothing.");
     let audit = house.get("/api/orgs/acme/audit/isolation").await;
     assert_eq!(audit["violations"], json!([]), "{audit}");
@@ -252,7 +300,11 @@ async fn a_replay_goes_on_from_its_rows_though_delivery_dies() {
         gate.add_permits(Semaphore::MAX_PERMITS / 2);
         house.up().await;
         let replay = house.replay_ends(begun["id"].as_str().unwrap()).await;
-        assert_eq!((&replay["state"], &replay["reply"]), (&json!("finished"), &json!("All is done.")), "{point}");
+        assert_eq!(
+            (&replay["state"], &replay["reply"]),
+            (&json!("finished"), &json!("All is done.")),
+            "{point}"
+        );
         assert_eq!(house.rest().await, before, "{point}");
         let turns = "select count(*) from turn t join session s on s.id = t.session_id where s.kind = 'replay'";
         assert_eq!(house.world.database.count(turns).await, 1, "{point}");
@@ -271,7 +323,10 @@ async fn two_replicas_run_a_replay_once() {
         begun.push(house.replay(&turn, json!({})).await.1);
     }
     let (status, problem) = house.replay(&turn, json!({})).await;
-    assert_eq!((status, &problem["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_replays")));
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::TOO_MANY_REQUESTS, &json!("too_many_replays"))
+    );
     gate.add_permits(Semaphore::MAX_PERMITS);
     for one in &begun {
         let replay = house.replay_ends(one["id"].as_str().unwrap()).await;
@@ -300,7 +355,10 @@ async fn a_turn_is_not_run_again_where_that_would_have_effects() {
     let turn = house.ended_turn("n-1", "Hello").await;
     for (provider, code) in [("hands", "provider_has_effects"), ("none", "unknown_provider")] {
         let (status, problem) = house.replay(&turn, json!({"provider": provider})).await;
-        assert_eq!((status, &problem["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!(code)));
+        assert_eq!(
+            (status, &problem["code"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!(code))
+        );
     }
     assert_eq!(house.world.database.count("select count(*) from replay").await, 0);
     house.close().await;

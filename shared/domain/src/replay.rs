@@ -116,7 +116,10 @@ impl ReplayProfile {
             return Some(("role", format!("1-{ROLE_BYTES_MAX} bytes that are not blank")));
         }
         if !is_text(&self.instructions, INSTRUCTIONS_BYTES_MAX) {
-            return Some(("instructions", format!("1-{INSTRUCTIONS_BYTES_MAX} bytes that are not blank")));
+            return Some((
+                "instructions",
+                format!("1-{INSTRUCTIONS_BYTES_MAX} bytes that are not blank"),
+            ));
         }
         let others = self.version.is_some() || self.role.is_some();
         (self.instructions.is_some() && others)
@@ -159,7 +162,11 @@ mod tests {
         check(&went_on, &assembled, ReplayHistory::Reassembled);
         check(&went_on, &context(Fork, None), ReplayHistory::Forked);
         // The provider had lost it.
-        check(&went_on, &context(Fork, Some("thread_lost")), ReplayHistory::Reassembled);
+        check(
+            &went_on,
+            &context(Fork, Some("thread_lost")),
+            ReplayHistory::Reassembled,
+        );
     }
 
     #[test]
@@ -185,13 +192,57 @@ mod tests {
         let text = |bytes: usize| Some("x".repeat(bytes));
         let none = ReplayProfile::default;
         check(none(), None);
-        check(ReplayProfile { version: text(1), ..none() }, Some("version"));
+        check(
+            ReplayProfile {
+                version: text(1),
+                ..none()
+            },
+            Some("version"),
+        );
         let four = Some("4".to_owned());
-        check(ReplayProfile { version: four.clone(), role: text(ROLE_BYTES_MAX), ..none() }, None);
-        check(ReplayProfile { role: text(ROLE_BYTES_MAX + 1), ..none() }, Some("role"));
-        check(ReplayProfile { role: Some(" ".to_owned()), ..none() }, Some("role"));
-        check(ReplayProfile { instructions: text(INSTRUCTIONS_BYTES_MAX), ..none() }, None);
-        check(ReplayProfile { instructions: text(INSTRUCTIONS_BYTES_MAX + 1), ..none() }, Some("instructions"));
-        check(ReplayProfile { version: four, instructions: text(1), ..none() }, Some("instructions"));
+        check(
+            ReplayProfile {
+                version: four.clone(),
+                role: text(ROLE_BYTES_MAX),
+                ..none()
+            },
+            None,
+        );
+        check(
+            ReplayProfile {
+                role: text(ROLE_BYTES_MAX + 1),
+                ..none()
+            },
+            Some("role"),
+        );
+        check(
+            ReplayProfile {
+                role: Some(" ".to_owned()),
+                ..none()
+            },
+            Some("role"),
+        );
+        check(
+            ReplayProfile {
+                instructions: text(INSTRUCTIONS_BYTES_MAX),
+                ..none()
+            },
+            None,
+        );
+        check(
+            ReplayProfile {
+                instructions: text(INSTRUCTIONS_BYTES_MAX + 1),
+                ..none()
+            },
+            Some("instructions"),
+        );
+        check(
+            ReplayProfile {
+                version: four,
+                instructions: text(1),
+                ..none()
+            },
+            Some("instructions"),
+        );
     }
 }

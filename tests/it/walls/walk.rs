@@ -938,14 +938,19 @@ impl Walk<'_> {
         for spec in [json!({}), json!({"profile": {"role": "r"}})] {
             let begun = self.api("POST", &format!("/turns/{turn}/replays"), &spec).await;
             eventually("the replay has ended", || async {
-                let open = "select id::text from session where account_id = 'alder' and kind = 'replay' and closed_at is null";
+                let open =
+                    "select id::text from session where account_id = 'alder' and kind = 'replay' and closed_at is null";
                 database.texts(open).await.is_empty().then_some(())
             })
             .await;
             let id = begun["id"].as_str().expect("a replay");
             let replay = self.api("GET", &format!("/replays/{id}"), &Value::Null).await;
-            self.api("GET", &format!("/turns/{}", replay["turn"].as_str().expect("a turn")), &Value::Null)
-                .await;
+            self.api(
+                "GET",
+                &format!("/turns/{}", replay["turn"].as_str().expect("a turn")),
+                &Value::Null,
+            )
+            .await;
         }
         let list = format!("/turns/{turn}/replays?limit=1");
         let page = self.api("GET", &list, &Value::Null).await;

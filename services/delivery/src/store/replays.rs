@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 
 use contracts::tools::submit_plan;
-use domain::{
-    AccountId, BranchId, Matched, ReplayId, ReplaySpec, SessionId, TaskId, TurnContext, TurnId,
-};
+use domain::{AccountId, BranchId, Matched, ReplayId, ReplaySpec, SessionId, TaskId, TurnContext, TurnId};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use serde_json::Value;
@@ -232,8 +230,10 @@ mod tests {
             input: String::new(),
             manifest: Vec::new(),
             tools: Vec::new(),
-            context: serde_json::from_str(r#"{"asked": "continue", "used": "continue", "reason": "first", "thread": 1}"#)
-                .unwrap(),
+            context: serde_json::from_str(
+                r#"{"asked": "continue", "used": "continue", "reason": "first", "thread": 1}"#,
+            )
+            .unwrap(),
             journal: journal(vec![
                 vec![call(1, "a", None), call(NO_PLACE, "big", Some("too large"))],
                 vec![call(2, "late", None), call(3, "submit_plan", None)],
@@ -251,15 +251,33 @@ mod tests {
             assert_eq!(found, expected, "{asked:?} {recorded:?}");
         };
         let recorded = [("a", r#"{"x": 1, "y": 2}"#), ("b", "{}"), ("b", "{}"), ("a", "broken")];
-        check(&recorded, &recorded, &[("exact", Some(0)), ("exact", Some(1)), ("exact", Some(2)), ("exact", Some(3))]);
+        check(
+            &recorded,
+            &recorded,
+            &[
+                ("exact", Some(0)),
+                ("exact", Some(1)),
+                ("exact", Some(2)),
+                ("exact", Some(3)),
+            ],
+        );
         // JSON is compared, not its text.
         check(&[("a", r#"{"y":2,"x":1}"#)], &recorded, &[("exact", Some(0))]);
         // The other name, other arguments, and one call more than were recorded.
-        check(&[("b", r#"{"x": 1, "y": 2}"#), ("a", "{}")], &recorded, &[("none", None), ("none", None)]);
+        check(
+            &[("b", r#"{"x": 1, "y": 2}"#), ("a", "{}")],
+            &recorded,
+            &[("none", None), ("none", None)],
+        );
         check(
             &[("b", "{}"), ("b", "{}"), ("b", "{}"), ("a", "broken")],
             &recorded,
-            &[("moved", Some(1)), ("moved", Some(2)), ("none", None), ("exact", Some(3))],
+            &[
+                ("moved", Some(1)),
+                ("moved", Some(2)),
+                ("none", None),
+                ("exact", Some(3)),
+            ],
         );
         check(&[("a", "{}")], &[], &[("none", None)]);
         check(&[], &recorded, &[]);

@@ -8,8 +8,8 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf, SessionScope, TaskId,
-    TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf, SessionScope,
+    TaskId, TurnId, TurnState, TurnStep,
     context::Told,
     progress::Wake,
     replay::replay_item,

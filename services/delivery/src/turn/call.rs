@@ -190,7 +190,8 @@ async fn run(
 }
 
 /// Why a replay makes no call.
-const REPLAY_WITH_EFFECTS: &str = "the provider's agents have tools of their own: running the turn again would have effects";
+const REPLAY_WITH_EFFECTS: &str =
+    "the provider's agents have tools of their own: running the turn again would have effects";
 
 /// How long to ask the provider whether a stopped call has ended, and how often.
 #[derive(Clone, Copy, Debug)]

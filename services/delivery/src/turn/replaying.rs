@@ -4,8 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use domain::{AccountId, ContextMode, ContextReason, ImpossibleStep, ReplayId, SessionPhase, TurnContext};
 use prompt::{
-    InstructionFacts, Manifest, Profile,
-    instructions,
+    InstructionFacts, Manifest, Profile, instructions,
     manifest::{Hash, Layer, Part, PartKind, Source},
 };
 use storage::{
@@ -89,7 +88,9 @@ impl ReplayStart {
                 let profile = match &asked.instructions {
                     Some(text) => {
                         let source = Source::Named(format!("replay/{}", self.id));
-                        manifest.parts.push(Part::of(Layer::Instructions, PartKind::Policy, source, text));
+                        manifest
+                            .parts
+                            .push(Part::of(Layer::Instructions, PartKind::Policy, source, text));
                         self.profile(text.as_str().into())
                     }
                     None => {
@@ -127,7 +128,9 @@ impl ReplayStart {
     /// The task's context in the source turn's instructions.
     fn task_context(&self, manifest: &Manifest) -> Option<(Part, String)> {
         let slices = manifest.slices(Layer::Instructions, &self.instructions).ok()?;
-        let context = slices.into_iter().find(|slice| slice.part.part == PartKind::TaskContext)?;
+        let context = slices
+            .into_iter()
+            .find(|slice| slice.part.part == PartKind::TaskContext)?;
         Some((context.part.clone(), context.text.to_owned()))
     }
 
@@ -210,7 +213,8 @@ impl Starter {
         let replays = self.replays_of(tx, open.iter().map(|(session, _)| session)).await?;
         for (session, turn) in open {
             let replay = replays.get(&session.name());
-            turn.results.extend(replay.and_then(|replay| replay.ended_by(&turn.journal)));
+            turn.results
+                .extend(replay.and_then(|replay| replay.ended_by(&turn.journal)));
         }
         Ok(replays)
     }

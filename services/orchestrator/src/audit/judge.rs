@@ -295,9 +295,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_missing_row_is_gone_with_its_session_or_a_violation() {
-        let closed = |days: i64| {
-            move |turn: &mut AuditedTurn| turn.home_closed_at = Some(turn.read_at - Duration::days(days))
-        };
+        let closed =
+            |days: i64| move |turn: &mut AuditedTurn| turn.home_closed_at = Some(turn.read_at - Duration::days(days));
         let check = |turn: AuditedTurn, expected: &str| assert_eq!(words(&gone(&turn, "it")), expected);
         check(turn(), "violation source_missing");
         check(with(closed(1)), "violation source_missing");

@@ -127,7 +127,9 @@ impl AuditedTurn {
 impl AuditedTurn {
     /// When what it shows of its task was read: a branch knows what its parent knew when it was made.
     pub fn knew_at(&self) -> OffsetDateTime {
-        let opened = self.home_opened_at.filter(|_| self.home_kind.as_deref() == Some("branch"));
+        let opened = self
+            .home_opened_at
+            .filter(|_| self.home_kind.as_deref() == Some("branch"));
         opened.unwrap_or(self.home_started_at)
     }
 }

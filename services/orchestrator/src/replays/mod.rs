@@ -33,8 +33,15 @@ pub struct Provider {
 impl Provider {
     /// Its agents have tools of their own.
     fn has_effects(&self) -> bool {
-        let is_gateway = || [&self.kind, &self.server].into_iter().flatten().any(|of| of == "openclaw");
-        self.effects.as_ref().map_or_else(is_gateway, |effects| effects == "own")
+        let is_gateway = || {
+            [&self.kind, &self.server]
+                .into_iter()
+                .flatten()
+                .any(|of| of == "openclaw")
+        };
+        self.effects
+            .as_ref()
+            .map_or_else(is_gateway, |effects| effects == "own")
     }
 }
 
@@ -48,7 +55,10 @@ impl FromIterator<(String, Provider)> for Providers {
 pub fn refused(source: &Source, spec: &ReplaySpec, providers: &Providers) -> Option<Problem> {
     let refuse = |code, what: &str| Some(Problem::unprocessable(code, what));
     if source.is_replay {
-        return refuse("turn_is_replay", "the turn is a replay: replay the turn that it ran again");
+        return refuse(
+            "turn_is_replay",
+            "the turn is a replay: replay the turn that it ran again",
+        );
     }
     if !source.is_over {
         return refuse("turn_in_progress", "the turn has not ended");
@@ -81,7 +91,10 @@ pub fn misspecified(spec: &ReplaySpec) -> Option<Problem> {
         return Some(invalid_field("provider", what));
     }
     let (field, what) = spec.profile.as_ref()?.refused(PROFILE_VERSION)?;
-    Some(Problem::unprocessable("invalid_field", format!("profile.{field}: {what}")))
+    Some(Problem::unprocessable(
+        "invalid_field",
+        format!("profile.{field}: {what}"),
+    ))
 }
 
 /// When a replay that is over may make room for one.
@@ -98,7 +111,10 @@ pub fn too_many(count: ReplayCount, settings: &OrchestratorSettings) -> Option<P
         return Some(Problem::conflict("replays_of_turn", what));
     }
     (count.in_flight >= i64::from(in_flight_max)).then(|| {
-        let what = format!("{} replays are in progress; at most {in_flight_max} may be", count.in_flight);
+        let what = format!(
+            "{} replays are in progress; at most {in_flight_max} may be",
+            count.in_flight
+        );
         let problem = Problem::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_replays");
         problem.detail(what).retry_after_s(AGAIN_S)
     })

@@ -39,7 +39,8 @@ pub const SOURCE: &str = "
     for share of g";
 
 pub async fn source_find(tx: &Tx, account: &AccountId, turn: TurnId) -> Result<Option<Source>, StorageError> {
-    tx.one("find the turn to replay", SOURCE, [account.into(), turn.into()]).await
+    tx.one("find the turn to replay", SOURCE, [account.into(), turn.into()])
+        .await
 }
 
 macro_rules! columns {
@@ -137,7 +138,14 @@ impl ReplayRow {
 }
 
 /// Relies on the primary keys, and on turn_number, whose order is requested.
-pub const FIND: &str = concat!("select page.*", names!(), " from (", columns!("id = $2"), ") page ", joins!());
+pub const FIND: &str = concat!(
+    "select page.*",
+    names!(),
+    " from (",
+    columns!("id = $2"),
+    ") page ",
+    joins!()
+);
 
 pub async fn replay_find(tx: &Tx, account: &AccountId, replay: ReplayId) -> Result<Option<ReplayRow>, StorageError> {
     tx.one("find replay", FIND, [account.into(), replay.into()]).await

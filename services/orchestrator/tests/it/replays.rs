@@ -52,9 +52,16 @@ async fn a_replay_is_made_once_and_waits_for_delivery() {
     };
     let first = begin().await;
     assert_eq!(first.status, 202, "{}", first.body);
-    assert_eq!(begin().await.body, first.body, "a repetition has the answer of the first");
+    assert_eq!(
+        begin().await.body,
+        first.body,
+        "a repetition has the answer of the first"
+    );
     let id = first.body["id"].as_str().unwrap();
-    let shown = world.get(&tenant.member, &tenant.path(&format!("/replays/{id}"))).await.body;
+    let shown = world
+        .get(&tenant.member, &tenant.path(&format!("/replays/{id}")))
+        .await
+        .body;
     let expected = json!({"id": id, "state": "queued", "source_turn": turn, "turn": null, "history": null, "calls": [], "unused_calls": 0,
         "reply": null, "usage": null, "error": null, "spec": {"profile": {"role": "You plan."}}});
     for (name, value) in expected.as_object().unwrap() {
@@ -85,15 +92,27 @@ async fn a_turn_whose_texts_are_gone_is_not_run_again() {
     refused(json!({"provider": " "}), 400, "invalid_field", "provider").await;
     refused(json!({"persona": "x"}), 400, "invalid_field", "persona").await;
     refused(json!({"profile": {"version": "0"}}), 422, "invalid_field", "version").await;
-    refused(json!({"profile": {"role": "r", "instructions": "i"}}), 422, "invalid_field", "instructions").await;
+    refused(
+        json!({"profile": {"role": "r", "instructions": "i"}}),
+        422,
+        "invalid_field",
+        "instructions",
+    )
+    .await;
     let cases = [
         ("update turn set context = null", "texts_not_kept"),
-        ("update turn set finished_at = null, state = 'calling'", "turn_in_progress"),
+        (
+            "update turn set finished_at = null, state = 'calling'",
+            "turn_in_progress",
+        ),
         ("update agent set removed_at = now()", "agent_removed"),
     ];
     for (sql, code) in cases {
         let mut tx = world.test.owner.begin().await.unwrap();
-        sqlx::query("create table kept as select * from turn").execute(&mut *tx).await.unwrap();
+        sqlx::query("create table kept as select * from turn")
+            .execute(&mut *tx)
+            .await
+            .unwrap();
         sqlx::query(sql).execute(&mut *tx).await.unwrap();
         tx.commit().await.unwrap();
         refused(json!({}), 422, code, "").await;
@@ -128,5 +147,8 @@ async fn replays_are_counted() {
     let answer = world.post(&tenant.member, &path, json!({})).await;
     answer.is_problem(409, "replays_of_turn", "20");
     let failed = world.get(&tenant.member, &format!("{path}?limit=5")).await.body;
-    assert_eq!(failed["items"][4]["state"], "failed", "its session has ended without a turn");
+    assert_eq!(
+        failed["items"][4]["state"], "failed",
+        "its session has ended without a turn"
+    );
 }

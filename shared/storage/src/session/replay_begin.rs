@@ -51,9 +51,7 @@ pub struct ReplayCount {
 pub async fn replays_count(tx: &Tx, account: &AccountId, source: TurnId) -> Result<ReplayCount, StorageError> {
     const ATTEMPT: &str = "count replays";
     tx.execute(ATTEMPT, REPLAYS_LOCK, [account.into()]).await?;
-    let count = tx
-        .one(ATTEMPT, REPLAYS_COUNT, [account.into(), source.into()])
-        .await?;
+    let count = tx.one(ATTEMPT, REPLAYS_COUNT, [account.into(), source.into()]).await?;
     count.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
@@ -121,7 +119,13 @@ pub async fn replay_begin(
         task: new.task,
         agent: Some(new.agent),
         queued: Some((session, 1)),
-        ..NewItem::of(account, &id, Some(&content), ContentHash::of(new.task, &content), lineage)
+        ..NewItem::of(
+            account,
+            &id,
+            Some(&content),
+            ContentHash::of(new.task, &content),
+            lineage,
+        )
     };
     if items_append(tx, &[item]).await? != 1 {
         return Err(StorageError::unreadable(ATTEMPT, "an id of ours is used"));
@@ -158,7 +162,9 @@ pub async fn replays_end(
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
     const ATTEMPT: &str = "close the sessions of replays";
-    let rows: Vec<SessionRow> = tx.rows(ATTEMPT, LOCK, [account.into(), sessions.clone().into()]).await?;
+    let rows: Vec<SessionRow> = tx
+        .rows(ATTEMPT, LOCK, [account.into(), sessions.clone().into()])
+        .await?;
     let values: [Value; 5] = [
         account.into(),
         sessions.into(),

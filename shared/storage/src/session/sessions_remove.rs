@@ -153,7 +153,12 @@ pub async fn sessions_remove(
         removal.more |= i64::try_from(rows).is_ok_and(|rows| rows >= rows_max);
     }
     if !removal.more {
-        for (sql, ids) in [(BRANCHES_REMOVE, &all), (REPLAYS_REMOVE, &all), (EMPTIED, &due), (SUPERSEDED, &all)] {
+        for (sql, ids) in [
+            (BRANCHES_REMOVE, &all),
+            (REPLAYS_REMOVE, &all),
+            (EMPTIED, &due),
+            (SUPERSEDED, &all),
+        ] {
             let values = [account.into(), ids.clone().into()];
             tx.execute("remove expired sessions", sql, values).await?;
         }

@@ -21,8 +21,8 @@ use domain::{
     AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState,
     BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
     NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
-    RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
-    ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
+    RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind,
+    TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
