@@ -17,7 +17,7 @@ use time::OffsetDateTime;
 use super::{
     begin::{Prompt, ProviderFacts, tool_names},
     recorder::{Decided, Recorder},
-    starter::{Starter, possible},
+    starter::{Starter, Starting},
 };
 use crate::{
     context::plan::Plan,
@@ -181,21 +181,23 @@ impl Starter {
         replays_load(tx, &of, self.breakers.keys_json()).await
     }
 
-    /// The same of sessions that start a turn, whose items name the provider that is asked. One without a source turn does not start.
+    /// The same of sessions that start a turn, whose items name the provider that is asked. One whose source turn is gone ends.
     pub(super) async fn replays(
         &self,
         tx: &Tx,
         start: &mut Vec<(LockedSession, QueuedItem)>,
+        starting: &mut Starting,
     ) -> Result<HashMap<SessionName, ReplayStart>, StorageError> {
         let replays = self.replays_of(tx, start.iter().map(|(session, _)| session)).await?;
+        for (session, _) in start.iter().filter(|(session, _)| session.replay.is_some()) {
+            if !replays.contains_key(&session.name()) {
+                let ended = replays_end(tx, &session.account, vec![session.id], &self.breakers.setting()).await?;
+                starting.events.extend(ended);
+            }
+        }
         start.retain_mut(|(session, item)| {
             let Some(replay) = replays.get(&session.name()) else {
-                let lacks = session.replay.is_some().then_some(ImpossibleStep {
-                    noun: "replay",
-                    state: "without its source turn",
-                    step: "begin",
-                });
-                return possible(lacks.map_or(Ok(()), Err), session, None).is_some();
+                return session.replay.is_none();
             };
             item.provider = replay.asks().to_owned();
             item.breaker = replay.breaker;

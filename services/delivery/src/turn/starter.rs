@@ -182,7 +182,7 @@ impl Starter {
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
-        let replays = self.replays(tx, &mut start).await?;
+        let replays = self.replays(tx, &mut start, &mut starting).await?;
         holds
             .read(tx, start.iter().map(|(session, item)| (&session.account, item.holds)))
             .await?;
@@ -505,7 +505,7 @@ impl Starter {
         &self,
         tx: &Tx,
         start: &mut [(LockedSession, QueuedItem)],
-        mut branches: HashMap<SessionName, BranchStart>,
+        branches: HashMap<SessionName, BranchStart>,
         mut replays: HashMap<SessionName, ReplayStart>,
     ) -> Result<Vec<Planned>, StorageError> {
         let now = OffsetDateTime::now_utc();
@@ -533,7 +533,7 @@ impl Starter {
                 continue;
             }
             let briefing = item.is_coordinator.then(|| std::mem::take(&mut item.briefing));
-            let branch = branches.remove(&session.name());
+            let branch = branches.get(&session.name()).cloned();
             let plan = self.plan(session, item, branch.as_ref());
             let newest = (item.thread.take().unwrap_or_default(), item.thread_total);
             let told = match &branch {
@@ -680,7 +680,8 @@ impl Starter {
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
-            is_branch: session.branch.is_some(),
+            is_branch: session.branch.is_some()
+                || planned.replay.as_ref().is_some_and(|replay| replay.branch_id.is_some()),
             may_branch: item.facts.task.is_some() && self.may_branch(planned.branch.as_ref()),
             models: self.models.kinds_of(&session.account),
         };

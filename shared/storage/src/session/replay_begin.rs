@@ -17,7 +17,7 @@ use sea_orm::{FromQueryResult, Value};
 use super::{
     item_enter::{NewEntry, parsed},
     items_append::{NewItem, items_append},
-    sessions_close::{CLOSE, LOCK, SessionRow, ended_messages},
+    sessions_close::{CLOSE, ItemRow, LOCK, LOCK_ITEMS, SessionRow, ended_messages, items_cancel, items_uncount},
 };
 use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id};
 
@@ -154,7 +154,11 @@ pub async fn replay_begin(
     Ok((replay, session, messages))
 }
 
-/// Closes sessions of replays whose turn has ended. The caller holds them, and nothing waits in them.
+/// Why an item of a replay was cancelled.
+const REPLAY_ENDED: &str = "replay ended";
+
+/// Closes sessions of replays whose turn has ended, or cannot begin: what waits in one is its own item, of which nobody is told. The
+/// caller holds the sessions.
 pub async fn replays_end(
     tx: &Tx,
     account: &AccountId,
@@ -167,12 +171,17 @@ pub async fn replays_end(
         .await?;
     let values: [Value; 5] = [
         account.into(),
-        sessions.into(),
+        sessions.clone().into(),
         setting.now.into(),
         CloseReason::Replayed.into(),
         None::<String>.into(),
     ];
     tx.execute(ATTEMPT, CLOSE, values).await?;
+    let no_others: Vec<SessionId> = Vec::new();
+    let values: [Value; 4] = [account.into(), sessions.into(), None::<String>.into(), no_others.into()];
+    let items: Vec<ItemRow> = tx.rows(ATTEMPT, LOCK_ITEMS, values).await?;
+    items_uncount(tx, account, items.iter().map(|item| item.session_id)).await?;
+    items_cancel(tx, account, (&items, REPLAY_ENDED), |_| None, setting).await?;
     let ended = |row| ended_messages(account, row, (CloseReason::Replayed, None), setting);
     Ok(rows.iter().flat_map(ended).collect())
 }
