@@ -179,7 +179,7 @@ pub async fn replays_load(
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::store::journal::Round;
 
@@ -207,7 +207,8 @@ mod tests {
         }
     }
 
-    fn replay() -> ReplayStart {
+    /// Of a first turn with two rounds of calls.
+    pub(crate) fn replay() -> ReplayStart {
         let recorded = |ordinal, result: &str, ends| Recorded {
             ordinal,
             result: result.to_owned(),

@@ -245,3 +245,135 @@ impl Recorder {
         Ok(messages)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use domain::{AccountId, AgentSlug, ContextSize, InstructionLayout, ReplayProfile, TaskId};
+    use prompt::{KnownContext, ToolNames};
+
+    use super::*;
+    use crate::{providers::Effects, store::replays::tests::replay};
+
+    fn provider(keeps: Thread, found_by: Continuation) -> ProviderFacts {
+        ProviderFacts {
+            effects: Effects::GatewayOnly,
+            keeps,
+            found_by,
+        }
+    }
+
+    #[test]
+    fn earlier_turns_come_by_the_source_turn_s_recipe() {
+        use Continuation::{Key, Response};
+        let check = |source: &str, asks: Option<&str>, found_by, expected: &str| {
+            let mut replay = replay();
+            replay.context = serde_json::from_str(source).unwrap();
+            replay.spec.provider = asks.map(str::to_owned);
+            let Plan { context, is_new } = replay.plan(provider(Thread::Durable, found_by));
+            let reason = context
+                .reason
+                .map_or_else(|| "-".to_owned(), |reason| reason.to_string());
+            let from = context.from.as_deref().unwrap_or("-");
+            let line = format!("{}/{reason} t{} {from}", context.used, context.thread);
+            assert_eq!(line, expected, "{source} {asks:?}");
+            assert!(is_new);
+        };
+        let first = r#"{"asked": "continue", "used": "continue", "reason": "first", "thread": 1}"#;
+        let went_on = r#"{"asked": "continue", "used": "continue", "thread": 2}"#;
+        let went_on_from = r#"{"asked": "continue", "used": "continue", "thread": 2, "from": "r"}"#;
+        let lost =
+            r#"{"asked": "continue", "used": "continue", "reason": "thread_lost", "thread": 3, "lost_after": 1}"#;
+        let assembled = r#"{"asked": "assembled", "used": "assembled", "thread": 4}"#;
+        let forked = r#"{"asked": "fork", "used": "fork", "thread": 1, "from": "r", "base_sha256": "0f"}"#;
+        check(first, None, Key, "continue/first t1 -");
+        check(first, Some("other"), Response, "continue/first t1 -");
+        check(went_on, None, Key, "assembled/- t1 -");
+        check(went_on_from, None, Response, "fork/- t1 r");
+        check(went_on_from, Some("default"), Response, "fork/- t1 r");
+        check(went_on_from, Some("other"), Response, "assembled/- t1 -");
+        check(went_on_from, None, Key, "assembled/- t1 -");
+        check(lost, None, Response, "assembled/- t1 -");
+        check(assembled, None, Response, "assembled/- t1 -");
+        check(forked, None, Response, "fork/- t1 r");
+        check(forked, Some("other"), Response, "assembled/- t1 -");
+        // A process keeps nothing that a later turn could go on in.
+        let mut replay = replay();
+        replay.context = serde_json::from_str(went_on_from).unwrap();
+        let plan = replay.plan(provider(Thread::Process, Response));
+        assert!(plan.context.is_assembled());
+    }
+
+    #[test]
+    fn other_instructions_are_accounted_for_and_the_rest_stays() {
+        let (account, slug) = (AccountId::parse("acme").unwrap(), AgentSlug::parse("coder").unwrap());
+        let (task, names) = (TaskId::parse("PROJ-7").unwrap(), ToolNames::new(str::to_owned));
+        let facts = InstructionFacts {
+            account: &account,
+            agent_slug: &slug,
+            agent_name: "Coder",
+            agent_role: "You write code.",
+            has_task: true,
+            is_coordinator: false,
+            is_branch: false,
+            task_context: None,
+            tools: &names,
+        };
+        let known = KnownContext {
+            task: &task,
+            version: 2,
+            body: "What is built.",
+            size: ContextSize {
+                characters: 14,
+                cut_characters: 0,
+            },
+        };
+        let mut manifest = Manifest::new(InstructionLayout::Inline);
+        let with_context = InstructionFacts {
+            task_context: Some(known),
+            ..facts.clone()
+        };
+        let source = instructions(&with_context, &mut manifest);
+        let input = Part::of(
+            Layer::Input,
+            PartKind::Notification,
+            Source::Named("notification/n-1".to_owned()),
+            "hello",
+        );
+        manifest.parts.push(input);
+        let mut replay = replay();
+        replay.instructions = source.text.to_string();
+        replay.input = "hello".to_owned();
+        replay.manifest = manifest.packed();
+        let mut check = |profile: Option<ReplayProfile>, expected: &[&str], without: &[&str]| {
+            replay.spec.profile = profile;
+            let prompt = replay.prompt(&facts).unwrap();
+            let text = &*prompt.profile.text;
+            assert!(prompt.manifest.slices(Layer::Instructions, text).is_ok());
+            assert!(prompt.manifest.slices(Layer::Input, "hello").is_ok());
+            assert_eq!(prompt.profile.hash, Hash::of(text).to_string());
+            assert_eq!(prompt.manifest.layout, InstructionLayout::Inline);
+            assert!(expected.iter().all(|words| text.contains(words)), "{text}");
+            assert!(!without.iter().any(|words| text.contains(words)), "{text}");
+        };
+        check(None, &["You write code.", "What is built."], &[]);
+        let asked = ReplayProfile {
+            role: Some("You answer in verse.".to_owned()),
+            ..ReplayProfile::default()
+        };
+        check(
+            Some(asked),
+            &["You answer in verse.", "What is built."],
+            &["You write code."],
+        );
+        check(
+            Some(ReplayProfile::default()),
+            &["You write code.", "What is built."],
+            &[],
+        );
+        let asked = ReplayProfile {
+            instructions: Some("Say nothing.".to_owned()),
+            ..ReplayProfile::default()
+        };
+        check(Some(asked), &["Say nothing."], &["You write code.", "What is built."]);
+    }
+}
