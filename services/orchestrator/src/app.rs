@@ -14,7 +14,12 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{SOURCE, error::ApiError, metrics::Metrics, replays::Providers, settings::OrchestratorSettings};
+use crate::{
+    SOURCE,
+    error::ApiError,
+    metrics::Metrics,
+    settings::{OrchestratorSettings, Providers},
+};
 
 /// `Retry-After` of a request that was refused because the account's share of the outbox is full.
 const AGAIN_S: u32 = 5;

@@ -3,53 +3,16 @@
 pub mod http;
 pub mod store;
 
-use std::collections::BTreeMap;
-
 use domain::{ReplaySpec, replay::PROVIDER_BYTES_MAX};
 use prompt::PROFILE_VERSION;
 use runtime::http::Problem;
-use serde::Deserialize;
 use storage::session::replay_begin::ReplayCount;
 
-use crate::{error::invalid_field, settings::OrchestratorSettings};
+use crate::{
+    error::invalid_field,
+    settings::{OrchestratorSettings, Providers},
+};
 use store::Source;
-
-/// What delivery's settings say of providers, as far as a replay asks. Where this service has no such settings, delivery refuses.
-#[derive(Clone, Default, Debug, Deserialize)]
-#[serde(transparent)]
-pub struct Providers(BTreeMap<String, Provider>);
-
-/// The fields of `[providers.NAME]` that say who has effects. Delivery checks the entries.
-#[derive(Clone, Default, Debug, Deserialize)]
-pub struct Provider {
-    #[serde(default)]
-    kind: Option<String>,
-    #[serde(default)]
-    server: Option<String>,
-    #[serde(default)]
-    effects: Option<String>,
-}
-
-impl Provider {
-    /// Its agents have tools of their own.
-    fn has_effects(&self) -> bool {
-        let is_gateway = || {
-            [&self.kind, &self.server]
-                .into_iter()
-                .flatten()
-                .any(|of| of == "openclaw")
-        };
-        self.effects
-            .as_ref()
-            .map_or_else(is_gateway, |effects| effects == "own")
-    }
-}
-
-impl FromIterator<(String, Provider)> for Providers {
-    fn from_iter<T: IntoIterator<Item = (String, Provider)>>(providers: T) -> Providers {
-        Providers(providers.into_iter().collect())
-    }
-}
 
 /// Why a turn is not run again. Pure.
 pub fn refused(source: &Source, spec: &ReplaySpec, providers: &Providers) -> Option<Problem> {
@@ -73,12 +36,12 @@ pub fn refused(source: &Source, spec: &ReplaySpec, providers: &Providers) -> Opt
         return refuse("agent_removed", "the turn's agent was removed");
     }
     let name = spec.provider.as_ref().unwrap_or(&source.provider);
-    match providers.0.get(name) {
+    match providers.find(name) {
         Some(provider) if provider.has_effects() => refuse(
             "provider_has_effects",
             "agents of this provider have tools of their own: running the turn again would have effects",
         ),
-        None if !providers.0.is_empty() => refuse("unknown_provider", "the settings have no such provider"),
+        None if !providers.are_unknown() => refuse("unknown_provider", "the settings have no such provider"),
         Some(_) | None => None,
     }
 }
@@ -125,20 +88,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provider_has_effects_if_it_says_so_or_is_a_gateway() {
-        let check = |toml: &str, expected: bool| {
-            let provider: Provider = serde_json::from_str(toml).unwrap();
-            assert_eq!(provider.has_effects(), expected, "{toml}");
-        };
-        check("{}", false);
-        check(r#"{"url": "http://h", "model": "m", "effects": "own"}"#, true);
-        check(r#"{"kind": "openclaw"}"#, true);
-        check(r#"{"server": "openclaw"}"#, true);
-        check(r#"{"kind": "openclaw", "effects": "gateway_only"}"#, false);
-        check(r#"{"kind": "openresponses"}"#, false);
-    }
-
-    #[test]
     fn what_cannot_be_run_again_without_effects_is_refused() {
         let source = || Source {
             task: None,
@@ -149,13 +98,8 @@ mod tests {
             is_whole: true,
             has_agent: true,
         };
-        let own = Provider {
-            effects: Some("own".to_owned()),
-            ..Provider::default()
-        };
-        let providers: Providers = [("default".to_owned(), Provider::default()), ("own".to_owned(), own)]
-            .into_iter()
-            .collect();
+        let providers = r#"{"default": {}, "own": {"effects": "own"}}"#;
+        let providers: Providers = serde_json::from_str(providers).unwrap();
         let check = |source: Source, provider: Option<&str>, expected: Option<&str>| {
             let spec = ReplaySpec {
                 provider: provider.map(str::to_owned),

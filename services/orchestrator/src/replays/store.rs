@@ -56,7 +56,7 @@ macro_rules! columns {
 /// Of the newest turn in its session, and of the source turn.
 macro_rules! names {
     () => {
-        ", coalesce(s.closed_at is not null, true) as is_closed, t.id as turn_id, t.state as turn_state, t.reply, t.usage, t.error, t.context,
+        ", s.id is null or s.closed_at is not null as is_closed, t.id as turn_id, t.state as turn_state, t.reply, t.usage, t.error, t.context,
        o.context as source_context, o.recorded,
        (select json_agg(json_build_object('name', c.call ->> 'name', 'matched', coalesce(c.call ->> 'matched', 'none')) order by j.n, c.n)
         from jsonb_array_elements(t.journal) with ordinality as j (round, n)

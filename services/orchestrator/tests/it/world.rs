@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use contracts::{Outgoing, Root};
-use orchestrator::{App, OrchestratorSettings, replays::Providers};
+use orchestrator::{App, OrchestratorSettings, settings::Providers};
 use runtime::{
     Shutdown,
     http::Health,
