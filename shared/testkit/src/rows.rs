@@ -104,14 +104,17 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
             ("ended_at", "case when {state} <> 'live' then now() end"),
         ],
     ),
-    // Of a turn, without a session.
+    // Without a session.
     (
         "replay",
         "turn t",
+        &[("account_id", "t.account_id"), ("source_turn_id", "t.id")],
+    ),
+    (
+        "replay",
+        "",
         &[
-            ("account_id", "t.account_id"),
             ("id", "gen_random_uuid()"),
-            ("source_turn_id", "t.id"),
             ("session_id", "gen_random_uuid()"),
             ("spec", "'{}'"),
             ("created_by_kind", "'user'"),
