@@ -158,7 +158,7 @@ fn names_say_what_is_inside() {
 }
 
 /// Tables that only their home writes (ADR 50).
-const OF_THE_HOME: [&str; 4] = ["session", "notification", "turn", "branch"];
+const OF_THE_HOME: [&str; 5] = ["session", "notification", "turn", "branch", "replay"];
 const HOME: &str = "shared/storage/src/session/";
 /// Migrations, the floor's own tables of the same names, the kit that fills test databases, and this file.
 const EXEMPT: &[&str] = &[
@@ -192,6 +192,7 @@ const PLANTED: &[&str] = &[
     "services/orchestrator/tests/it/providers.rs",
     "services/orchestrator/tests/it/queue.rs",
     "services/orchestrator/tests/it/recovery.rs",
+    "services/orchestrator/tests/it/replays.rs",
     "services/orchestrator/tests/it/stages.rs",
     "services/orchestrator/tests/it/timers.rs",
     "services/orchestrator/tests/it/twins.rs",

@@ -35,6 +35,7 @@ mod planted;
 mod questions;
 mod queue;
 mod refusals;
+mod replays;
 mod restarts;
 mod same_end;
 mod secrets;

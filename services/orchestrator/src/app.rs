@@ -14,7 +14,12 @@ use storage::{
 };
 use time::OffsetDateTime;
 
-use crate::{SOURCE, error::ApiError, metrics::Metrics, settings::OrchestratorSettings};
+use crate::{
+    SOURCE,
+    error::ApiError,
+    metrics::Metrics,
+    settings::{OrchestratorSettings, Providers},
+};
 
 /// `Retry-After` of a request that was refused because the account's share of the outbox is full.
 const AGAIN_S: u32 = 5;
@@ -34,6 +39,7 @@ pub struct Parts {
     pub root: Root,
     pub settings: OrchestratorSettings,
     pub models: Models,
+    pub providers: Providers,
     pub meters: Metrics,
     pub shares: Shares,
     publish_soon: PublishSoon,
@@ -45,7 +51,7 @@ impl App {
     pub fn new(
         (database, callers): (Database, Database),
         root: Root,
-        (settings, models): (OrchestratorSettings, Models),
+        (settings, models, providers): (OrchestratorSettings, Models, Providers),
         publish_soon: PublishSoon,
         shutdown: Shutdown,
     ) -> App {
@@ -55,6 +61,7 @@ impl App {
             root,
             settings,
             models,
+            providers,
             meters: Metrics::default(),
             shares: Shares::default(),
             publish_soon,

@@ -5,7 +5,7 @@
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
-//! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`log`], [`diff`], [`audit`], [`dead_letters`].
+//! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
 //! [`handlers`] consumes messages,
 //! [`openapi`] is the
 //! document, [`service`] the wiring.
@@ -44,6 +44,7 @@ pub mod providers;
 pub mod questions;
 pub mod queue;
 pub mod recovery;
+pub mod replays;
 pub mod route;
 pub mod routes;
 pub mod service;
@@ -84,6 +85,7 @@ pub fn nouns() -> Vec<route::Noun> {
         providers::http::noun(),
         models::noun(),
         turns::http::noun(),
+        replays::http::noun(),
         log::http::noun(),
         diff::http::noun(),
         audit::http::noun(),

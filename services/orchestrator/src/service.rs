@@ -19,6 +19,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         tracing::warn!("orchestrator.operator_token is not set: accounts cannot be created");
     }
     let models = context.settings.section("models")?;
+    let providers = context.settings.section("providers")?;
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
@@ -27,7 +28,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let app = App::new(
         databases,
         context.root().clone(),
-        (settings, models),
+        (settings, models, providers),
         publish_soon,
         shutdown.clone(),
     );

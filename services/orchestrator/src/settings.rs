@@ -1,7 +1,7 @@
 //! `[orchestrator]`: the listen address and the operator's limits. Limits that clients rely on (such as the length of a title) are
 //! constants next to their type.
 
-use std::net::SocketAddr;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use axum::http::Uri;
 use runtime::{
@@ -47,6 +47,10 @@ section! {
         pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
         /// Bytes of an account's artifacts, each content counted once; an upload beyond them is answered with 409.
         pub artifact_account_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024 * 1024),
+        /// Replays of an account in progress; a further one is answered with 429.
+        pub replays_in_flight_account_max: Count = Count::new(4),
+        /// Replays of one turn; a further one is answered with 409.
+        pub replays_per_turn_max: Count = Count::new(20),
         /// How long nothing moves a task on until it counts as stalled.
         pub stall_after_ms: Millis = Millis::new(10 * 60 * 1000),
         /// How often stalled tasks are looked for.
@@ -62,6 +66,48 @@ section! {
         pub replies_attempts_max: Count = Count::new(10),
         /// Delay before a failed reply is retried.
         pub replies_retry_ms: Millis = Millis::new(1_000),
+    }
+}
+
+/// What delivery's settings say of providers, as far as a replay asks. Where this service has no such settings, delivery refuses.
+#[derive(Clone, Default, Debug, Deserialize)]
+#[serde(transparent)]
+pub struct Providers(BTreeMap<String, Provider>);
+
+impl Providers {
+    pub fn find(&self, name: &str) -> Option<&Provider> {
+        self.0.get(name)
+    }
+
+    /// This service has no settings of providers.
+    pub fn are_unknown(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// The fields of `[providers.NAME]` that say who has effects. Delivery checks the entries.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Provider {
+    #[serde(default)]
+    kind: Option<String>,
+    #[serde(default)]
+    server: Option<String>,
+    #[serde(default)]
+    effects: Option<String>,
+}
+
+impl Provider {
+    /// Its agents have tools of their own.
+    pub fn has_effects(&self) -> bool {
+        let is_gateway = || {
+            [&self.kind, &self.server]
+                .into_iter()
+                .flatten()
+                .any(|of| of == "openclaw")
+        };
+        self.effects
+            .as_ref()
+            .map_or_else(is_gateway, |effects| effects == "own")
     }
 }
 
@@ -96,6 +142,20 @@ impl TryFrom<String> for PublicUrl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_provider_has_effects_if_it_says_so_or_is_a_gateway() {
+        let check = |toml: &str, expected: bool| {
+            let provider: Provider = serde_json::from_str(toml).unwrap();
+            assert_eq!(provider.has_effects(), expected, "{toml}");
+        };
+        check("{}", false);
+        check(r#"{"url": "http://h", "model": "m", "effects": "own"}"#, true);
+        check(r#"{"kind": "openclaw"}"#, true);
+        check(r#"{"server": "openclaw"}"#, true);
+        check(r#"{"kind": "openclaw", "effects": "gateway_only"}"#, false);
+        check(r#"{"kind": "openresponses"}"#, false);
+    }
 
     #[test]
     fn the_public_address_is_an_origin() {

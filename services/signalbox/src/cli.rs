@@ -94,6 +94,8 @@ pub(crate) enum Command {
     Log(LogArgs),
     /// Show what differs between two turns
     Diff(DiffArgs),
+    /// Run a turn again without effects: its tool calls are answered from the record
+    Replay(ReplayArgs),
     /// Hold prompts against the rows that they are of
     Audit(AuditArgs),
     /// Show notifications, or one of them
@@ -283,6 +285,32 @@ pub(crate) struct DiffArgs {
     /// Show the texts that differ, too
     #[arg(long)]
     pub(crate) text: bool,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArgs {
+    /// The turn to run again; it has ended
+    pub(crate) turn: TurnId,
+    /// The provider to ask, in place of the turn's
+    #[arg(long, value_name = "NAME")]
+    pub(crate) provider: Option<String>,
+    /// Build the instructions again from this version of the template
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) profile_version: Option<String>,
+    /// Build the instructions again, with the text of this file as the agent's role; `-` reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) role: Option<PathBuf>,
+    /// Send the text of this file as the instructions; `-` reads standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["role", "profile_version"])]
+    pub(crate) instructions: Option<PathBuf>,
+    /// Wait for the outcome, and show what differs from the turn
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// How long to wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, requires = "wait", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) timeout: u64,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
 }

@@ -26,8 +26,8 @@ use crate::{
     cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
         audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, migrate, nats_users,
-        next, notifications, notify, pause, provider, providers, questions, queue, release, reset, resume, sessions,
-        stop, turns,
+        next, notifications, notify, pause, provider, providers, questions, queue, release, replay, reset, resume,
+        sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -88,6 +88,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Turns(args) => turns::run(&args, json).await,
         Command::Log(args) => log::run(&args, json).await,
         Command::Diff(args) => diff::run(&args, json).await,
+        Command::Replay(args) => replay::run(&args, json).await,
         Command::Audit(args) => match args.command {
             AuditCommand::Isolation(args) => audit::isolation(&args, json).await,
         },

@@ -32,6 +32,7 @@ pub mod providers;
 pub mod questions;
 pub mod queue;
 pub mod recoveries;
+pub mod replays;
 pub mod sessions;
 pub mod stages;
 pub mod tasks;

@@ -15,6 +15,9 @@ pub struct Turn {
     /// The branch that its session runs.
     #[serde(default)]
     pub branch_id: Option<Uuid>,
+    /// The replay that its session runs.
+    #[serde(default)]
+    pub replay_id: Option<Uuid>,
     pub generation: i32,
     /// Position in its session, from 1.
     pub number: i64,

@@ -4,8 +4,8 @@
 use domain::{
     AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState, BreakerState,
     CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope,
-    PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, SessionId, SessionKind,
-    TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
+    PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, ReplayId, SessionId,
+    SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,8 @@ events! {
     "tool_policy.changed" ToolPolicyChanged(ToolPolicyChanged) from [Orchestrator];
     "turn.started" TurnStarted(TurnStarted) from [Delivery];
     "turn.finished" TurnFinished(TurnFinished) from [Delivery] to Orchestrator;
+    /// A turn of a replay has ended: it had no effects.
+    "turn.replayed" TurnReplayed(TurnReplayed) from [Delivery];
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
     /// No turn calls the provider until it is tried again.
     "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
@@ -520,6 +522,23 @@ pub struct TurnFinished {
     /// The session had closed meanwhile: recorded, changes nothing.
     pub late: bool,
     pub attempts: i32,
+    pub error: Option<String>,
+}
+
+/// The turn has the reply, and the replay says how its tool calls were answered.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TurnReplayed {
+    pub replay_id: ReplayId,
+    /// The turn that was run again.
+    pub source_turn_id: TurnId,
+    pub turn_id: TurnId,
+    pub session_id: SessionId,
+    pub session_key: String,
+    pub generation: Generation,
+    pub fence: Fence,
+    pub agent_id: AgentId,
+    /// How it ended: finished, failed, aborted or unknown.
+    pub state: TurnState,
     pub error: Option<String>,
 }
 

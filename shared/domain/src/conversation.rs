@@ -42,7 +42,7 @@ impl Conversation {
             SessionOf::Task { task, agent } => (Some(task.key()), *agent, None),
             SessionOf::Agent(agent) => (None, *agent, None),
             SessionOf::Branch { branch, agent } => (None, *agent, Some(*branch)),
-            SessionOf::User(_) | SessionOf::Account => return None,
+            SessionOf::Replay(_) | SessionOf::User(_) | SessionOf::Account => return None,
         };
         Some(Conversation {
             account: key.account.clone(),

@@ -241,6 +241,10 @@ uuid_id! {
     BranchId
 }
 uuid_id! {
+    /// A turn that is run again without effects.
+    ReplayId
+}
+uuid_id! {
     /// A message of a task's thread.
     MessageId
 }

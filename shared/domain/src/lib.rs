@@ -34,6 +34,7 @@ pub mod notification;
 pub mod progress;
 pub mod question;
 pub mod queue;
+pub mod replay;
 pub mod reset;
 pub mod session;
 pub mod session_key;
@@ -63,7 +64,7 @@ pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId,
-    QuestionId, RecoveryId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    QuestionId, RecoveryId, ReplayId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
@@ -72,6 +73,7 @@ pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
+pub use replay::{Matched, ReplayHistory, ReplayProfile, ReplaySpec, ReplayState};
 pub use reset::{ResetInFlight, ResetQueue, ResetRequest};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::{SessionKey, SessionOf, ThreadName};

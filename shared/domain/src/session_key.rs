@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{AccountId, AgentId, BranchId, Generation, TaskId, UserId};
+use crate::{AccountId, AgentId, BranchId, Generation, ReplayId, TaskId, UserId};
 
 /// A parsed session key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +26,8 @@ pub enum SessionOf {
         branch: BranchId,
         agent: AgentId,
     },
+    /// A replay's only session.
+    Replay(ReplayId),
     /// A person's orchestrator.
     User(UserId),
     /// The account's orchestrator.
@@ -104,6 +106,7 @@ fn read(folded: &str) -> Option<SessionKey> {
             let (branch, agent) = (BranchId::parse(branch).ok()?, AgentId::parse(agent).ok()?);
             (SessionOf::Branch { branch, agent }, account, version)
         }
+        ["replay", replay, account, version] => (SessionOf::Replay(ReplayId::parse(replay).ok()?), account, version),
         ["orchestrator", "org", account, version] => (SessionOf::Account, account, version),
         ["orchestrator", account, user, version] => (SessionOf::User(UserId::parse(user).ok()?), account, version),
         _ => return None,
@@ -123,6 +126,7 @@ impl fmt::Display for SessionKey {
             SessionOf::Task { task, agent } => write!(f, "task:{}:agent:{agent}:{account}", task.key()),
             SessionOf::Agent(agent) => write!(f, "system:agent:{agent}:{account}"),
             SessionOf::Branch { branch, agent } => write!(f, "branch:{branch}:agent:{agent}:{account}"),
+            SessionOf::Replay(replay) => write!(f, "replay:{replay}:{account}"),
             SessionOf::User(user) => write!(f, "orchestrator:{account}:{user}"),
             SessionOf::Account => write!(f, "orchestrator:org:{account}"),
         }?;
@@ -144,6 +148,7 @@ mod tests {
             format!("task:proj-7:agent:{AGENT}:acme:v2"),
             format!("system:agent:{AGENT}:acme:v1"),
             format!("branch:{AGENT}:agent:{AGENT}:acme:v1"),
+            format!("replay:{AGENT}:acme:v1"),
             "orchestrator:acme:ann:v3".to_owned(),
             "orchestrator:org:acme:v12".to_owned(),
         ] {
@@ -169,6 +174,7 @@ mod tests {
             format!("task:t:agent:{AGENT}:acme"),
             format!("branch:{bare}:agent:{AGENT}:acme:v1"),
             format!("branch:{AGENT}:{AGENT}:acme:v1"),
+            format!("replay:{bare}:acme:v1"),
             "orchestrator:acme".to_owned(),
             "main".to_owned(),
             "x".repeat(400),

@@ -81,7 +81,7 @@ impl ToolNames {
 /// The instructions as sent, with the values stored with the turn.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
-    pub version: &'static str,
+    pub version: String,
     pub hash: String,
     pub text: Arc<str>,
 }
@@ -139,7 +139,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         );
     }
     Profile {
-        version: PROFILE_VERSION,
+        version: PROFILE_VERSION.to_owned(),
         hash: Hash::of(&text).to_string(),
         text: text.into(),
     }

@@ -104,6 +104,24 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
             ("ended_at", "case when {state} <> 'live' then now() end"),
         ],
     ),
+    // Without a session.
+    (
+        "replay",
+        "turn t",
+        &[("account_id", "t.account_id"), ("source_turn_id", "t.id")],
+    ),
+    (
+        "replay",
+        "",
+        &[
+            ("id", "gen_random_uuid()"),
+            ("session_id", "gen_random_uuid()"),
+            ("spec", "'{}'"),
+            ("created_by_kind", "'user'"),
+            ("created_by_id", "'u-1'"),
+            ("created_by_name", "'Ann'"),
+        ],
+    ),
     // Without a session it was refused.
     (
         "notification",

@@ -169,6 +169,21 @@ select '{account}', pg_temp.uid('turn/' || b), pg_temp.uid('session/' || b), 'li
        '1', 'same-hash', '{secret}', '{"parts": [], "text": "{secret}"}', '[]', '{secret}', 0, now()
 from (values ('one'), ('two')) as n (b);
 
+-- Two replays of a turn have ended.
+insert into session (account_id, id, kind, task_id, agent_id, generation, key, closed_at, close_reason, origin_id, queue_tail, turn_count, fence)
+select '{account}', pg_temp.uid('session/replay/' || r), 'replay', 'live-1', pg_temp.uid('coder'), 1,
+       'replay:' || pg_temp.uid('replay/' || r) || ':{account}:v1', now(), 'replayed', pg_temp.uid('replay/' || r), 1, 1, 1
+from (values ('one'), ('two')) as n (r);
+insert into replay (account_id, id, source_turn_id, session_id, spec, created_by_kind, created_by_id, created_by_name)
+select '{account}', pg_temp.uid('replay/' || r), pg_temp.uid('turn/one'), pg_temp.uid('session/replay/' || r),
+       '{"profile": {"role": "{secret}"}}', 'user', '{secret}', '{secret}'
+from (values ('one'), ('two')) as n (r);
+insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
+                  profile_version, profile_hash, input, manifest, journal, reply, calls_requested, finished_at)
+select '{account}', pg_temp.uid('turn/replay/' || r), pg_temp.uid('session/replay/' || r), 'live-1', pg_temp.uid('coder'), 1, 1, 1, 'finished',
+       '{n-1}', 'default', '1', 'same-hash', '{secret}', '{"parts": [], "text": "{secret}"}', '[]', '{secret}', 0, now()
+from (values ('one'), ('two')) as n (r);
+
 -- Two files, and two names of one.
 insert into artifact_content (account_id, sha256, content)
 select '{account}', sha256(c::bytea), c::bytea from (values ('{secret} 1'), ('{secret} 2')) as f (c);

@@ -150,7 +150,7 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
         let app = App::new(
             (orchestrator.clone(), orchestrator.clone()),
             contracts::Root::default(),
-            (settings, runtime::settings::Models::default()),
+            (settings, runtime::settings::Models::default(), Default::default()),
             Arc::new(|_| ()),
             Shutdown::new(),
         );

@@ -138,6 +138,8 @@ impl Field {
                         lists.push(format!("{base}/tasks/{id}/graph"));
                     } else if list.ends_with("/sessions") {
                         lists.push(format!("{base}/sessions/{id}/turns"));
+                    } else if list.ends_with("/turns") {
+                        lists.push(format!("{base}/turns/{id}/replays"));
                     }
                 }
                 match page["next_cursor"].as_str() {

@@ -54,6 +54,8 @@ const DIFFERENT: &str = "
     update task_context set version = version + 100, body = 'of the twin' where account_id = '{twin}' and version = 50;
     update branch set label = 'of the twin', request = 'of the twin', result = 'of the twin', depth = depth + 7,
         base = base || jsonb_build_object('number', 100, 'context_version', 150) where account_id = '{twin}';
+    update replay set spec = jsonb_build_object('provider', 'of-the-twin'), created_at = created_at - interval '10 years', created_by_name = 'of the twin'
+    where account_id = '{twin}';
     update recovery set cause = cause || '-twin', created_at = created_at - interval '10 years',
         ended_at = ended_at - interval '10 years' where account_id = '{twin}';
     update question set title = 'of the twin', created_at = created_at - interval '10 years',

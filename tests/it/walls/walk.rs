@@ -150,6 +150,7 @@ impl Walk<'_> {
         // By the session that the tenant begins with, which is reset below.
         self.modelled().await;
         self.branched().await;
+        self.replayed().await;
         self.handed_over().await;
         self.reset().await;
         self.rotated().await;
@@ -925,6 +926,36 @@ impl Walk<'_> {
         self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"}))
             .await;
         live(0).await;
+    }
+
+    /// A turn with calls of tools is run again, as it was and with another role.
+    async fn replayed(&self) {
+        let database = &self.house.world.database;
+        let turn = "select t.id::text from turn t join session s on s.account_id = t.account_id and s.id = t.session_id
+                    where t.account_id = 'alder' and t.task_id = 'live-1' and t.state = 'finished' and t.context is not null and t.number > 1
+                      and s.kind = 'task' and jsonb_array_length(t.journal) > 0 order by t.id limit 1";
+        let turn = database.texts(turn).await.remove(0);
+        for spec in [json!({}), json!({"profile": {"role": "r"}})] {
+            let begun = self.api("POST", &format!("/turns/{turn}/replays"), &spec).await;
+            eventually("the replay has ended", || async {
+                let open =
+                    "select id::text from session where account_id = 'alder' and kind = 'replay' and closed_at is null";
+                database.texts(open).await.is_empty().then_some(())
+            })
+            .await;
+            let id = begun["id"].as_str().expect("a replay");
+            let replay = self.api("GET", &format!("/replays/{id}"), &Value::Null).await;
+            self.api(
+                "GET",
+                &format!("/turns/{}", replay["turn"].as_str().expect("a turn")),
+                &Value::Null,
+            )
+            .await;
+        }
+        let list = format!("/turns/{turn}/replays?limit=1");
+        let page = self.api("GET", &list, &Value::Null).await;
+        let next = page["next_cursor"].as_str().expect("another replay");
+        self.api("GET", &format!("{list}&cursor={next}"), &Value::Null).await;
     }
 
     /// A session is reset while its turn runs, and at rest while a pause keeps what waits; a closed one is not.

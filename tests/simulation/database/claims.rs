@@ -88,6 +88,7 @@ impl Database {
             tool_policies: 1,
             kind: row.conversation.kind(),
             branch: row.conversation.branch,
+            replay: None,
             parent: row.parent,
             account: name.0.clone(),
             id: name.1,
@@ -746,7 +747,7 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
 fn empty_prompt() -> Prompt {
     thread_local! {
         static PROMPT: Rc<Prompt> = Rc::new(Prompt {
-            profile: Profile { version: "1", hash: String::new(), text: "".into() },
+            profile: Profile { version: "1".to_owned(), hash: String::new(), text: "".into() },
             input: String::new(),
             manifest: Manifest::new(InstructionLayout::Layered),
         });

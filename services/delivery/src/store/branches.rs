@@ -18,7 +18,7 @@ use storage::{
 use super::{SessionName, context::Candidates};
 
 /// A branch, for the turns of its session.
-#[derive(Debug, FromQueryResult)]
+#[derive(Clone, Debug, FromQueryResult)]
 pub struct BranchStart {
     account_id: AccountId,
     session_id: SessionId,
@@ -52,7 +52,7 @@ pub struct ContextRow {
     pub size: ContextSize,
 }
 
-#[derive(Debug, FromQueryResult)]
+#[derive(Clone, Debug, FromQueryResult)]
 struct SpawningTurn {
     id: TurnId,
     state: TurnState,
@@ -64,7 +64,7 @@ struct SpawningTurn {
 }
 
 /// The texts of a turn's answers.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct Said(Vec<String>);
 
 impl TryGetableFromJson for Said {}

@@ -240,7 +240,7 @@ struct ResultRow {
 }
 
 /// The ordinal of calls over HTTP inside a turn. No turn waits for them.
-const OVER_HTTP: i32 = 0;
+pub(super) const OVER_HTTP: i32 = 0;
 
 /// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Of the calls over
 /// HTTP, only those that end the turn.

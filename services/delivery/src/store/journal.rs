@@ -2,6 +2,7 @@
 //! results it suffices to resume the turn, or to run it again (B3).
 
 use contracts::tools;
+use domain::Matched;
 use sea_orm::TryGetableFromJson;
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,9 @@ pub struct Call {
     /// Delivery's own answer: the call was not passed on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<String>,
+    /// How a replay's call was answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub matched: Option<Matched>,
 }
 
 impl Round {
@@ -145,6 +149,7 @@ mod tests {
                 name: (*name).to_owned(),
                 arguments: "{}".to_owned(),
                 answered: None,
+                matched: None,
             });
             let round = Round {
                 response_id: None,

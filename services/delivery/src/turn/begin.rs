@@ -8,10 +8,11 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionScope, TaskId, TurnId, TurnState,
-    TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf, SessionScope,
+    TaskId, TurnId, TurnState, TurnStep,
     context::Told,
     progress::Wake,
+    replay::replay_item,
     tool_policy::{ToolPolicy, ToolUse, visible},
 };
 use messaging::trace;
@@ -52,7 +53,7 @@ pub struct Beginning {
     pub pass: Pass,
     pub prompt: Prompt,
     pub plan: Plan,
-    /// The key of the task of its session's branch.
+    /// The key of the task of its session's branch or replay.
     pub branch_task: Option<TaskId>,
     /// Earlier turns, where the prompt is assembled.
     pub past: Past,
@@ -84,10 +85,19 @@ impl ProviderFacts {
     }
 }
 
-/// Whether the session is the one of the item's agent and task, or of its agent; or of a branch of the agent on the task. Several
-/// services may write items: none brings a task into the provider's conversation of another.
+/// Whether the session is the one of the item's agent and task, or of its agent; or of a branch of the agent on the task, or of the
+/// item's replay. Several services may write items: none brings a task into the provider's conversation of another.
 fn is_of(session: &LockedSession, item: &QueuedItem, branch_task: Option<&TaskId>) -> bool {
     let task = item.facts.task.as_ref().map(|task| &task.id);
+    if let Some(replay) = session.replay {
+        let key = SessionKey {
+            of: SessionOf::Replay(replay),
+            account: session.account.clone(),
+            generation: session.generation,
+        };
+        let is_its_task = branch_task == task.map(TaskId::key).as_ref();
+        return is_its_task && key.to_string() == session.key && item.facts.notification == replay_item(replay);
+    }
     if let Some(branch) = session.branch {
         let conversation = Conversation::of_branch(&session.account, branch, item.agent_id);
         let is_its_task = branch_task.is_some() && branch_task == task.map(TaskId::key).as_ref();
@@ -160,7 +170,7 @@ pub fn begin(
         number: session.turn_count + 1,
         notification_ids: notification_ids.clone(),
         provider: item.provider.clone(),
-        profile_version: prompt.profile.version.to_owned(),
+        profile_version: prompt.profile.version.clone(),
         profile_hash: prompt.profile.hash.clone(),
         instructions: Arc::clone(&prompt.profile.text),
         input: prompt.input,
@@ -195,6 +205,7 @@ pub fn begin(
         state,
         number: session.turn_count + 1,
         agent_id: item.agent_id,
+        replay: None,
         parent: session.parent,
         may_ask: item.tool_policies > 0,
         ended_with: None,
@@ -204,7 +215,7 @@ pub fn begin(
         failed_epoch: None,
         slot: None,
         effects: provider.effects,
-        profile_version: prompt.profile.version.to_owned(),
+        profile_version: prompt.profile.version,
         due: Due::Send,
         instructions: (item.layout == InstructionLayout::Layered).then_some(prompt.profile.text),
         input: call,
@@ -294,6 +305,7 @@ pub fn carry_on(
         state,
         number: turn.number,
         agent_id: turn.agent_id,
+        replay: None,
         parent: session.parent,
         may_ask: turn.tool_policies > 0 || turn.asked.open_ms.is_some(),
         ended_with,
@@ -447,7 +459,7 @@ pub(super) fn offered_but(context: OfferContext, hidden: &[&str]) -> Arc<[ToolDe
     offered.iter().filter(is_shown).cloned().collect()
 }
 
-fn tool_names(driver: Option<&Driver>) -> ToolNames {
+pub(super) fn tool_names(driver: Option<&Driver>) -> ToolNames {
     ToolNames::new(|name| driver.map_or_else(|| name.to_owned(), |driver| driver.tool_name_on_wire(name).into_owned()))
 }
 
@@ -470,11 +482,16 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
             if offered.iter().map(|tool| &tool.name).eq(names) {
                 return offered;
             }
-            let named = |tool: &tools::ToolDefinition| names.iter().any(|name| name == tool.name);
-            definitions(tools::all().into_iter().filter(named))
+            offered_as(names)
         }
         None => offered(context),
     }
+}
+
+/// The tools of these names.
+pub(super) fn offered_as(names: &[String]) -> Arc<[ToolDefinition]> {
+    let named = |tool: &tools::ToolDefinition| names.iter().any(|name| name == tool.name);
+    definitions(tools::all().into_iter().filter(named))
 }
 
 /// The kinds of models whose tools are among these.

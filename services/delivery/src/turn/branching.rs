@@ -14,6 +14,7 @@ use crate::{
         branches::{BranchStart, branches_load},
         context::QueuedItem,
         past::{Loaded, PastName, PastOf, pasts_load},
+        replays::ReplayStart,
     },
 };
 
@@ -24,6 +25,8 @@ pub(super) struct PastAsked<'a> {
     /// The turn's number.
     pub before: i64,
     pub branch: Option<&'a BranchStart>,
+    /// What the turn runs again: the past is that of the source turn.
+    pub replay: Option<&'a ReplayStart>,
 }
 
 impl BranchStart {
@@ -54,14 +57,19 @@ impl Starter {
         branch.map_or(0, |branch| branch.depth) < self.branch_depth_max
     }
 
-    /// The branches of these sessions. Without one there is no statement.
+    /// The branches of these sessions, and of those of the replays' source turns. Without one there is no statement.
     pub(super) async fn branches_of(
         &self,
         tx: &Tx,
         sessions: impl Iterator<Item = &LockedSession>,
+        replays: &HashMap<SessionName, ReplayStart>,
     ) -> Result<HashMap<SessionName, BranchStart>, StorageError> {
         let of: Vec<(AccountId, BranchId)> = sessions
-            .filter_map(|session| Some((session.account.clone(), session.branch?)))
+            .filter_map(|session| {
+                let replay = replays.get(&session.name());
+                let branch = session.branch.or_else(|| replay?.branch_id)?;
+                Some((session.account.clone(), branch))
+            })
             .collect();
         let messages_max = self.config.thread_messages_max.get().into();
         branches_load(tx, &of, messages_max, THREAD_COUNTED_MAX + 1).await
@@ -72,8 +80,10 @@ impl Starter {
         &self,
         tx: &Tx,
         start: &mut [(LockedSession, QueuedItem)],
+        replays: &HashMap<SessionName, ReplayStart>,
     ) -> Result<HashMap<SessionName, BranchStart>, StorageError> {
-        let mut branches = self.branches_of(tx, start.iter().map(|(session, _)| session)).await?;
+        let sessions = start.iter().map(|(session, _)| session);
+        let mut branches = self.branches_of(tx, sessions, replays).await?;
         for (session, item) in start {
             let Some(branch) = branches.get_mut(&session.name()) else {
                 continue;
@@ -95,11 +105,14 @@ impl Starter {
         tx: &Tx,
         asked: &[PastAsked<'_>],
     ) -> Result<HashMap<SessionName, (Loaded, BaseTurns)>, StorageError> {
-        let own = |one: &PastAsked<'_>| PastOf {
-            session: one.session.name(),
-            continues: one.session.continues,
-            task: one.task.cloned(),
-            before: one.before,
+        let own = |one: &PastAsked<'_>| match one.replay {
+            Some(replay) => replay.past(),
+            None => PastOf {
+                session: one.session.name(),
+                continues: one.session.continues,
+                task: one.task.cloned(),
+                before: one.before,
+            },
         };
         // Several branches of a call have the same base.
         let mut of: HashMap<PastName, PastOf> = HashMap::new();

@@ -157,6 +157,10 @@ async fn run(
         return Some(CallOutcome::NotSent.into());
     }
     let driver = driver.expect("the gate `config` keeps turns without a provider");
+    if work.replay.is_some() && driver.effects == Effects::Own {
+        let error = ProviderError::new(FailureClass::BadRequest, Sent::No, REPLAY_WITH_EFFECTS);
+        return Some(CallOutcome::Failed(error).into());
+    }
     let span = call_span(work, &driver);
     // The lease may have been lost between the claim and this call.
     if !incarnation.is_alive() {
@@ -184,6 +188,10 @@ async fn run(
     }
     ended
 }
+
+/// Why a replay makes no call.
+const REPLAY_WITH_EFFECTS: &str =
+    "the provider's agents have tools of their own: running the turn again would have effects";
 
 /// How long to ask the provider whether a stopped call has ended, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -402,6 +410,10 @@ fn speaker<'a>(work: &'a Work, root: &Root, live: &'a mpsc::Sender<Outgoing>) ->
     let (subject, origin) = (root.subject::<LiveText>(account, task), work.origin());
     let mut sequence = 0;
     move |text: &str| {
+        // Nobody reads a replay as what its agent says.
+        if work.replay.is_some() {
+            return;
+        }
         let piece = LiveText {
             session_id: work.turn.session,
             generation: work.turn.generation,

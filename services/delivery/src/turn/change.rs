@@ -131,8 +131,9 @@ pub(super) fn change(
             by_tool: _,
         } => {
             change.turn.reply = Some(reply.clone());
-            // A branch's reply is its result.
-            let speaks = !late && !reply.trim().is_empty() && session.branch.is_none();
+            // A branch's reply is its result, a replay's is nobody's.
+            let is_posted = session.branch.is_none() && session.replay.is_none();
+            let speaks = !late && !reply.trim().is_empty() && is_posted;
             change.turn.posted_as = speaks.then(|| reply_message_id(work.turn.id));
             change.turn.response_id.clone_from(response_id);
             change.turn.usage = total(&work.journal, *usage);

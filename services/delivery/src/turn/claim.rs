@@ -124,11 +124,12 @@ impl Claimer {
         let mut without_slot = std::mem::take(&mut starting.without_slot);
         let parked = std::mem::take(&mut starting.parked);
         let mut taken_over = 0;
+        let mut replays = self.starter.replays_of_open(&tx, &mut resume).await?;
         let mut passes = self.starter.defer(&tx, &mut resume, &mut starting).await?;
         if self.starter.inject(&tx, &mut resume).await? > 0 {
             self.shutdown.crash_point("delivery.note_written").await;
         }
-        let mut pasts = self.starter.pasts_of_open(&tx, &resume).await?;
+        let mut pasts = self.starter.pasts_of_open(&tx, &resume, &replays).await?;
         let mut resumed = Vec::with_capacity(resume.len());
         for (session, turn) in resume {
             let turn_id = turn.id;
@@ -137,6 +138,9 @@ impl Claimer {
                 continue;
             };
             work.pass = passes.remove(&work.turn_name()).unwrap_or(work.pass);
+            if session.replay.is_some() {
+                work = work.replaying(replays.remove(&session.name()));
+            }
             if matches!(work.due, Due::Send | Due::LookUp) {
                 let Some(slot) = self
                     .starter

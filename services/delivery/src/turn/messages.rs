@@ -7,7 +7,7 @@ use contracts::{
     Root, TraceContext,
     event::{
         EVENT_REPLY_BYTES_MAX, Event, NotificationEnded, ProviderSessionMismatched, ProviderThread, ReplyTo,
-        SessionGated, TurnFinished, TurnStarted,
+        SessionGated, TurnFinished, TurnReplayed, TurnStarted,
     },
     outgoing::Origin,
     tool::ToolRequested,
@@ -27,7 +27,7 @@ use super::{
     settle::{Ended, Settled},
     work::Work,
 };
-use crate::store::journal::Call;
+use crate::store::{journal::Call, replays::ReplayStart};
 use storage::session::{TurnName, turns_record::Changed};
 
 /// Of what a provider said.
@@ -133,15 +133,21 @@ pub(super) fn outcome_messages(
         );
     }
     if let Some(end) = settled.ended(ended_because(session)) {
-        let finished = Event::TurnFinished(turn_finished(work, change.turn.state, end, changed));
-        messages.push(event(&setting, turn, &turn.id.to_string(), finished));
+        let state = change.turn.state;
+        let ended = match (&work.replay, session.replay) {
+            (Some(replay), _) => Some(Event::TurnReplayed(turn_replayed(work, replay, state, end))),
+            // Its record is gone.
+            (None, Some(_)) => None,
+            (None, None) => Some(Event::TurnFinished(turn_finished(work, state, end, changed))),
+        };
+        messages.extend(ended.map(|ended| event(&setting, turn, &turn.id.to_string(), ended)));
     }
     let cancelled = match settled {
         Settled::Aborted => Some(ended_because(session)),
         Settled::Stopped { because, .. } => Some(because.as_str()),
         _ => None,
     };
-    if let Some(because) = cancelled {
+    if let Some(because) = cancelled.filter(|_| session.replay.is_none()) {
         let ours = |id: &&String| ended.contains(&(work.turn_name(), (*id).clone()));
         messages.extend(change.ended().filter(ours).map(|id| {
             let ended = notification_ended(work, id, ("cancelled", because), None);
@@ -213,6 +219,22 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         },
         late: ended.late,
         attempts: work.attempts + 1,
+        error: ended.error.map(str::to_owned),
+    }
+}
+
+fn turn_replayed(work: &Work, replay: &ReplayStart, state: TurnState, ended: Ended<'_>) -> TurnReplayed {
+    let turn = &work.turn;
+    TurnReplayed {
+        replay_id: replay.id,
+        source_turn_id: replay.source_turn_id,
+        turn_id: turn.id,
+        session_id: turn.session,
+        session_key: turn.key.clone(),
+        generation: turn.generation,
+        fence: turn.fence,
+        agent_id: work.agent_id,
+        state,
         error: ended.error.map(str::to_owned),
     }
 }

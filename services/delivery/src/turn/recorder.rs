@@ -217,6 +217,9 @@ impl Recorder {
             let Settled::GaveUp { error, class, .. } = &decided.settled else {
                 continue;
             };
+            if decided.session.replay.is_some() {
+                continue;
+            }
             if decided.session.branch.is_some() {
                 let failed = decided.change.ended();
                 let told = failed
@@ -236,6 +239,7 @@ impl Recorder {
             }
         }
         ended.extend(self.fold(&tx, &decided, now).await?);
+        ended.extend(self.end_replays(&tx, &decided, now).await?);
         for (decided, _) in &decided {
             ended.extend(self.reset(&tx, decided, now).await?);
         }
@@ -511,7 +515,10 @@ pub fn decide<'a>(
             .as_ref()
             .is_some_and(|context| context.lost_after.is_none()),
     };
-    let settled = settle(&report.outcome, &facts, config);
+    let mut settled = settle(&report.outcome, &facts, config);
+    if let (Settled::AwaitTools { round }, Some(replay)) = (&mut settled, &work.replay) {
+        replay.answer(&work.journal, &mut round.calls);
+    }
     let change = change(report, session, &settled, now, config)?;
     Ok(Decided {
         report,

@@ -220,6 +220,7 @@ mod tests {
             name: "task_history".to_owned(),
             arguments: "{}".to_owned(),
             answered: answered.map(str::to_owned),
+            matched: None,
         }
     }
 

@@ -325,6 +325,7 @@ pub fn round(answer: &ProviderAnswer, ordinal_before: i32) -> Round {
             name: short(clean(&call.name)),
             arguments,
             answered,
+            matched: None,
         }
     });
     Round {

@@ -34,9 +34,10 @@ use uuid::Uuid;
 use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
 
 use super::{
-    begin::{Beginning, ProviderFacts, begin, hidden, offered_but, prompt_of, turn_span, unseen},
+    begin::{Beginning, ProviderFacts, begin, hidden, offered_as, offered_but, prompt_of, turn_span, unseen},
     branching::PastAsked,
     profiles::Profiles,
+    replaying,
     work::Work,
 };
 use crate::{
@@ -57,6 +58,7 @@ use crate::{
         context::{QueuedItem, overview_load, queue_next},
         holds::Holds,
         plans::{AwaitedPlan, plans_awaited},
+        replays::ReplayStart,
         runs::{Behind, StoppedTurn, persons_wait, queue_behind, stopped_load},
     },
 };
@@ -100,6 +102,7 @@ struct Planned {
     plan: Plan,
     told: (Told, Vec<MessageId>),
     branch: Option<BranchStart>,
+    replay: Option<ReplayStart>,
 }
 
 /// A session was parked behind a gate that is announced, or starts after one.
@@ -175,10 +178,11 @@ impl Starter {
             .into_iter()
             .map(|item| ((item.account.clone(), item.session_id), item))
             .collect();
-        let start: Vec<(LockedSession, QueuedItem)> = sessions
+        let mut start: Vec<(LockedSession, QueuedItem)> = sessions
             .into_iter()
             .filter_map(|session| items.remove(&session.name()).map(|item| (session, item)))
             .collect();
+        let replays = self.replays(tx, &mut start, &mut starting).await?;
         holds
             .read(tx, start.iter().map(|(session, item)| (&session.account, item.holds)))
             .await?;
@@ -208,8 +212,8 @@ impl Starter {
             .await?;
         let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
-        let branches = self.branches(tx, &mut start).await?;
-        let planned = self.complete(tx, &mut start, branches).await?;
+        let branches = self.branches(tx, &mut start, &replays).await?;
+        let planned = self.complete(tx, &mut start, branches, replays).await?;
         let mut pasts = self.pasts_of_new(tx, &start, &planned).await?;
         for (((session, mut item), planned), (turn_id, pass, slot)) in start.into_iter().zip(planned).zip(passes) {
             let released = GateTold::released(&session, &item);
@@ -280,8 +284,10 @@ impl Starter {
         holds: &Holds,
         starting: &mut Starting,
     ) -> Result<Vec<(LockedSession, QueuedItem)>, StorageError> {
+        // A replay has no effect that a plan is asked for.
         let heads: Vec<(SessionName, TaskId)> = start
             .iter()
+            .filter(|(session, _)| session.replay.is_none())
             .filter_map(|(_, item)| Some((item.name(), item.awaits_approval()?.clone())))
             .collect();
         if heads.is_empty() {
@@ -499,7 +505,8 @@ impl Starter {
         &self,
         tx: &Tx,
         start: &mut [(LockedSession, QueuedItem)],
-        mut branches: HashMap<SessionName, BranchStart>,
+        branches: HashMap<SessionName, BranchStart>,
+        mut replays: HashMap<SessionName, ReplayStart>,
     ) -> Result<Vec<Planned>, StorageError> {
         let now = OffsetDateTime::now_utc();
         let mut all = Vec::with_capacity(start.len());
@@ -515,8 +522,18 @@ impl Starter {
             .collect();
         let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
         for (session, item) in start {
+            if let Some(replay) = replays.remove(&session.name()) {
+                let branch = branches.get(&replay.past().session).cloned();
+                all.push(Planned {
+                    plan: replay.plan(self.provider(&item.provider)),
+                    told: Default::default(),
+                    branch,
+                    replay: Some(replay),
+                });
+                continue;
+            }
             let briefing = item.is_coordinator.then(|| std::mem::take(&mut item.briefing));
-            let branch = branches.remove(&session.name());
+            let branch = branches.get(&session.name()).cloned();
             let plan = self.plan(session, item, branch.as_ref());
             let newest = (item.thread.take().unwrap_or_default(), item.thread_total);
             let told = match &branch {
@@ -525,7 +542,12 @@ impl Starter {
             };
             let told = (&plan, told);
             let told = extract::complete(&mut item.facts, newest, briefing, told, (now, &item.provider));
-            all.push(Planned { plan, told, branch });
+            all.push(Planned {
+                plan,
+                told,
+                branch,
+                replay: None,
+            });
             item.facts.is_interrupted = session.interrupted;
             item.facts.stopped = session.stopped_turn.map(|turn| {
                 let about = stopped.remove(&(session.account.clone(), turn));
@@ -580,13 +602,22 @@ impl Starter {
                 task: item.facts.task.as_ref().map(|task| &task.id),
                 before: session.turn_count + 1,
                 branch: planned.branch.as_ref(),
+                replay: planned.replay.as_ref(),
             })
             .collect();
         let limits = self.config.past_limits();
-        let pasts = self.pasts(tx, &of).await?.into_iter();
-        let pasts = pasts.map(|(name, (loaded, base))| {
-            let past = past::of_new(&loaded, &base, &limits);
-            (name, (past, loaded.subagents))
+        let mut loaded = self.pasts(tx, &of).await?;
+        let pasts = of.iter().map(|one| {
+            let (loaded, base) = loaded.remove(&one.session.name()).unwrap_or_default();
+            let past = match one.replay {
+                // Its input was made for a thread that had the rest.
+                Some(replay) => {
+                    let manifest = Manifest::unpacked(&replay.manifest);
+                    past::of_open(&loaded, &base, &limits, manifest.as_ref())
+                }
+                None => past::of_new(&loaded, &base, &limits),
+            };
+            (one.session.name(), (past, loaded.subagents))
         });
         Ok(pasts.collect())
     }
@@ -596,6 +627,7 @@ impl Starter {
         &self,
         tx: &Tx,
         open: &[(LockedSession, OpenTurn)],
+        replays: &HashMap<SessionName, ReplayStart>,
     ) -> Result<HashMap<SessionName, Past>, StorageError> {
         let holds = |turn: &OpenTurn| {
             let found_by = self.provider(&turn.provider).found_by;
@@ -603,15 +635,20 @@ impl Starter {
         };
         let assembled: Vec<&(LockedSession, OpenTurn)> = open.iter().filter(|(_, turn)| holds(turn)).collect();
         let branches = self
-            .branches_of(tx, assembled.iter().map(|(session, _)| session))
+            .branches_of(tx, assembled.iter().map(|(session, _)| session), replays)
             .await?;
         let of: Vec<PastAsked<'_>> = assembled
             .iter()
-            .map(|(session, turn)| PastAsked {
-                session,
-                task: turn.task.as_ref(),
-                before: turn.number,
-                branch: branches.get(&session.name()),
+            .map(|(session, turn)| {
+                let replay = replays.get(&session.name());
+                let of = replay.map_or_else(|| session.name(), |replay| replay.past().session);
+                PastAsked {
+                    session,
+                    task: turn.task.as_ref(),
+                    before: turn.number,
+                    branch: branches.get(&of),
+                    replay,
+                }
             })
             .collect();
         let mut loaded = self.pasts(tx, &of).await?;
@@ -631,7 +668,7 @@ impl Starter {
     fn begin(
         &self,
         session: &LockedSession,
-        item: QueuedItem,
+        mut item: QueuedItem,
         (turn_id, pass): (TurnId, Pass),
         (planned, past): (Planned, Past),
         policies: &[ToolPolicy],
@@ -643,32 +680,51 @@ impl Starter {
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
-            is_branch: session.branch.is_some(),
+            is_branch: session.branch.is_some()
+                || planned.replay.as_ref().is_some_and(|replay| replay.branch_id.is_some()),
             may_branch: item.facts.task.is_some() && self.may_branch(planned.branch.as_ref()),
             models: self.models.kinds_of(&session.account),
         };
-        let unseen = unseen(context, &hidden);
-        let beginning = Beginning {
-            turn_id,
-            pass,
-            prompt: prompt_of(
+        let (unseen, driver) = (unseen(context, &hidden), driver.map(Arc::as_ref));
+        let prompt = match &planned.replay {
+            Some(replay) => replaying::prompt_of((session, &item), replay, driver, &unseen)?,
+            None => prompt_of(
                 session,
                 (&item, planned.branch.as_ref()),
-                driver.map(Arc::as_ref),
+                driver,
                 &self.profiles,
                 &unseen,
                 marks,
             ),
+        };
+        let replay = planned.replay;
+        let branch_task = match &replay {
+            Some(replay) => replay.task_id.clone(),
+            None => planned.branch.map(|branch| branch.task_id),
+        };
+        item.layout = prompt.manifest.layout;
+        let beginning = Beginning {
+            turn_id,
+            pass,
+            prompt,
             plan: planned.plan,
-            branch_task: planned.branch.map(|branch| branch.task_id),
+            branch_task,
             past,
             told: planned.told,
             provider: self.provider(&item.provider),
-            tools: offered_but(context, &hidden),
+            tools: match &replay {
+                Some(replay) => offered_as(&replay.tools),
+                None => offered_but(context, &hidden),
+            },
             tools_wait_ms: self.config.tools_wait_ms_max.i64(),
             trace: turn_span(turn_id, session, &item),
         };
-        begin(session, item, beginning)
+        let (turn, work) = begin(session, item, beginning)?;
+        let work = match replay {
+            Some(_) => work.replaying(replay),
+            None => work,
+        };
+        Ok((turn, work))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     SOURCE,
     breaker::Pass,
     providers::{CallInput, Continuation, Effects, Slot, Thread, ToolDefinition},
-    store::{SessionName, TurnName, journal::Journal},
+    store::{SessionName, TurnName, journal::Journal, replays::ReplayStart},
 };
 
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub struct Work {
     /// Counts the turns of its generation, from 1.
     pub number: i64,
     pub agent_id: AgentId,
+    /// What it runs again, if it is a replay's.
+    pub replay: Option<Arc<ReplayStart>>,
     /// The session that spawned its branch: it gets the reply.
     pub parent: Option<SessionId>,
     /// Somebody may be asked about a tool call of the turn: such a question ends with the turn. An agent may also call over HTTP, at
@@ -114,6 +116,19 @@ impl WorkThread {
 }
 
 impl Work {
+    /// The same turn as a replay's, whose beginning no listener is told. Without its record, nothing would answer its calls: it ends.
+    pub(super) fn replaying(self, replay: Option<ReplayStart>) -> Work {
+        Work {
+            heard: Heard::new(true),
+            due: match replay {
+                Some(_) => self.due,
+                None => Due::Abort,
+            },
+            replay: replay.map(Arc::new),
+            ..self
+        }
+    }
+
     pub fn name(&self) -> SessionName {
         (self.turn.account.clone(), self.turn.session)
     }

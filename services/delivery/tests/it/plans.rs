@@ -2,7 +2,7 @@
 //! are empty, full but not analysed, analysed, or analysed while they held few rows.
 
 use delivery::{
-    store::{branches, claim, context, past, plans, runs},
+    store::{branches, claim, context, past, plans, replays, runs},
     turn::stop,
 };
 use sqlx::{AssertSqlSafe, PgPool};
@@ -21,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 47] = [
+const STATEMENTS: [Planned; 48] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -103,6 +103,18 @@ const STATEMENTS: [Planned; 47] = [
             "task_context_pkey",
             "message_pkey",
             "notification_pkey",
+        ],
+    ),
+    (
+        replays::REPLAYS_LOAD,
+        4,
+        &[
+            "replay_pkey",
+            "turn_pkey",
+            "session_pkey",
+            "instruction_text_pkey",
+            "tool_call_turn",
+            "provider_breaker_pkey",
         ],
     ),
     (
@@ -203,6 +215,7 @@ async fn fill(owner: &PgPool, count: u32) {
         "tool_call",
         "message",
         "branch",
+        "replay",
     ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
@@ -233,6 +246,7 @@ async fn fill(owner: &PgPool, count: u32) {
             .set("notification_ids", "array[s.id::text]")
             .with("profile_hash", "h1")
             .from("session s"),
+        rows("replay").from("turn t"),
         rows("branch").from("session s"),
         rows("branch")
             .with("state", "finished")

@@ -267,7 +267,7 @@ impl Case<'_> {
     fn stopped(&self, text: &str) -> Ruling {
         let turn = self.turn;
         let continued = turn.continues_id.map(|id| (SessionId(id), i64::MAX));
-        let places = [Some((turn.session, turn.number)), continued];
+        let places = [Some((turn.home_id, turn.home_number)), continued];
         let before = places
             .into_iter()
             .flatten()
@@ -310,7 +310,7 @@ pub(super) fn item_for<'a>(
     if let Some(ruling) = foreign(turn, item.task_id.as_ref(), &of) {
         return Err(ruling);
     }
-    let is_own = item.session_id == Some(turn.session);
+    let is_own = item.session_id == Some(turn.home_id);
     if !is_own && turn.task.is_none() && item.agent_id != Some(turn.agent) {
         return Err((Violation(ForeignThread), format!("{of} is of another agent's session")));
     }

@@ -167,10 +167,12 @@ pub(super) fn foreign(turn: &AuditedTurn, task: Option<&TaskId>, of: &str) -> Op
 
 /// A row of a session is not there.
 pub(super) fn gone(turn: &AuditedTurn, of: &str) -> Ruling {
-    let is_removed = match (&turn.session_key, turn.session_closed_at) {
-        (None, _) => true,
-        (Some(_), None) => false,
-        (Some(_), Some(closed)) => turn.read_at - closed > KEPT,
+    // Of a replay, the session of its source turn.
+    let is_there = turn.session_key.is_some() && turn.home_kind.is_some();
+    let is_removed = match (is_there, turn.home_closed_at) {
+        (false, _) => true,
+        (true, None) => false,
+        (true, Some(closed)) => turn.read_at - closed > KEPT,
     };
     match is_removed {
         true => (Unproven(Retention), format!("{of} was removed with its session")),
@@ -257,12 +259,17 @@ pub(crate) mod tests {
             instructions: Some(String::new()),
             session_key: Some(format!("task:t-1:agent:{AGENT}:acme:v1")),
             session_kind: Some("task".to_owned()),
-            session_closed_at: None,
+            replay_id: None,
+            home_id: SessionId(Uuid::from_u128(2)),
+            home_number: 7,
+            home_started_at: OffsetDateTime::UNIX_EPOCH + Duration::DAY,
+            home_kind: Some("task".to_owned()),
+            home_closed_at: None,
+            home_opened_at: None,
             continues_id: None,
             continues_kept: false,
             parent_session_id: None,
             parent_continues_id: None,
-            session_opened_at: None,
             is_mismatched: false,
             mixes_tasks: false,
             from_is_own: false,
@@ -290,14 +297,14 @@ pub(crate) mod tests {
 
     #[test]
     fn a_missing_row_is_gone_with_its_session_or_a_violation() {
-        let closed = |days: i64| {
-            move |turn: &mut AuditedTurn| turn.session_closed_at = Some(turn.read_at - Duration::days(days))
-        };
+        let closed =
+            |days: i64| move |turn: &mut AuditedTurn| turn.home_closed_at = Some(turn.read_at - Duration::days(days));
         let check = |turn: AuditedTurn, expected: &str| assert_eq!(words(&gone(&turn, "it")), expected);
         check(turn(), "violation source_missing");
         check(with(closed(1)), "violation source_missing");
         check(with(closed(2)), "unproven retention");
         check(with(|turn| turn.session_key = None), "unproven retention");
+        check(with(|turn| turn.home_kind = None), "unproven retention");
     }
 
     #[test]
@@ -383,8 +390,8 @@ pub(crate) mod tests {
     fn a_branch_knows_the_task_as_it_was_when_it_was_made() {
         let made = |kind: &str| {
             with(|turn| {
-                turn.session_kind = Some(kind.to_owned());
-                turn.session_opened_at = Some(turn.started_at - Duration::HOUR);
+                turn.home_kind = Some(kind.to_owned());
+                turn.home_opened_at = Some(turn.started_at - Duration::HOUR);
             })
         };
         assert_eq!(made("task").knew_at(), turn().started_at);

@@ -73,7 +73,7 @@ impl Case<'_> {
         };
         let parents = [turn.parent_session_id, turn.parent_continues_id];
         let of_parent = parents.contains(&Some(past.session)) && part.because == Because::Base;
-        let is_own = past.session == turn.session.uuid() || turn.continues_id == Some(past.session);
+        let is_own = past.session == turn.home_id.uuid() || turn.continues_id == Some(past.session);
         if !is_own && !of_parent {
             return Err((Violation(ForeignThread), format!("{of} is of session {}", past.session)));
         }
@@ -93,7 +93,7 @@ impl Case<'_> {
             .sources
             .pasts
             .values()
-            .filter(|past| past.session == self.turn.session.uuid());
+            .filter(|past| past.session == self.turn.home_id.uuid());
         let text = slices.into_iter().find_map(|past| {
             let slices = past
                 .turn

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use contracts::tools;
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, Generation, MessageId, QuestionId, SessionId, TaskId, Timestamp, TurnContext,
-    TurnId,
+    AccountId, Actor, AgentId, AgentSlug, Generation, MessageId, QuestionId, ReplayId, SessionId, TaskId, Timestamp,
+    TurnContext, TurnId,
 };
 use prompt::{
     Manifest,
@@ -77,16 +77,23 @@ pub struct AuditedTurn {
     pub instructions: Option<String>,
     pub session_key: Option<String>,
     pub session_kind: Option<String>,
-    pub session_closed_at: Option<OffsetDateTime>,
-    /// The generation that its session was rotated from.
+    /// The replay that its session runs.
+    pub replay_id: Option<ReplayId>,
+    /// The session whose rows its prompt names, its number there, and when it began: its own; of a replay, those of the source turn.
+    pub home_id: SessionId,
+    pub home_number: i64,
+    pub home_started_at: OffsetDateTime,
+    pub home_kind: Option<String>,
+    pub home_closed_at: Option<OffsetDateTime>,
+    pub home_opened_at: Option<OffsetDateTime>,
+    /// The generation that this session was rotated from.
     pub continues_id: Option<Uuid>,
     /// That generation's turns are kept.
     pub continues_kept: bool,
-    /// The session whose turn made its session.
+    /// The session whose turn made this one.
     pub parent_session_id: Option<Uuid>,
     /// The generation that this one was rotated from.
     pub parent_continues_id: Option<Uuid>,
-    pub session_opened_at: Option<OffsetDateTime>,
     /// Its provider was seen to run another session.
     pub is_mismatched: bool,
     /// An earlier turn of its session was about another task.
@@ -121,9 +128,9 @@ impl AuditedTurn {
     /// When what it shows of its task was read: a branch knows what its parent knew when it was made.
     pub fn knew_at(&self) -> OffsetDateTime {
         let opened = self
-            .session_opened_at
-            .filter(|_| self.session_kind.as_deref() == Some("branch"));
-        opened.unwrap_or(self.started_at)
+            .home_opened_at
+            .filter(|_| self.home_kind.as_deref() == Some("branch"));
+        opened.unwrap_or(self.home_started_at)
     }
 }
 
@@ -144,32 +151,37 @@ macro_rules! select {
 
 /// What else the judge needs of a turn. Of the turns before it, the newest thousand are looked at.
 const JOINED: (&str, &str) = (
-    ", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, s.closed_at as session_closed_at, s.continues_id,
-       s.parent_session_id, s.opened_at as session_opened_at,
-       (select p.continues_id from session p where p.account_id = page.account_id and p.id = s.parent_session_id offset 0) as parent_continues_id,
+    ", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, r.id as replay_id,
+       coalesce(u.session_id, page.session_id) as home_id, coalesce(u.number, page.number) as home_number,
+       coalesce(u.started_at, page.started_at) as home_started_at, h.kind as home_kind, h.closed_at as home_closed_at,
+       h.opened_at as home_opened_at, h.continues_id, h.parent_session_id,
+       (select p.continues_id from session p where p.account_id = page.account_id and p.id = h.parent_session_id offset 0) as parent_continues_id,
        s.mismatch is not null as is_mismatched, a.coordinator_task,
        case when a.coordinator_task = page.task_id then a.briefing else '' end as briefing,
        g.slug as agent_slug, g.name as agent_name, g.role as agent_role,
        k.display_id as task_display, k.title as task_title, k.description as task_description,
-       s.continues_id is not null and exists (
-           select from session c where c.account_id = page.account_id and c.id = s.continues_id and c.emptied_at is null offset 0) as continues_kept,
-       s.kind = 'system' and exists (
+       h.continues_id is not null and exists (
+           select from session c where c.account_id = page.account_id and c.id = h.continues_id and c.emptied_at is null offset 0) as continues_kept,
+       coalesce(h.kind = 'system', false) and exists (
            select from (select o.task_id from turn o
-                        where o.account_id = page.account_id and o.session_id = page.session_id and o.number < page.number
+                        where o.account_id = page.account_id and o.session_id = h.id and o.number < coalesce(u.number, page.number)
                         order by o.number desc limit 1000) o
            where o.task_id is distinct from page.task_id) as mixes_tasks,
        page.context ->> 'from' is not null and exists (
            select from (select o.response_id from turn o
-                        where o.account_id = page.account_id and o.session_id = page.session_id and o.number < page.number
+                        where o.account_id = page.account_id and o.session_id = h.id and o.number < coalesce(u.number, page.number)
                         order by o.number desc limit 1000) o
            where o.response_id = page.context ->> 'from'
            union all
            select from (select o.response_id from turn o
-                        where o.account_id = page.account_id and o.session_id = s.parent_session_id and page.context ->> 'used' = 'fork'
+                        where o.account_id = page.account_id and o.session_id = h.parent_session_id and page.context ->> 'used' = 'fork'
                         order by o.number desc limit 1000) o
            where o.response_id = page.context ->> 'from') as from_is_own",
     "join account a on a.id = page.account_id
      left join session s on s.account_id = page.account_id and s.id = page.session_id
+     left join replay r on r.account_id = page.account_id and r.id = case s.kind when 'replay' then s.origin_id end
+     left join turn u on u.account_id = page.account_id and u.id = r.source_turn_id
+     left join session h on h.account_id = page.account_id and h.id = case when r.id is null then page.session_id else u.session_id end
      left join instruction_text i on i.account_id = page.account_id and i.hash = page.profile_hash
      left join agent g on g.account_id = page.account_id and g.id = page.agent_id
      left join task k on k.account_id = page.account_id and k.id = page.task_id",
@@ -399,7 +411,7 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
         .flat_map(|(turn, _)| {
             // A rotation hands the note of a stopped turn on.
             let continued = turn.continues_id.map(|id| (id, i64::MAX));
-            [Some((turn.session.uuid(), turn.number)), continued]
+            [Some((turn.home_id.uuid(), turn.home_number)), continued]
         })
         .flatten()
         .collect();

@@ -60,7 +60,8 @@ fn ruling(turn: &AuditedTurn, from: Option<&str>) -> Ruling {
 /// What is wrong with the name of a thread, if anything.
 fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
     let Ok(key) = SessionKey::parse(text) else {
-        let is_known = ["task", "system", "branch"].contains(&turn.session_kind.as_deref().unwrap_or_default());
+        let is_known =
+            ["task", "system", "branch", "replay"].contains(&turn.session_kind.as_deref().unwrap_or_default());
         return Some(match is_known {
             true => (
                 Violation(ForeignThread),
@@ -88,6 +89,11 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
         }
         // A branch has one session, on one task.
         SessionOf::Agent(agent) | SessionOf::Branch { agent, .. } => *agent,
+        SessionOf::Replay(replay) => {
+            let is_own = turn.replay_id == Some(*replay) && key.generation == turn.generation;
+            let found = format!("its session's key is of replay {replay}");
+            return (!is_own).then_some((Violation(ForeignThread), found));
+        }
         SessionOf::User(_) | SessionOf::Account => {
             let found = "the audit of this version does not know sessions of orchestrators";
             return Some((Unproven(UnknownSource), found.to_owned()));
@@ -154,8 +160,8 @@ mod tests {
         check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
         check(&|turn| turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");
         let other_kind = |turn: &mut AuditedTurn| {
-            turn.session_key = Some("replay:x".to_owned());
-            turn.session_kind = Some("replay".to_owned());
+            turn.session_key = Some("guest:x".to_owned());
+            turn.session_kind = Some("guest".to_owned());
         };
         check(&other_kind, "unproven unknown_source");
         let of_branch = |key: String| {

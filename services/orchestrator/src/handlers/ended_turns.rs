@@ -24,7 +24,7 @@ pub(super) struct EndedTurn {
     pub tracestate: Option<String>,
 }
 
-/// A branch's reply goes to its parent. Relies on the primary keys. A turn without a task row has no thread.
+/// A branch's reply goes to its parent, a replay's to nobody. Relies on the primary keys. A turn without a task row has no thread.
 pub const ENDED_TURNS: &str = "
     select u.account_id as account, u.id, t.display_id as task, u.agent_id as agent, a.name as agent_name, u.state, u.reply,
            u.no_reply, u.late, u.finished_at, u.hops, u.traceparent, u.tracestate
@@ -33,7 +33,7 @@ pub const ENDED_TURNS: &str = "
     join agent a on a.account_id = any (array[u.account_id]) and a.id = u.agent_id
     left join task t on t.account_id = any (array[u.account_id]) and t.id = u.task_id
     join session s on s.account_id = any (array[u.account_id]) and s.id = u.session_id
-    where s.kind <> 'branch'";
+    where s.kind not in ('branch', 'replay')";
 
 /// The turns that exist, in no particular order.
 pub(super) async fn ended_turns(tx: &Tx, places: &[(AccountId, TurnId)]) -> Result<Vec<EndedTurn>, StorageError> {

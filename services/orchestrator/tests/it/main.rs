@@ -26,6 +26,7 @@ mod providers;
 mod questions;
 mod queue;
 mod recovery;
+mod replays;
 mod replies;
 mod resets;
 mod seed;

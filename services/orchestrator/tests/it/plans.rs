@@ -7,7 +7,7 @@ use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
     handlers::ended_turns::ENDED_TURNS, holds, keys, log, messages, notifications, paging::Listing, policies,
-    providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, sessions, tasks, timers, turns,
+    providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, replays, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -17,7 +17,7 @@ use storage::{
     outbox::OUTBOX_SHARES,
     question, recovery,
     session::{
-        branch_end, queue_edit, session_handover,
+        branch_end, queue_edit, replay_begin, session_handover,
         session_release::SESSION_RELEASE,
         session_reset, session_succeed, sessions_close, sessions_lock,
         sessions_park::{self, SESSIONS_UNPARK},
@@ -31,7 +31,28 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 93] = [
+const STATEMENTS: [Planned; 96] = [
+    (
+        replays::store::SOURCE,
+        2,
+        &[
+            "turn_pkey",
+            "agent_pkey",
+            "session_pkey",
+            "instruction_text_pkey",
+            "task_pkey",
+        ],
+    ),
+    (
+        replays::store::FIND,
+        2,
+        &["replay_pkey", "session_pkey", "turn_number", "turn_pkey"],
+    ),
+    (
+        replay_begin::REPLAYS_COUNT,
+        2,
+        &["session_replays of the account", "replay_of_turn"],
+    ),
     (
         audit::store::SOURCES,
         7,
@@ -353,6 +374,7 @@ async fn fill(owner: &PgPool, count: u32) {
         "session",
         "timer",
         "branch",
+        "replay",
     ] {
         let off = format!("alter table {table} set (autovacuum_enabled = off)");
         sqlx::query(AssertSqlSafe(off)).execute(owner).await.unwrap();
@@ -395,6 +417,10 @@ async fn fill(owner: &PgPool, count: u32) {
             .with("state", "finished")
             .set("joined_item", "s.id::text")
             .from("session s"),
+        rows("replay")
+            .with("account_id", "acme")
+            .set("source_turn_id", "gen_random_uuid()")
+            .from(&many),
         rows("timer")
             .set("due_at", "now() - interval '1 minute'")
             .from("session s"),
@@ -408,7 +434,8 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 20] = [
+const LISTS: [(Listing, usize, &str); 21] = [
+    (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),

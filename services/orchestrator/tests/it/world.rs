@@ -8,7 +8,7 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use contracts::{Outgoing, Root};
-use orchestrator::{App, OrchestratorSettings};
+use orchestrator::{App, OrchestratorSettings, settings::Providers};
 use runtime::{
     Shutdown,
     http::Health,
@@ -82,7 +82,7 @@ impl World {
         let app = App::new(
             (database.clone(), database),
             Root::default(),
-            (settings, Models::default()),
+            (settings, Models::default(), Providers::default()),
             Arc::new(drop),
             Shutdown::new(),
         );

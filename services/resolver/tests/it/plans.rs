@@ -95,13 +95,14 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 }
 
 /// A delete statement gets its rows by id, and finds their dependent rows.
-const REMOVALS: [Planned; 9] = [
+const REMOVALS: [Planned; 10] = [
     (sessions_remove::LOCK, 2, &["session_pkey"]),
     (sessions_remove::BEFORE, 2, &["session_pkey", "session_generation"]),
     (sessions_remove::EMPTY[0], 3, &["tool_call_session"]),
     (sessions_remove::EMPTY[1], 3, &["turn_number"]),
     (sessions_remove::EMPTY[2], 3, &["notification_ended"]),
     (sessions_remove::BRANCHES_REMOVE, 2, &["session_pkey", "branch_pkey"]),
+    (sessions_remove::REPLAYS_REMOVE, 2, &["session_pkey", "replay_pkey"]),
     (sessions_remove::EMPTIED, 2, &["session_pkey"]),
     (sessions_remove::SUPERSEDED, 2, &["session_pkey", "session_generation"]),
     (items_refuse::REFUSED_REMOVE, 2, &["notification_pkey"]),

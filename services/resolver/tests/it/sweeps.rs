@@ -91,6 +91,37 @@ async fn sessions_of_every_kind_are_deleted_except_the_newest() {
     );
 }
 
+/// A replay has one generation.
+#[tokio::test]
+async fn replays_are_deleted_with_their_sessions() {
+    let scene = scene().await;
+    let replay = uuid::Uuid::from_u128(7);
+    let agent = "agent a where a.slug = 'coder'";
+    let session = old_sessions(agent).with("kind", "replay").with("origin_id", replay);
+    let session = session
+        .with("generation", 1)
+        .with("key", format!("replay:{replay}:acme:v1"));
+    session.insert(&scene.test.owner).await;
+    let of = "session s";
+    for id in [replay, uuid::Uuid::from_u128(8)] {
+        let row = rows("replay").with("id", id).set("account_id", "s.account_id");
+        row.set("source_turn_id", "s.id")
+            .from(of)
+            .insert(&scene.test.owner)
+            .await;
+    }
+    let (month, stop) = (Duration::from_secs(30 * 24 * 60 * 60), CancellationToken::new());
+    assert_eq!(
+        closed_sessions_remove(&scene.database, month, 100, &stop)
+            .await
+            .unwrap(),
+        1
+    );
+    let left = "select id::text from session union all select id::text from replay";
+    let other = uuid::Uuid::from_u128(8).to_string();
+    assert_eq!(scene.test.texts(left).await, [other]);
+}
+
 /// One session has more rows than one transaction deletes: they are deleted in parts, and the next session does not
 /// wait. Two replicas share the work, and skip each other's locked rows.
 #[tokio::test]

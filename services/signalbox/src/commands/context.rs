@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &ContextArgs, json: bool) -> anyhow::Result<ExitCo
 }
 
 /// The file's text; `-` reads standard input.
-fn text(file: &Path) -> anyhow::Result<String> {
+pub(super) fn text(file: &Path) -> anyhow::Result<String> {
     let mut text = String::new();
     // One byte more than fits, so that a text that is too long is refused and not cut.
     let limit = u64::try_from(BODY_BYTES_MAX).expect("a small constant") + 1;

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     cli::DiffArgs,
-    client::read_as,
+    client::{Client, read_as},
     print::show,
     table::Table,
     text::{lines, one_line},
@@ -15,16 +15,26 @@ use crate::{
 
 pub(crate) async fn run(args: &DiffArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.of.access.client()?;
-    let (before, after) = (args.before.to_string(), args.after.to_string());
-    let path = ["api", "orgs", args.of.account.as_str(), "turns", &before, "diff"];
-    let text = if args.text { "true" } else { "false" };
-    let diff: Value = client.get(&path, &[("with", &after), ("text", text)]).await?;
+    let turns = (args.before.to_string(), args.after.to_string());
+    let diff = of(&client, &args.of.account, (&turns.0, &turns.1), args.text).await?;
     show(json, &diff, |diff| Ok(shown(&read_as(diff)?)))
+}
+
+/// What differs between two turns of an account. `with_texts`: in their texts, too.
+pub(super) async fn of(
+    client: &Client,
+    account: &str,
+    (before, after): (&str, &str),
+    with_texts: bool,
+) -> anyhow::Result<Value> {
+    let path = ["api", "orgs", account, "turns", before, "diff"];
+    let text = if with_texts { "true" } else { "false" };
+    Ok(client.get(&path, &[("with", after), ("text", text)]).await?)
 }
 
 const VALUE_CHARS_MAX: usize = 200;
 
-fn shown(diff: &Diff) -> String {
+pub(super) fn shown(diff: &Diff) -> String {
     let mut table = Table::new(&["LAYER", "STATE", "BEFORE", "AFTER"]);
     for layer in &diff.layers {
         let bytes = [layer.bytes_before, layer.bytes_after].map(|bytes| bytes.to_string());

@@ -83,6 +83,7 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::SessionReset(_)
             | Event::BranchSpawned(_)
             | Event::BranchEnded(_)
+            | Event::TurnReplayed(_)
             | Event::SessionParked(_)
             | Event::SessionReleased(_)
             | Event::HoldChanged(_)

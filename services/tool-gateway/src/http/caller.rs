@@ -1,7 +1,7 @@
 //! Authenticates an HTTP caller: the bearer of a gateway key, for a session of its account.
 
 use axum::http::{HeaderMap, HeaderName, request::Parts};
-use domain::{AccountId, ApiKey, KeyRole, SessionId, ThreadName};
+use domain::{AccountId, ApiKey, KeyRole, SessionId, SessionOf, ThreadName};
 use runtime::http::{AccountLimits, Problem, UnderWay, only};
 use storage::{Accounts, Database, api_key::api_key_holder};
 
@@ -77,7 +77,9 @@ pub(crate) fn session_key(text: &str) -> Option<ThreadName> {
         }
         _ => text,
     };
-    ThreadName::parse(bare).ok()
+    // A replay has no effects, so its key opens nothing.
+    let opens = |name: &ThreadName| !matches!(name.key.of, SessionOf::Replay(_));
+    ThreadName::parse(bare).ok().filter(opens)
 }
 
 /// A gateway's agent, in the form that delivery's settings accept.
@@ -123,6 +125,8 @@ mod tests {
         // A second spelling of the same session
         check(&KEY.replace(":v2", ":v02"), false);
         check(&KEY.replace("0190b5a8-0000", "0190b5a80000"), false);
+        // A replay calls no tool.
+        assert_eq!(session_key("replay:0190b5a8-0000-7000-8000-000000000001:acme:v1"), None);
         // Older forms that name no generation
         assert_eq!(session_key("orchestrator:ann"), None);
         assert_eq!(session_key("orchestrator:org:acme"), None);

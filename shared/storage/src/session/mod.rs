@@ -22,6 +22,7 @@
 //! | [`session_handover`](mod@session_handover) | moves an agent's part of a task to another agent's session | `handover` |
 //! | [`branch_spawn`](mod@branch_spawn) | makes branches: their rows, their sessions, their first items | tool-gateway |
 //! | [`branch_end`](mod@branch_end) | ends branches, with all below them, and folds their results into their parents' queues | whoever ends a branch, or closes a session |
+//! | [`replay_begin`](mod@replay_begin) | makes a replay with its session and its item; closes sessions of replays that have ended | orchestrator; delivery |
 //! | [`session_succeed`](mod@session_succeed) | closes one generation and opens the next with its queue: rotation, reset | delivery, orchestrator |
 //! | [`session_reset`](mod@session_reset) | ends a session's generation on request, or asks its turn to end first | orchestrator |
 //! | [`session_release`](mod@session_release) | takes a lease from its holder | orchestrator |
@@ -44,6 +45,7 @@ pub mod items_expire;
 pub mod items_join;
 pub mod items_refuse;
 pub mod queue_edit;
+pub mod replay_begin;
 pub mod session_handover;
 pub mod session_release;
 pub mod session_reset;

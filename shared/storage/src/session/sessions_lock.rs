@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ResetRequest, SessionEvent,
-    SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
+    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ReplayId, ResetRequest,
+    SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
     context::{THREADS_LOST_MAX, Told},
     progress::Streak,
 };
@@ -124,6 +124,9 @@ pub struct LockedSession {
     /// The branch that it runs.
     #[sea_orm(from_alias = "branch_id")]
     pub branch: Option<BranchId>,
+    /// The replay that it runs.
+    #[sea_orm(from_alias = "replay_id")]
+    pub replay: Option<ReplayId>,
     /// The session that spawned the branch.
     #[sea_orm(from_alias = "parent_session_id")]
     pub parent: Option<SessionId>,
@@ -238,7 +241,8 @@ macro_rules! sessions_lock {
     ($wait:literal) => {
         concat!(
             "
-    select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id, s.parent_session_id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+    select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id,
+           case s.kind when 'replay' then s.origin_id end as replay_id, s.parent_session_id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,

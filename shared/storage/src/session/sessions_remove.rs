@@ -1,6 +1,6 @@
 //! Removes expired closed sessions with all their rows (S12), a piece at a time: one session may have millions of rows.
 //! The row of each session's newest generation stays, emptied: it carries the generation number, which must not be
-//! reused. A branch has one generation, and goes with its session.
+//! reused. A branch and a replay have one generation, and go with their session.
 
 use domain::{AccountId, SessionId};
 use sea_orm::FromQueryResult;
@@ -94,6 +94,14 @@ pub const BRANCHES_REMOVE: &str = "
         where coalesce(s.kind = 'branch', false) offset 0) s
     where d.account_id = any (array[s.account_id]) and d.id = s.origin_id";
 
+/// Relies on the primary keys.
+pub const REPLAYS_REMOVE: &str = "
+    delete from replay d using (
+        select s.account_id, s.origin_id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
+        join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
+        where s.kind = 'replay' offset 0) s
+    where d.account_id = any (array[s.account_id]) and d.id = s.origin_id";
+
 /// Every emptied session with a successor is removed, and each that can have none.
 pub const SUPERSEDED: &str = concat!(
     "with gone as materialized (
@@ -145,7 +153,12 @@ pub async fn sessions_remove(
         removal.more |= i64::try_from(rows).is_ok_and(|rows| rows >= rows_max);
     }
     if !removal.more {
-        for (sql, ids) in [(BRANCHES_REMOVE, &all), (EMPTIED, &due), (SUPERSEDED, &all)] {
+        for (sql, ids) in [
+            (BRANCHES_REMOVE, &all),
+            (REPLAYS_REMOVE, &all),
+            (EMPTIED, &due),
+            (SUPERSEDED, &all),
+        ] {
             let values = [account.into(), ids.clone().into()];
             tx.execute("remove expired sessions", sql, values).await?;
         }

@@ -8,7 +8,7 @@ use contracts::{
         MessageDied, MessagePosted, NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread,
         QuestionChanged, QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased,
         SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
-        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnStarted,
+        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -21,8 +21,8 @@ use domain::{
     AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState,
     BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
     NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
-    RecoveryId, RecoveryState, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
-    ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
+    RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind,
+    TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -453,6 +453,22 @@ fn control() -> Vec<Sample> {
             joined_item: is_good.then(|| notifications().remove(0)),
         };
         all.push(event(Some(task()), state.as_str(), Event::BranchEnded(ended)));
+    }
+    for &state in TurnState::ALL.iter().filter(|state| state.is_over()) {
+        let is_good = state == TurnState::Finished;
+        let replayed = TurnReplayed {
+            replay_id: ReplayId(Uuid::from_u128(15)),
+            source_turn_id: TurnId(Uuid::from_u128(16)),
+            turn_id: turn(),
+            session_id: session(),
+            session_key: format!("replay:{}:acme:v1", Uuid::from_u128(15)),
+            generation: Generation(1),
+            fence: Fence(2),
+            agent_id: agent(),
+            state,
+            error: (!is_good).then(|| "timeout: no answer".to_owned()),
+        };
+        all.push(event(Some(task()), state.as_str(), Event::TurnReplayed(replayed)));
     }
     for &kind in TimerKind::ALL {
         for &state in TimerState::ALL {
