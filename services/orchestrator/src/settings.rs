@@ -85,29 +85,17 @@ impl Providers {
     }
 }
 
-/// The fields of `[providers.NAME]` that say who has effects. Delivery checks the entries.
+/// `[providers.NAME]`, of which this service reads who has effects. Delivery checks the entries.
 #[derive(Clone, Debug, Deserialize)]
-pub struct Provider {
-    #[serde(default)]
-    kind: Option<String>,
-    #[serde(default)]
-    server: Option<String>,
-    #[serde(default)]
-    effects: Option<String>,
-}
+#[serde(transparent)]
+pub struct Provider(BTreeMap<String, serde_json::Value>);
 
 impl Provider {
     /// Its agents have tools of their own.
     pub fn has_effects(&self) -> bool {
-        let is_gateway = || {
-            [&self.kind, &self.server]
-                .into_iter()
-                .flatten()
-                .any(|of| of == "openclaw")
-        };
-        self.effects
-            .as_ref()
-            .map_or_else(is_gateway, |effects| effects == "own")
+        let said = |key: &str| self.0.get(key).and_then(serde_json::Value::as_str);
+        let is_gateway = || ["kind", "server"].into_iter().any(|key| said(key) == Some("openclaw"));
+        said("effects").map_or_else(is_gateway, |effects| effects == "own")
     }
 }
 

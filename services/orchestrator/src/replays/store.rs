@@ -65,7 +65,8 @@ macro_rules! names {
 }
 macro_rules! joins {
     () => {
-        "left join session s on s.account_id = page.account_id and s.id = page.session_id
+        "left join lateral (
+        select * from session s where s.account_id = any (array[page.account_id]) and s.id = page.session_id offset 0) s on true
      left join lateral (
         select * from turn t where t.account_id = page.account_id and t.session_id = page.session_id
         order by t.account_id desc, t.session_id desc, t.number desc limit 1) t on true

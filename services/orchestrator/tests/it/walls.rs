@@ -152,8 +152,12 @@ async fn what_is_theirs_is_not_found_in_ours() {
             _ => None,
         };
         let is_upload = method == "POST" && pattern.ends_with("/artifacts");
-        let name = if is_upload { "?name=a.txt" } else { "" };
-        let path = mixed.path(pattern) + name;
+        let query = match pattern {
+            pattern if pattern.ends_with("/diff") => "?with=01998e1c-0000-7000-8000-000000000000",
+            _ if is_upload => "?name=a.txt",
+            _ => "",
+        };
+        let path = mixed.path(pattern) + query;
         let asked = send(&world, &method, &path, Some(&ours.admin), body.as_ref()).await;
         asked.is_problem(404, "not_found", "");
     }

@@ -99,7 +99,7 @@ pub const REPLAYS_REMOVE: &str = "
     delete from replay d using (
         select s.account_id, s.origin_id from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
         join session s on s.account_id = any (array[w.account_id]) and s.id = w.id
-        where s.kind = 'replay' offset 0) s
+        where coalesce(s.kind = 'replay', false) offset 0) s
     where d.account_id = any (array[s.account_id]) and d.id = s.origin_id";
 
 /// Every emptied session with a successor is removed, and each that can have none.
