@@ -65,6 +65,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     (
         "system-tests",
         &[
+            "api",
             "contracts",
             "delivery",
             "devstack",

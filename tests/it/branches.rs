@@ -146,7 +146,7 @@ async fn a_branch_knows_what_its_parent_knew_and_nothing_younger() {
     house.deliver("n-3", "The third thing is MAGENTA.").await;
     let next = house.get("/api/orgs/acme/tasks/T-1/next").await;
     assert_eq!(
-        (&next["next"]["state"], &next["next"]["waits_on"]),
+        (&next["code"], &next["on"]),
         (&json!("waiting"), &json!("branches")),
         "{next}"
     );
@@ -186,7 +186,7 @@ async fn a_branch_knows_what_its_parent_knew_and_nothing_younger() {
         "{}",
         house.shown(&all[2])
     );
-    // The answers of branches are nobody's messages, and the parent's thread at its provider has none of their turns.
+    // The answers of branches are no messages, and the parent's thread at its provider has none of their turns.
     let thread = house.get("/api/orgs/acme/tasks/T-1/messages").await.to_string();
     assert!(thread.contains("reply ") && !thread.contains("is done."), "{thread}");
 

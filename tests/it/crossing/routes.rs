@@ -247,6 +247,8 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
             "limit=1&agent={any}",
             "cursor={any}",
             "limit=1&cursor={any}",
+            "parent={any}",
+            "limit=1&parent={any}",
             "task={any}",
             "limit=1&task={any}",
         ],

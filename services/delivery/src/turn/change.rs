@@ -131,7 +131,7 @@ pub(super) fn change(
             by_tool: _,
         } => {
             change.turn.reply = Some(reply.clone());
-            // A branch's reply is its result, a replay's is nobody's.
+            // A branch's reply is its result, a replay's is only shown.
             let is_posted = session.branch.is_none() && session.replay.is_none();
             let speaks = !late && !reply.trim().is_empty() && is_posted;
             change.turn.posted_as = speaks.then(|| reply_message_id(work.turn.id));

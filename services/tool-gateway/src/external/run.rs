@@ -428,7 +428,7 @@ impl External {
             }
             Err(answer) => (answer.text(), None),
         };
-        // The session is locked last: what is stored takes its time, and a claim waits for nobody's file.
+        // The session is locked last: what is stored takes its time, and no claim waits for a file.
         store::session_lock(&tx, &asked).await?;
         let late = self.is_late(&tx, &asked, row.turn_id).await?;
         let record = Record {
