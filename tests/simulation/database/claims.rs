@@ -151,6 +151,10 @@ impl Database {
                 (*account == session.account && call.turn == Some(id)).then_some(call)
             })
         };
+        let is_waiting = |call| {
+            let call = self.calls.get(&(session.account.clone(), call));
+            call.is_some_and(|call| !call.state.is_over())
+        };
         let last = row.journal.last().map_or(&[][..], |round| &round.calls);
         let in_last = |call: &&CallRow| last.iter().any(|asked| asked.ordinal == call.ordinal);
         let asked = Asked {
@@ -158,6 +162,10 @@ impl Database {
                 .find(|call| !call.state.is_over())
                 .map(|call| call.open_ms(self.now)),
             sum_ms: of_turn().filter(in_last).map(|call| call.open_ms(self.now)).sum(),
+            is_undecided: self
+                .questions
+                .values()
+                .any(|question| question.turn == id && question.state.is_open() && is_waiting(question.call)),
         };
         let first = (session.account.clone(), row.notifications[0].clone());
         let attempts = self.notifications.get(&first).map_or(0, |row| row.attempts);
@@ -275,9 +283,9 @@ impl Database {
             if possible(awaited, bug).is_none() {
                 continue;
             }
-            let wait_ms = match turn.asked.open_ms {
-                Some(_) => UNDECIDED_LOOK_MS,
-                None => settings.delivery.tools_again_ms.i64(),
+            let wait_ms = match turn.asked.is_undecided {
+                true => UNDECIDED_LOOK_MS,
+                false => settings.delivery.tools_again_ms.i64(),
             };
             self.turns_wait(&session.name(), call.ordinal, wait_ms);
             messages.push(self.request(session.turn(turn.id, turn.task.clone()), turn.agent_id, call));

@@ -155,6 +155,8 @@ pub struct Asked {
     pub open_ms: Option<i64>,
     /// How long all of them were open: time that does not count as waiting.
     pub sum_ms: i64,
+    /// Whether the open one waits for its answer, and not for its run.
+    pub is_undecided: bool,
 }
 
 impl OpenTurn {
@@ -237,17 +239,21 @@ struct ResultRow {
     is_external: bool,
     /// From its record to its result: only a call that somebody was asked about is recorded before it runs.
     open_ms: i64,
+    is_undecided: bool,
 }
 
 /// The ordinal of calls over HTTP inside a turn. No turn waits for them.
 pub(super) const OVER_HTTP: i32 = 0;
 
-/// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same. Of the calls over
-/// HTTP, only those that end the turn.
+/// Relies on index tool_call_turn, whose order is requested: for an empty table another index costs the same; and on
+/// question_call. Of the calls over HTTP, only those that end the turn.
 pub const RESULTS_LOAD: &str = "
     select c.account_id, c.turn_id, c.ordinal, coalesce(c.result, '') as result, c.finished_at is not null as is_over,
            c.runner is not null as is_external,
            (extract(epoch from coalesce(c.finished_at, now()) - c.started_at) * 1000)::bigint as open_ms,
+           c.finished_at is null and exists (
+               select from question q
+               where q.account_id = any (array[c.account_id]) and q.tool_call = c.id and q.state = 'open' offset 0) as is_undecided,
            case when c.name = $3 and c.state = 'finished' then c.arguments end as ends_with
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)
     cross join lateral (
@@ -296,6 +302,7 @@ pub async fn turns_load(
                 .filter(|row| !row.is_external)
                 .map(|row| row.open_ms)
                 .sum(),
+            is_undecided: own().any(|row| row.is_undecided),
         };
         turn.results = own().filter(|row| row.is_over).map(|row| row.result.clone()).collect();
     }

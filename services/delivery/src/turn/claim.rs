@@ -170,9 +170,9 @@ impl Claimer {
             if possible(awaited, session, Some(turn.id)).is_none() {
                 continue;
             }
-            match turn.asked.open_ms {
-                Some(_) => undecided.push((session.name(), place)),
-                None => asked.push((session.name(), place)),
+            match turn.asked.is_undecided {
+                true => undecided.push((session.name(), place)),
+                false => asked.push((session.name(), place)),
             }
             let setting = Setting {
                 root: &self.root,

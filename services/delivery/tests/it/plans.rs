@@ -42,7 +42,7 @@ const STATEMENTS: [Planned; 48] = [
             "notification_inject",
         ],
     ),
-    (claim::RESULTS_LOAD, 3, &["tool_call_turn"]),
+    (claim::RESULTS_LOAD, 3, &["question_call", "tool_call_turn"]),
     (turns_resume::TURNS_RESUME, 7, &["turn_pkey", "session_pkey"]),
     (turns_resume::TURNS_WAIT, 4, &["session_pkey"]),
     (turns_resume::TURNS_DEFER, 4, &["session_pkey"]),
@@ -51,7 +51,7 @@ const STATEMENTS: [Planned; 48] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        34,
+        30,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (

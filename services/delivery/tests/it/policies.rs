@@ -129,10 +129,11 @@ async fn awaiting() -> Scene {
     .await
 }
 
-/// However long a person takes; the turn looks every five minutes.
+/// However long a person takes; the turn looks every five minutes, and asks for a decided call as for any other.
 #[tokio::test]
 async fn a_turn_waits_for_an_approval_without_a_lease() {
-    let scene = awaiting().await;
+    let mut scene = awaiting().await;
+    scene.world.set("delivery.tools_again_ms", 60_000);
     let delivery = scene.run().await;
     scene.enqueue("n-1", "b").await;
     let waits = "select concat_ws(' ', phase, lease_owner is null) from session where task_id = 'proj-7'";
@@ -146,6 +147,17 @@ async fn a_turn_waits_for_an_approval_without_a_lease() {
     testkit::eventually("the next look", async || (texts(looks).await.len() == 1).then_some(())).await;
     assert_eq!(texts(waits).await, ["waiting t"]);
     assert_eq!(scene.provider.seen().len(), 1);
+    for sql in [
+        "update question set state = 'answered'",
+        "update session set wake_at = now()",
+    ] {
+        sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();
+    }
+    let looks = "select phase from session where task_id = 'proj-7' and wake_at between now() + interval '10 s' and now() + interval '1 minute'";
+    testkit::eventually("the look at the decided call", async || {
+        (texts(looks).await.len() == 1).then_some(())
+    })
+    .await;
     let decided = r#"update tool_call set state = 'finished', result = '{"ok": true}', finished_at = now()"#;
     for sql in [decided, "update session set wake_at = now()"] {
         sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();

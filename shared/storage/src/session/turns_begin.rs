@@ -6,7 +6,7 @@ use std::{
 };
 
 use domain::{
-    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnContext, TurnId, TurnRef, TurnState,
+    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnContext, TurnRef, TurnState,
     progress::{Streak, Wake},
 };
 use sea_orm::{DbErr, Value};
@@ -72,19 +72,18 @@ pub const TURNS_BEGIN: &str = concat!(
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                              $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
-                             $22::bytea[], $24::text[], $28::text[], $29::integer[], $30::text[], $31::timestamptz[],
-                             $32::text[]::jsonb[], $33::text[], $34::text[]::jsonb[])
-            as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, notification_id, provider,
+                             $22::bytea[], $24::text[], $25::integer[], $26::text[], $27::timestamptz[],
+                             $28::text[]::jsonb[], $29::text[], $30::text[]::jsonb[])
+            as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, items, provider,
                   profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
-                  manifest, more, wake_key, streak, streak_key, streak_since, context, rotated_because, thread)
+                  manifest, wake_key, streak, streak_key, streak_since, context, rotated_because, thread)
     ), taken as (
         update notification n set state = 'running', turn_id = i.turn_id, reason = null
-        from (select account_id, notification_id as id, id as turn_id from given
-              union all select * from unnest($25::text[], $26::text[], $27::uuid[])) i
+        from (select account_id, id as turn_id, unnest(items::text[]) as id from given) i
         where n.account_id = any (array[i.account_id]) and n.id = i.id and coalesce(n.state = 'queued', false)
     ), occupied as (
         update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
-            queued = s.queued - 1 - cardinality(g.more::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
+            queued = s.queued - cardinality(g.items::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
             gate = null, gate_ref = null, gated_since = null, gate_looks = 0, streak = g.streak,
             streak_key = nullif(g.streak_key, ''), streak_since = nullif(g.streak_since, 'epoch'), ",
     thread_set!("g.thread"),
@@ -96,9 +95,9 @@ pub const TURNS_BEGIN: &str = concat!(
                       profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
                       traceparent, tracestate, sent_at, wake_key, context, thread, rotated_because)
     select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
-           g.notification_id || g.more::text[], g.provider, g.profile_version, g.profile_hash, g.input,
+           g.items::text[], g.provider, g.profile_version, g.profile_hash, g.input,
            jsonb_build_object('layout', g.layout), g.manifest,
-           string_to_array(g.tools, ','), g.tools_wait_ms, g.notification_id, g.hops, nullif(g.traceparent, ''),
+           string_to_array(g.tools, ','), g.tools_wait_ms, (g.items::text[])[1], g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now(), g.wake_key, g.context, (g.context ->> 'thread')::integer, nullif(g.rotated_because, '')
     from given g
     cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i"
@@ -114,8 +113,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
     fn text(text: &Option<impl ToString>) -> String {
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
-    let further: Vec<(AccountId, String, TurnId)> = turns.iter().flat_map(further_items).collect();
-    let values: [Value; 34] = [
+    let values: [Value; 30] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -124,7 +122,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| new.turn.generation),
         column(turns, |new| new.number),
         column(turns, |new| new.turn.fence),
-        column(turns, |new| new.notification_ids[0].clone()),
+        column(turns, |new| text_array(&new.notification_ids)),
         column(turns, |new| new.provider.clone()),
         column(turns, |new| new.profile_version.clone()),
         column(turns, |new| new.profile_hash.clone()),
@@ -139,10 +137,6 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| new.state),
         column(turns, |new| new.manifest.clone()),
         replica.into(),
-        column(turns, |new| text_array(&new.notification_ids[1..])),
-        column(&further, |(account, _, _)| account.clone()),
-        column(&further, |(_, id, _)| id.clone()),
-        column(&further, |(_, _, turn)| *turn),
         column(turns, |new| new.wake.to_string()),
         column(turns, |new| new.streak.turns),
         column(turns, |new| text(&new.streak.key)),
@@ -162,12 +156,6 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
 
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("texts and numbers serialise")
-}
-
-/// The items of a run after its first.
-fn further_items(new: &NewTurn) -> impl Iterator<Item = (AccountId, String, TurnId)> {
-    let ids = new.notification_ids[1..].iter();
-    ids.map(|id| (new.turn.account.clone(), id.clone(), new.turn.id))
 }
 
 /// Texts as one text that Postgres reads as an array.
