@@ -113,6 +113,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "ids are looked up within; `n.account_id` holds what is found by them",
     ),
     (
+        "offset 0) as is_undecided",
+        "q.account_id = any (array[c.account_id])",
+        "it tells whether the question of a call is open, by the call's id, which says its session and turn",
+    ),
+    (
         "select w.account_id, w.id as session_id, p.id as plan, f.position",
         "a.account_id = n.account_id",
         "it tells whether a question is there, by an id or a task that the notification's account has, too",
