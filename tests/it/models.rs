@@ -97,14 +97,13 @@ async fn an_answer_with_external_calls_goes_on_with_all_results() {
     let model = StubModel::start(says(2)).await;
     let house = house(&model).await;
     house.notify("acme", "T-1", "coder", "n-1", "x").await;
-    // The message is posted while both models are asked.
-    eventually("the message", async || {
-        let posted = "select count(*) from message where body = 'meanwhile'";
-        (house.world.database.count(posted).await == 1).then_some(())
+    // The message is posted while both models are asked: none of the three waits for another, so any of them may be first.
+    eventually("the message, and both calls running", async || {
+        let meanwhile = "select count(*) from message m where m.body = 'meanwhile'
+                         and (select count(*) from tool_call c where c.state = 'running') = 2";
+        (house.world.database.count(meanwhile).await == 1).then_some(())
     })
     .await;
-    let running = "select count(*) from tool_call where state = 'running'";
-    assert_eq!(house.world.database.count(running).await, 2);
     house.until("acme", "n-1", "delivered").await;
     let outputs = house.outputs().await;
     assert_eq!(outputs[0].1["text"], "Looks good.");

@@ -46,8 +46,9 @@ use crate::{
     external::{External, Place},
     metrics::Metrics,
     refusal::{Consequence, Refusal, rate_limited},
+    settings::BranchLimits,
     store::{self, EndedCall},
-    tools::{BranchLimits, Questions, Running, Tool, ToolError, ToolOutcome, Toolbox},
+    tools::{Questions, Running, Tool, ToolError, ToolOutcome, Toolbox},
 };
 
 /// The dependencies of running a call.

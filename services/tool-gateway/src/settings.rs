@@ -9,8 +9,6 @@ use runtime::{
     settings::{ArtifactBytes, Bytes, Count, Depth, Millis, Seconds},
 };
 
-use crate::tools::BranchLimits;
-
 section! {
     #[derive(Debug)]
     pub struct ToolGatewaySettings {
@@ -48,6 +46,18 @@ section! {
         /// Bytes of an account's artifacts, each content counted once.
         pub artifact_account_bytes_max: Bytes = Bytes::new(2 * 1024 * 1024 * 1024),
     }
+}
+
+/// What limits branches.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BranchLimits {
+    pub depth_max: i32,
+    /// Live ones of a session, and of an account.
+    pub live_session_max: i64,
+    pub live_account_max: i64,
+    /// How long they may take, unless their call says it.
+    pub deadline_s: i64,
+    pub hops_max: u16,
 }
 
 impl ToolGatewaySettings {

@@ -1,12 +1,17 @@
 //! A database for every test, cloned from a template that is migrated once for each version of the schema.
 
+use std::time::{Duration, SystemTime};
+
 use anyhow::Context;
 use contracts::Outgoing;
 use devstack::SharedPostgres;
 use sea_orm::{FromQueryResult, SqlxPostgresConnector};
 use sqlx::{Connection, PgConnection, PgPool, Row, postgres::PgPoolOptions};
 use storage::{Database, DatabaseOptions, Role, migrations, outbox::OutboxRow};
-use uuid::Uuid;
+use uuid::{NoContext, Timestamp, Uuid};
+
+/// A test connects to its new database sooner than this.
+const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
 pub struct TestDatabase {
     /// The superuser's URL of this test's database.
@@ -18,7 +23,7 @@ pub struct TestDatabase {
 }
 
 impl TestDatabase {
-    /// A migrated, empty database. It is not removed at the end: the shared server is removed as a whole.
+    /// A migrated, empty database. It is dropped after its process has ended, when another test creates one.
     pub async fn fresh() -> TestDatabase {
         TestDatabase::create().await.expect("a test database")
     }
@@ -26,14 +31,17 @@ impl TestDatabase {
     async fn create() -> anyhow::Result<TestDatabase> {
         let server = SharedPostgres::for_tests().await?;
         let template = template_ensure(&server).await?;
-        let name = format!("test_{}", Uuid::now_v7().simple());
+        let name = name_at(SystemTime::now());
         let mut admin = PgConnection::connect(server.database_url())
             .await
             .context("the shared server")?;
+        abandoned_drop(&mut admin).await?;
         execute(&mut admin, &format!("create database {name} template {template}")).await?;
         admin.close().await?;
         let url = server.database_url_of(&name);
-        let owner = PgPoolOptions::new().max_connections(4).connect(&url).await?;
+        // One connection stays open as long as the process: it says that the database is in use.
+        let options = PgPoolOptions::new().min_connections(1).max_connections(4);
+        let owner = options.idle_timeout(None).max_lifetime(None).connect(&url).await?;
         // Rights on a database are not cloned with it.
         migrations::withdraw(&SqlxPostgresConnector::from_sqlx_postgres_pool(owner.clone())).await?;
         Ok(TestDatabase {
@@ -107,6 +115,33 @@ async fn template_ensure(server: &SharedPostgres) -> anyhow::Result<String> {
     }
     admin.close().await?; // and with it the lock
     Ok(template)
+}
+
+/// Drops two databases whose tests are over, if there are as many: a run of all tests would otherwise leave 14 GB until the
+/// server ends. Another process may drop them first.
+async fn abandoned_drop(admin: &mut PgConnection) -> anyhow::Result<()> {
+    let abandoned = "select datname from pg_database d
+                     where datname between 'test_' and $1
+                       and not exists (select from pg_stat_activity a where a.datname = d.datname)
+                     order by random() limit 2";
+    let names: Vec<String> = sqlx::query_scalar(abandoned)
+        .bind(name_at(SystemTime::now() - CONNECT_LIMIT))
+        .fetch_all(&mut *admin)
+        .await?;
+    for name in names {
+        match execute(admin, &format!("drop database if exists {name}")).await {
+            Ok(()) => {}
+            Err(error) => eprintln!("database {name} stays: {error:#}"),
+        }
+    }
+    Ok(())
+}
+
+/// Names of databases sort by time.
+fn name_at(time: SystemTime) -> String {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH).expect("a time after 1970");
+    let timestamp = Timestamp::from_unix(NoContext, since.as_secs(), since.subsec_nanos());
+    format!("test_{}", Uuid::new_v7(timestamp).simple())
 }
 
 /// The names are our own; `create database` takes no parameters.

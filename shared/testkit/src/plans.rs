@@ -52,11 +52,13 @@ struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Whether the condition compares more than the account.
+    /// Whether the condition compares more than the account. A column that is bounded on both sides is compared, too.
     fn finds_few(&self) -> bool {
-        self.condition
+        let compared = self
+            .condition
             .split(" AND ")
-            .any(|part| part.contains(" = ") && !part.trim_start_matches('(').starts_with("account_id "))
+            .any(|part| part.contains(" = ") && !part.trim_start_matches('(').starts_with("account_id "));
+        compared || (self.condition.contains(" >= ") && self.condition.contains(" <= "))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The past in an assembled prompt: which calls hold it, and how it becomes part of the turn's manifest. The entries themselves
 //! are rendered by `prompt::past`. Pure.
 
-use domain::TurnContext;
+use domain::{ContextMode, TurnContext};
 use prompt::{
     Item, Manifest, Past, PastLimits, PastTurn,
     manifest::{Because, Layer, PartKind},
@@ -31,7 +31,20 @@ pub fn sends_whole(context: Option<&TurnContext>, journal: &Journal, found_by: C
 
 /// Whether the due call of a turn holds the turn's past.
 pub fn holds_past(context: Option<&TurnContext>, journal: &Journal, found_by: Continuation) -> bool {
-    context.is_some_and(TurnContext::is_assembled) && sends_whole(context, journal, found_by)
+    context.is_some_and(has_past) && sends_whole(context, journal, found_by)
+}
+
+/// Whether the prompt of a turn has a past: all of it, or of a fork the spawning turn.
+pub fn has_past(context: &TurnContext) -> bool {
+    context.is_assembled() || is_fork(context)
+}
+
+/// Whether a branch's turn goes on from the thread of its parent. That ends before the spawning turn, which is in progress: of the
+/// base, it lacks this one turn.
+pub fn is_fork(context: &TurnContext) -> bool {
+    // A replay of a turn that went on in its thread was not asked for as a fork.
+    let is_asked = context.asked == ContextMode::Fork && context.used == ContextMode::Fork;
+    is_asked && !context.is_assembled()
 }
 
 /// Parts that an input has only where its thread does not have them.
@@ -52,6 +65,14 @@ impl BaseTurns {
         BaseTurns {
             turns: turns.collect(),
             more: before.total.saturating_sub(before.turns.len()),
+        }
+    }
+
+    /// Of a fork, whose thread has the others.
+    pub fn of_fork(branch: &BranchStart) -> BaseTurns {
+        BaseTurns {
+            turns: branch.spawned_by().into_iter().collect(),
+            more: 0,
         }
     }
 }
@@ -94,7 +115,7 @@ pub fn items(past: Past) -> Vec<InputItem> {
 
 #[cfg(test)]
 mod tests {
-    use domain::{ContextMode, ContextReason};
+    use domain::ContextReason;
 
     use super::*;
     use crate::store::journal::Round;
@@ -160,6 +181,18 @@ mod tests {
         // By response: the rest of the turn names no response.
         check(&lost(1), &[Some("r1"), Some("r2")], Response, true, true);
         check(&unreliable, &one, Response, true, true);
+        // A fork has the turn that made it, as long as its parent's thread is there.
+        let fork = |reason, lost_after| TurnContext {
+            asked: ContextMode::Fork,
+            from: Some("r0".to_owned()),
+            ..context(ContextMode::Fork, reason, lost_after)
+        };
+        check(&fork(None, None), &[], Response, true, true);
+        check(&fork(None, None), &one, Response, false, false);
+        check(&fork(None, None), &[None], Response, true, true);
+        assert!(is_fork(&fork(None, None)) && !is_fork(&fork(Some(ContextReason::ThreadLost), None)));
+        // A replay goes on from the response that its source turn went on from.
+        check(&context(ContextMode::Fork, None, None), &[], Response, true, false);
         // A version before this one began it.
         assert!(!sends_whole(None, &journal(&one), Key) && !holds_past(None, &journal(&[]), Key));
     }

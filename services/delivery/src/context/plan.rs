@@ -10,7 +10,7 @@
 //! | continue | process, none | any | new | past | assembled / `provider_thread_process`, `…_none` |
 //! | assembled | any | any | new | past | assembled / – |
 //! | snapshot, until its first answer | any | | new | base | assembled / – |
-//! | fork, until its first answer | durable, by response id, same as the parent's | parent's is live | starts from the parent's response id | no | fork / – |
+//! | fork, until its first answer | durable, by response id, same as the parent's | parent's is live | starts from the parent's response id | the spawning turn | fork / – |
 //! | fork, until its first answer | anything else | | new | base | assembled / `fork_unsupported`, `fork_no_thread` |
 //!
 //! Later turns of a branch are planned by the policy, as any others; where their past is assembled, the base is a part of it.

@@ -25,6 +25,8 @@ pub(super) struct PastAsked<'a> {
     /// The turn's number.
     pub before: i64,
     pub branch: Option<&'a BranchStart>,
+    /// Of the base it lacks the spawning turn only.
+    pub is_fork: bool,
     /// What the turn runs again: the past is that of the source turn.
     pub replay: Option<&'a ReplayStart>,
 }
@@ -99,7 +101,7 @@ impl Starter {
         Ok(branches)
     }
 
-    /// The pasts of these turns, each with what a branch's parent knew. One statement for all.
+    /// The pasts of these turns, each with what a branch's parent knew. One statement for all but forks.
     pub(super) async fn pasts(
         &self,
         tx: &Tx,
@@ -116,7 +118,7 @@ impl Starter {
         };
         // Several branches of a call have the same base.
         let mut of: HashMap<PastName, PastOf> = HashMap::new();
-        for one in asked {
+        for one in asked.iter().filter(|one| !one.is_fork) {
             let before = one.branch.map(|branch| branch.before(one.session));
             of.extend(before.into_iter().chain([own(one)]).map(|past| (past.name(), past)));
         }
@@ -124,6 +126,10 @@ impl Starter {
         let loaded = pasts_load(tx, &of, self.config.context_entries_max.get().into()).await?;
         let found = |past: &PastOf| loaded.get(&past.name()).cloned().unwrap_or_default();
         let pasts = asked.iter().map(|one| {
+            if one.is_fork {
+                let base = one.branch.map_or_else(BaseTurns::default, BaseTurns::of_fork);
+                return (one.session.name(), (Loaded::default(), base));
+            }
             let base = one.branch.map_or_else(BaseTurns::default, |branch| {
                 BaseTurns::of(branch, &found(&branch.before(one.session)))
             });

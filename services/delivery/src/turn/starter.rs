@@ -44,7 +44,7 @@ use crate::{
     breaker::{Breakers, Pass, standing},
     context::{
         extract,
-        past::{self, holds_past},
+        past::{self, has_past, holds_past, is_fork},
         plan::{Plan, PlanFacts, plan},
     },
     metrics,
@@ -586,7 +586,7 @@ impl Starter {
         ProviderFacts::of(self.drivers.get(name).map(Arc::as_ref))
     }
 
-    /// The pasts of new turns whose prompts are assembled, and their sessions' subagents at work. Without such a turn there is no
+    /// The pasts of new turns whose prompts have one, and their sessions' subagents at work. Without such a turn there is no
     /// statement.
     async fn pasts_of_new(
         &self,
@@ -595,13 +595,14 @@ impl Starter {
         planned: &[Planned],
     ) -> Result<HashMap<SessionName, (Past, Vec<Subagent>)>, StorageError> {
         let all = start.iter().zip(planned);
-        let assembled = all.filter(|(_, planned)| planned.plan.context.is_assembled());
+        let assembled = all.filter(|(_, planned)| has_past(&planned.plan.context));
         let of: Vec<PastAsked<'_>> = assembled
             .map(|((session, item), planned)| PastAsked {
                 session,
                 task: item.facts.task.as_ref().map(|task| &task.id),
                 before: session.turn_count + 1,
                 branch: planned.branch.as_ref(),
+                is_fork: is_fork(&planned.plan.context),
                 replay: planned.replay.as_ref(),
             })
             .collect();
@@ -610,12 +611,12 @@ impl Starter {
         let pasts = of.iter().map(|one| {
             let (loaded, base) = loaded.remove(&one.session.name()).unwrap_or_default();
             let past = match one.replay {
-                // Its input was made for a thread that had the rest.
-                Some(replay) => {
+                // Its input was made for a thread that had the rest; that of a fork still has it.
+                Some(replay) if !one.is_fork => {
                     let manifest = Manifest::unpacked(&replay.manifest);
                     past::of_open(&loaded, &base, &limits, manifest.as_ref())
                 }
-                None => past::of_new(&loaded, &base, &limits),
+                Some(_) | None => past::of_new(&loaded, &base, &limits),
             };
             (one.session.name(), (past, loaded.subagents))
         });
@@ -647,6 +648,7 @@ impl Starter {
                     task: turn.task.as_ref(),
                     before: turn.number,
                     branch: branches.get(&of),
+                    is_fork: turn.context.as_ref().is_some_and(is_fork),
                     replay,
                 }
             })
@@ -655,11 +657,14 @@ impl Starter {
         let limits = self.config.past_limits();
         let past = |(session, turn): &&(LockedSession, OpenTurn)| {
             let (loaded, base) = loaded.remove(&session.name()).unwrap_or_default();
-            let manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
-            (
-                session.name(),
-                past::of_open(&loaded, &base, &limits, manifest.as_ref()),
-            )
+            let past = match turn.context.as_ref().is_some_and(is_fork) {
+                true => past::of_new(&loaded, &base, &limits),
+                false => {
+                    let manifest = turn.manifest.as_deref().and_then(Manifest::unpacked);
+                    past::of_open(&loaded, &base, &limits, manifest.as_ref())
+                }
+            };
+            (session.name(), past)
         };
         Ok(assembled.iter().map(past).collect())
     }

@@ -186,7 +186,7 @@ impl From<CallRow> for ToolCall {
 }
 
 /// Providers and our tools send JSON. Anything else is shown as received.
-fn as_json(text: String) -> Value {
+pub fn as_json(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 

@@ -69,7 +69,7 @@ const STATEMENTS: [Planned; 96] = [
     (turns::store::PASTS, 3, &["turn_pkey", "tool_call_turn"]),
     (log::store::GENERATIONS, 4, &["session_pkey", "session_generation"]),
     (log::store::TURNS, 5, &["turn_number", "session_pkey"]),
-    (diff::http::TOOLS, 2, &["turn_pkey"]),
+    (diff::http::TOOLS, 3, &["turn_pkey"]),
     (
         ENDED_TURNS,
         2,

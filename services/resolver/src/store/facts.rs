@@ -21,8 +21,8 @@ struct FactRow {
     edited: Option<Vec<u8>>,
 }
 
-/// Relies on the primary keys of account, agent, task, message and notification, on agent_slug, whose order is requested,
-/// and on the primary key of task_assignee. The account comes first: the other facts are joined to it. `offset 0` keeps the planner from
+/// Relies on the primary keys of account, agent, task, message and notification, on agent_slug, and on the primary key
+/// of task_assignee. The account comes first: the other facts are joined to it. `offset 0` keeps the planner from
 /// turning a look-up per row of the batch into a scan of the table.
 pub const FACTS_FIND: &str = "
     select 'account' as fact, a.id as account_id, a.session_scope as name, a.auto_create_tasks::text as value,
@@ -38,9 +38,9 @@ pub const FACTS_FIND: &str = "
     select 'slug', a.account_id, a.slug, '', a.id, null, null
     from unnest($4::text[], $5::text[]) as w (account_id, slug)
     cross join lateral (
-        select * from agent a where a.account_id = w.account_id and a.slug >= w.slug and a.removed_at is null
-        order by a.account_id, a.slug limit 1) as a
-    where a.slug = w.slug
+        select * from agent a
+        where a.account_id = w.account_id and a.slug between w.slug and w.slug and a.removed_at is null
+        order by a.account_id, a.slug offset 0) as a
     union all
     select 'task', t.account_id, t.display_id, '', null, null, null
     from unnest($6::text[], $7::text[]) as w (account_id, id)

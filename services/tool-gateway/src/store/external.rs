@@ -50,12 +50,13 @@ pub(crate) struct RunningRow {
     pub left_ms: i64,
 }
 
-/// Relies on the primary key.
+/// Relies on the primary key. State and runner are compared in a form that no index serves.
 pub const CALL_RUNNING: &str = "
     select session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state, late, '' as result,
            started_at as finished_at, coalesce(model, '') as model, coalesce(request, '{}') as request,
            coalesce((extract(epoch from due_at - clock_timestamp()) * 1000)::bigint, 0) as left_ms
-    from tool_call where account_id = $1 and id = $2 and state = 'running' and runner = $3 for update";
+    from tool_call
+    where account_id = $1 and id = $2 and coalesce(state = 'running', false) and coalesce(runner = $3, false) for update";
 
 /// Locks a call; none: it has ended, or another runner has it.
 pub(crate) async fn call_running(

@@ -41,6 +41,7 @@ use crate::{
     arguments::{Schema, invalid_field},
     call::{CallFacts, Effect, ToolAnswer},
     refusal::Refusal,
+    settings::BranchLimits,
     store,
 };
 
@@ -70,18 +71,6 @@ pub(crate) struct Running<'a> {
     pub setting: &'a Setting<'a>,
     pub branches: &'a BranchLimits,
     pub models: &'a Models,
-}
-
-/// What limits branches.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct BranchLimits {
-    pub depth_max: i32,
-    /// Live ones of a session, and of an account.
-    pub live_session_max: i64,
-    pub live_account_max: i64,
-    /// How long they may take, unless their call says it.
-    pub deadline_s: i64,
-    pub hops_max: u16,
 }
 
 #[derive(Debug)]

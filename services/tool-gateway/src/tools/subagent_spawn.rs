@@ -9,11 +9,12 @@ use storage::{
 };
 use time::Duration;
 
-use super::{BranchLimits, Running, ToolError, ToolOutcome, response_request::agents_found, task_open};
+use super::{Running, ToolError, ToolOutcome, response_request::agents_found, task_open};
 use crate::{
     arguments::invalid_field,
     call::{Effect, ToolAnswer},
     refusal::Refusal,
+    settings::BranchLimits,
     store::{self, AgentRow},
 };
 

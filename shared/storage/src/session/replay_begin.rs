@@ -39,7 +39,8 @@ const REPLAYS_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('repla
 pub const REPLAYS_COUNT: &str = "
     select (select count(*) from session s
             where s.account_id = $1 and s.kind = 'replay' and s.closed_at is null and (s.phase <> 'idle' or s.queued > 0)) as in_flight,
-           (select count(*) from replay r where r.account_id = $1 and r.source_turn_id = $2) as of_turn";
+           (select count(*) from (
+               select from replay r where r.account_id = $1 and r.source_turn_id = $2 order by r.created_at, r.id offset 0) as of_it) as of_turn";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct ReplayCount {
