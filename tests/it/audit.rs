@@ -10,6 +10,7 @@ use crate::house::House;
 
 const LOOKS_UP: &str = "please look it up";
 const HOLDS: &str = "please hold";
+const STEERS: &str = "steers";
 
 /// Looks a task up where a notification asks for it, and takes its time where one asks for that.
 fn script(seen: &Seen) -> Reply {
@@ -23,7 +24,8 @@ fn script(seen: &Seen) -> Reply {
             .map_or("", |(_, rest)| rest.split("\\n").next().unwrap_or_default());
         return Reply::call(&format!("c{}", seen.order), "task_history", json!({"task_id": task}));
     }
-    if last.contains(HOLDS) {
+    // The turn of the steer is told of the one that it ended.
+    if last.contains(HOLDS) && !last.contains(STEERS) {
         return Reply::After(Duration::from_secs(20), Box::new(Reply::text("held")));
     }
     Reply::text(&format!("answer {}", seen.order))
@@ -99,7 +101,7 @@ impl House {
         self.notify(account, "A-1", "coder", "held", HOLDS).await;
         self.until(account, "held", "running").await;
         let person = json!({"kind": "user", "id": "u-1", "name": "A person"});
-        for (id, mode) in [("run-1", "collect"), ("run-2", "collect"), ("steers", "steer")] {
+        for (id, mode) in [("run-1", "collect"), ("run-2", "collect"), (STEERS, "steer")] {
             let item =
                 json!({"id": id, "agent": "coder", "title": id, "body": "b", "queue_mode": mode, "sender": person});
             self.publish(account, "A-1", item).await;
@@ -107,7 +109,7 @@ impl House {
                 self.until(account, id, "queued").await;
             }
         }
-        for id in ["steers", "run-1", "run-2"] {
+        for id in [STEERS, "run-1", "run-2"] {
             self.until(account, id, "delivered").await;
         }
     }

@@ -87,8 +87,8 @@ const TAKEN: [Taken; 6] = [
     Taken {
         keys: &["models.main.accounts"],
         in_file: &["[\"yes\"]"],
-        in_variable: &[],
-        why: "an account may have this name",
+        in_variable: &["0", "yes", "9000000000000000000"],
+        why: "a variable is a list, and an account may have such a name",
     },
     Taken {
         keys: &[

@@ -272,7 +272,7 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         &[
             ("account_id", "'acme'"),
             ("content", "'text'"),
-            ("sha256", "sha256({content}::bytea)"),
+            ("sha256", "sha256(({content})::bytea)"),
         ],
     ),
     (

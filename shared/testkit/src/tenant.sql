@@ -147,13 +147,13 @@ insert into task_context (account_id, task_id, version, body, characters, cut_ch
 select '{account}', t.task, n, '{secret}', length('{secret}'), 1, 'user', '{secret}', '{secret}'
 from (values ('live-1', 50), ('{account}-1', 1)) as t (task, versions), generate_series(1, t.versions) n;
 
--- Two branches of a session have ended, each with a turn.
+-- Three branches of a session have ended, each with a turn.
 insert into session (account_id, id, kind, task_id, agent_id, generation, key, closed_at, close_reason, origin_id, parent_session_id,
                      queue_tail, turn_count, fence)
 select '{account}', pg_temp.uid('session/' || b), 'branch', 'live-1', pg_temp.uid('coder'), 1,
        'branch:' || pg_temp.uid('branch/' || b) || ':agent:' || pg_temp.uid('coder') || ':{account}:v1', now(), 'folded',
        pg_temp.uid('branch/' || b), pg_temp.uid('session/live'), 1, 1, 1
-from (values ('one'), ('two')) as n (b);
+from (values ('one'), ('two'), ('three')) as n (b);
 insert into branch (account_id, id, group_id, ordinal, task_id, parent_session_id, parent_turn_id, session_id, agent_id, depth, label, request,
                     context, join_mode, base, base_messages, base_activities, deadline_at, state, detail, result, joined_item, ended_at)
 select '{account}', pg_temp.uid('branch/' || b), pg_temp.uid('group/' || b), 1, 'live-1', pg_temp.uid('session/live'), pg_temp.uid('turn/live'),
@@ -162,27 +162,27 @@ select '{account}', pg_temp.uid('branch/' || b), pg_temp.uid('group/' || b), 1, 
                           'notes', 0, 'hops', 0, 'sha256', '{account}'),
        array[pg_temp.uid('message/live-11')], array[pg_temp.uid('activity/live-11')], '2999-01-01', 'finished', '{secret}', '{secret}',
        'n-1', now()
-from (values ('one'), ('two')) as n (b);
+from (values ('one'), ('two'), ('three')) as n (b);
 insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                   profile_version, profile_hash, input, manifest, journal, reply, calls_requested, finished_at)
 select '{account}', pg_temp.uid('turn/' || b), pg_temp.uid('session/' || b), 'live-1', pg_temp.uid('coder'), 1, 1, 1, 'finished', '{n-1}', 'default',
        '1', 'same-hash', '{secret}', '{"parts": [], "text": "{secret}"}', '[]', '{secret}', 0, now()
-from (values ('one'), ('two')) as n (b);
+from (values ('one'), ('two'), ('three')) as n (b);
 
--- Two replays of a turn have ended.
+-- Three replays of a turn have ended.
 insert into session (account_id, id, kind, task_id, agent_id, generation, key, closed_at, close_reason, origin_id, queue_tail, turn_count, fence)
 select '{account}', pg_temp.uid('session/replay/' || r), 'replay', 'live-1', pg_temp.uid('coder'), 1,
        'replay:' || pg_temp.uid('replay/' || r) || ':{account}:v1', now(), 'replayed', pg_temp.uid('replay/' || r), 1, 1, 1
-from (values ('one'), ('two')) as n (r);
+from (values ('one'), ('two'), ('three')) as n (r);
 insert into replay (account_id, id, source_turn_id, session_id, spec, created_by_kind, created_by_id, created_by_name)
 select '{account}', pg_temp.uid('replay/' || r), pg_temp.uid('turn/one'), pg_temp.uid('session/replay/' || r),
        '{"profile": {"role": "{secret}"}}', 'user', '{secret}', '{secret}'
-from (values ('one'), ('two')) as n (r);
+from (values ('one'), ('two'), ('three')) as n (r);
 insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                   profile_version, profile_hash, input, manifest, journal, reply, calls_requested, finished_at)
 select '{account}', pg_temp.uid('turn/replay/' || r), pg_temp.uid('session/replay/' || r), 'live-1', pg_temp.uid('coder'), 1, 1, 1, 'finished',
        '{n-1}', 'default', '1', 'same-hash', '{secret}', '{"parts": [], "text": "{secret}"}', '[]', '{secret}', 0, now()
-from (values ('one'), ('two')) as n (r);
+from (values ('one'), ('two'), ('three')) as n (r);
 
 -- Two files, and two names of one.
 insert into artifact_content (account_id, sha256, content)

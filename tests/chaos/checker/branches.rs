@@ -133,7 +133,7 @@ mod tests {
             story.rows.sessions.push(SessionRow {
                 id: format!("session-{n}"),
                 kind: "branch".to_owned(),
-                key: format!("branch:b-{n}:agent:agent-1:acme:v1"),
+                key: format!("branch:b-{n}:agent:01800000-0000-7000-8000-000000000001:acme:v1"),
                 closed_at: Some(at(9)),
                 close_reason: Some("folded".to_owned()),
                 ..parent

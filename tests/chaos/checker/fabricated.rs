@@ -15,7 +15,7 @@ use crate::records::{
     WorkKind,
 };
 
-pub(super) const KEY: &str = "task:t-1:agent:agent-1:acme:v1";
+pub(super) const KEY: &str = "task:t-1:agent:01800000-0000-7000-8000-000000000001:acme:v1";
 
 pub(super) struct Story {
     pub(super) records: Records,

@@ -80,7 +80,7 @@ impl Field {
             cursors.push(
                 page["next_cursor"]
                     .as_str()
-                    .unwrap_or_else(|| panic!("{path}: one page"))
+                    .unwrap_or_else(|| panic!("{path}: one page: {page}"))
                     .to_owned(),
             );
         }

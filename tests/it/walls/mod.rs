@@ -52,10 +52,13 @@ const SETTINGS: &[(&str, &str)] = &[
     ("replica.renew_ms", "4000"),
 ];
 
-/// Rows that are old enough for sweeps: sessions by names that both accounts have. The resting twin has none.
+/// Rows that are old enough for sweeps: sessions by names that both accounts have. The resting twin has none. Of branches and of
+/// replays, two stay, for pages of one.
 const OUTLIVED: &str = "
-    update session set closed_at = now() - interval '10 years', close_reason = coalesce(close_reason, 'task_done')
-    where account_id = 'alder' and (close_reason is not null or kind = 'system' or task_id = 'chat')";
+    update session s set closed_at = now() - interval '10 years', close_reason = coalesce(close_reason, 'task_done')
+    where account_id = 'alder' and (close_reason is not null or kind = 'system' or task_id = 'chat')
+      and (s.origin_id is null or (select count(*) from session o
+          where o.account_id = s.account_id and o.kind = s.kind and o.origin_id < s.origin_id) = 2)";
 
 async fn walked(part: Part) -> Book {
     let provider = StubProvider::start(script).await;

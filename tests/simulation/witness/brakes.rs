@@ -392,10 +392,16 @@ impl Witness {
             });
         }
         if is_stopped {
+            let is_called = self.brakes.called.contains(&id);
+            // A reset that puts the stopped turn's items back tells the next generation of that turn.
+            let of_the_last = session.stopped_turn.filter(|tells| {
+                let turn = database.turns.get(&(account.clone(), *tells));
+                !is_called && turn.is_some_and(|turn| turn.session != row.session)
+            });
             let untold = &mut self.brakes.untold;
-            let told = match self.brakes.called.contains(&id) {
+            let told = match is_called {
                 true => *untold.entry(row.session).insert_entry(id).get(),
-                false => *untold.entry(row.session).or_insert(id),
+                false => *untold.entry(row.session).or_insert(of_the_last.unwrap_or(id)),
             };
             // Another holder tells of the turn that it has ended.
             if let Some(tells) = session.stopped_turn.filter(|_| !is_known) {

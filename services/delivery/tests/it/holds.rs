@@ -224,7 +224,7 @@ async fn a_hold_between_look_and_claim_holds() {
     sqlx::query(AssertSqlSafe(lock)).execute(&mut *holder).await.unwrap();
     gate.add_permits(1);
     let waits = "select count(*) from pg_stat_activity
-                 where datname = current_database() and wait_event_type = 'Lock' and query like '%select s.account_id, s.id, s.key%'";
+                 where datname = current_database() and wait_event_type = 'Lock' and query like '%select s.account_id, s.id, s.kind%'";
     eventually("the record waits for the session", || async {
         (scene.world.database.count(waits).await == 1).then_some(())
     })

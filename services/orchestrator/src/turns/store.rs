@@ -26,12 +26,12 @@ macro_rules! turn_columns {
             $turn,
             ".account_id and s.id = ",
             $turn,
-            ".session_id and s.kind = 'branch') as branch_id,
+            ".session_id and coalesce(s.kind = 'branch', false)) as branch_id,
             (select s.origin_id from session s where s.account_id = ",
             $turn,
             ".account_id and s.id = ",
             $turn,
-            ".session_id and s.kind = 'replay') as replay_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
+            ".session_id and coalesce(s.kind = 'replay', false)) as replay_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
             reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
             started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes"
         )
