@@ -147,7 +147,6 @@ impl Walk<'_> {
         self.approved().await;
         self.reviewed().await;
         self.timed().await;
-        // By the session that the tenant begins with, which is reset below.
         self.modelled().await;
         self.branched().await;
         self.replayed().await;
@@ -492,16 +491,22 @@ impl Walk<'_> {
     /// External models are asked, by calls whose runners are gone, and by one that ends well.
     async fn modelled(&self) {
         let database = &self.house.world.database;
+        // The tool-gateway was restarted, at another address.
+        let field = Field::of(self.house);
         let context = "insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name)
                        values ('alder', 'live-1', 1000, 'c', 1, 0, 'user', 'ann', 'Ann') on conflict do nothing";
         sqlx::query(context).execute(&database.owner).await.unwrap();
         let artifacts =
             "select id::text from artifact where account_id = 'alder' and task_id = 'live-1' order by id limit 1";
         let artifact = database.texts(artifacts).await.remove(0);
-        let session = self.ids["session_key"]
-            .iter()
-            .find(|key| key.starts_with("task:live-1:"));
-        let session = session.expect("a session on it").clone();
+        // A request of the walk has reset the session that the tenant begins with: the next one has its turn first.
+        self.trials.next_step();
+        self.house
+            .notify(&self.tenant.account, "LIVE-1", "coder", "asks-models", "hello")
+            .await;
+        self.house.until(&self.tenant.account, "asks-models", "delivered").await;
+        let key = "select key from session where account_id = 'alder' and task_id = 'live-1' and kind = 'task' and closed_at is null";
+        let session = database.texts(key).await.remove(0);
         let asks = |tool: &str, body: Value| Request {
             door: Door::Agent,
             method: "POST",
@@ -526,11 +531,16 @@ impl Walk<'_> {
         ] {
             self.trials.next_step();
             let request = asks(tool, body);
-            let (answer, ()) = tokio::join!(self.field.send(&request), orphaned());
+            let sent = field.send(&request);
+            tokio::pin!(sent);
+            let answer = tokio::select! {
+                answer = &mut sent => panic!("{tool} ended before it had no runner: {answer:?}"),
+                () = orphaned() => sent.await,
+            };
             assert_eq!(answer.status, status, "{tool}: {answer:?}");
         }
         self.trials.next_step();
-        let answer = self.field.send(&asks("generate_media", json!({"request": "r"}))).await;
+        let answer = field.send(&asks("generate_media", json!({"request": "r"}))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
     }
 
