@@ -129,10 +129,8 @@ async fn abandoned_drop(admin: &mut PgConnection) -> anyhow::Result<()> {
         .fetch_all(&mut *admin)
         .await?;
     for name in names {
-        match execute(admin, &format!("drop database if exists {name}")).await {
-            Ok(()) => {}
-            Err(error) => eprintln!("database {name} stays: {error:#}"),
-        }
+        // One that is in use after all is left to a later test.
+        execute(admin, &format!("drop database if exists {name}")).await.ok();
     }
     Ok(())
 }
