@@ -33,6 +33,21 @@ const OF_NO_ACCOUNT: &[(&str, &str)] = &[
 /// Conditions whose removal changes nothing, by a part of the statement and the condition, with the reason.
 const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
     (
+        "as continues_kept",
+        "c.account_id = page.account_id",
+        "the id of a generation says its account; the two have it as old",
+    ),
+    (
+        "as continues_kept",
+        "o.account_id = page.account_id",
+        "the id of a session says its account; none of the two has turns of another task, or from another answer, in it",
+    ),
+    (
+        "as of_session, (select count(*) from branch",
+        "s.account_id = $1",
+        "the id of a session says its account; the resting account has no live branches",
+    ),
+    (
         "cross join lateral (select 1 from instruction_text i",
         "i.account_id = g.account_id",
         "a text's key is its hash: another account's text under that key is the same one",

@@ -137,7 +137,11 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
             json!({"name": "n", "coordinator_task": "CHAT", "turns_in_flight_max": 8}),
         ),
         ("PATCH", "/agents/coder", json!({"name": "n", "role": "r"})),
-        ("PATCH", "/tasks/LIVE-1", json!({"title": "t", "assignees": ["coder"]})),
+        (
+            "PATCH",
+            "/tasks/LIVE-1",
+            json!({"title": "t", "assignees": ["coder"], "task_context": "optional"}),
+        ),
         ("POST", "/tasks", json!({"title": "t", "assignees": ["coder"]})),
         ("POST", &format!("/tasks/{of_account}-3/messages"), json!({"body": "b"})),
         ("POST", "/keys", json!({"name": "n", "role": "service"})),

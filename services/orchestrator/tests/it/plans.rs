@@ -400,7 +400,9 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("outbox").with("service", "orchestrator").from(&many),
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("task_context").from("task t"),
-        rows("artifact_content").set("content", "('c-' || n)::bytea").from(&many),
+        rows("artifact_content")
+            .set("content", "('c-' || n)::bytea")
+            .from(&many),
         rows("artifact")
             .set("task_id", "'t-' || n")
             .set("sha256", "sha256(('c-' || n)::bytea)")

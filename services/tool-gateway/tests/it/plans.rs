@@ -155,7 +155,9 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("agent").set("slug", "'a' || n").from(some),
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session").set("task_id", "'t-' || n").from(coder),
-        rows("artifact_content").set("content", "('c-' || n)::bytea").from(&many),
+        rows("artifact_content")
+            .set("content", "('c-' || n)::bytea")
+            .from(&many),
         rows("artifact")
             .set("task_id", "'t-' || n")
             .set("sha256", "sha256(('c-' || n)::bytea)")

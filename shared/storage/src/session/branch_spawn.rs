@@ -165,7 +165,7 @@ const BRANCHES_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('bran
 
 /// Live branches of a session, and of its account. Relies on branch_live.
 pub const BRANCHES_COUNT: &str = "
-    select (select count(*) from branch b where b.account_id = $1 and b.parent_session_id = $2 and b.state = 'live') as of_session,
+    select (select count(*) from branch s where s.account_id = $1 and s.parent_session_id = $2 and s.state = 'live') as of_session,
            (select count(*) from branch b where b.account_id = $1 and b.state = 'live') as of_account";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
