@@ -2614,7 +2614,7 @@ alter function tool_call_running(uuid, integer) owner to signalbox_sweeper;
 revoke all on function tool_call_running(uuid, integer) from public;
 grant execute on function tool_call_running(uuid, integer) to signalbox_tool_gateway;
 
--- == 0041_replays -------------------------------------------------------------
+-- == 0042_replays -------------------------------------------------------------
 
 -- Replays: turns that are run again without effects, each in a session of its own whose tool calls are answered from the record of the
 -- source turn.

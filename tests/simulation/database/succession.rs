@@ -59,6 +59,7 @@ pub(crate) struct Succeeded {
 
 /// What a person's reset did.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "one at a time, in the simulation only")]
 pub(crate) enum Asked {
     /// The generation is closed.
     Refused,

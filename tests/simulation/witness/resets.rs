@@ -34,7 +34,7 @@ impl Witness {
         let mut is_wrong = |what: &str| {
             self.breaks("I28", || {
                 format!("session {id} ended by {:?}: {what}", succeeded.succession)
-            })
+            });
         };
         if old.active_turn.is_some() {
             is_wrong("its turn was in progress");

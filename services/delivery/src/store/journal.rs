@@ -76,7 +76,7 @@ impl Round {
 
 /// The place that is noted as requested: that of the last one which others wait for, or else of the last one.
 pub fn noted(due: &[&Call]) -> Option<i32> {
-    let inner = due.iter().filter(|call| !tools::is_external(&call.name)).next_back();
+    let inner = due.iter().rfind(|call| !tools::is_external(&call.name));
     inner.or(due.last()).map(|call| call.ordinal)
 }
 

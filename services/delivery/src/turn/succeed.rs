@@ -78,7 +78,7 @@ impl Starter {
                 Some(_) if has_branches(tx, &session.name()).await? => kept.push((session, item, slot)),
                 Some(rotated) => {
                     self.succeed(tx, &session, Succession::Rotated(&rotated), starting)
-                        .await?
+                        .await?;
                 }
             }
         }

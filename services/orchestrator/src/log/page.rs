@@ -115,8 +115,11 @@ fn cut<'a>(
     page.cut_to(placed.collect(), is_cut).apart()
 }
 
-/// The generations that begin on the page, and the turns, each with its place.
-fn apart(rows: Vec<Row>) -> (Vec<(usize, i32)>, Vec<(usize, TurnRow)>) {
+/// With its place on the page.
+type Placed<T> = (usize, T);
+
+/// The generations that begin on the page, and the turns.
+fn apart(rows: Vec<Row>) -> (Vec<Placed<i32>>, Vec<Placed<TurnRow>>) {
     let (mut begun, mut turns) = (Vec::new(), Vec::new());
     for (at, row) in rows.into_iter().enumerate() {
         match row {

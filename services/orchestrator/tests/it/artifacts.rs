@@ -350,9 +350,9 @@ async fn the_last_removal_and_a_new_upload_cross() {
         // The second waits for the first.
         let ended = async {
             if first_commits {
-                first.commit().await.unwrap()
+                first.commit().await.unwrap();
             } else {
-                first.rollback().await.unwrap()
+                first.rollback().await.unwrap();
             }
         };
         let crossing = Box::pin(async {

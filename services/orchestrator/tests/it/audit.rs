@@ -653,7 +653,6 @@ async fn version_1_is_judged_as_far_as_it_goes() {
 
 /// Ten thousand turns, nightly; as many pages as they need, each as fast as the first.
 #[tokio::test]
-#[expect(clippy::print_stdout, reason = "the figures are for whoever asks to see them")]
 async fn many_turns_are_read_in_pages_of_one_size() {
     let is_nightly = std::env::var_os("SIGNALBOX_NIGHTLY").is_some();
     let count: u64 = if is_nightly { 10_000 } else { 500 };
