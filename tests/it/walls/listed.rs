@@ -108,11 +108,6 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "it tells whether the publisher may follow its notification up; the twin has one by the same id, or none, too",
     ),
     (
-        "select w.place, i.id, i.slug from unnest(",
-        "i.account_id = w.account_id",
-        "what is found is an agent's id, which is used within the account only",
-    ),
-    (
         "and t.id = o.active_turn_id and t.task_id = $2",
         "t.account_id = any (array[o.account_id])",
         "a turn is looked up by its session; `o.account_id` holds what is found by it",
@@ -296,6 +291,126 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "select true from ( (select from question q where",
         "w.account_id = $1",
         "it tells whether a task has one, and the twin of the walk's task has none either",
+    ),
+    (
+        "select b.account_id, b.session_id, b.id as branch_id",
+        "u.account_id = o.account_id",
+        "a message is one's own or another's by the session of its turn: ids of one account, and the twin's are alike",
+    ),
+    (
+        "select b.account_id, b.session_id, b.id as branch_id",
+        "o.account_id = m.account_id",
+        "a message is one's own or another's by the session of its turn: ids of one account, and the twin's are alike",
+    ),
+    (
+        "select n.account_id, n.session_id, n.id, n.kind",
+        "o.account_id = m.account_id",
+        "a message is one's own or another's by the session of its turn: ids of one account, and the twin's are alike",
+    ),
+    (
+        "select w.account_id, w.id as session_id, p.id as plan, f.position",
+        "b.account_id = n.account_id",
+        "it tells whether a question is there, by an id or a task that the notification's account has, too",
+    ),
+    (
+        "select n.id from (select $1::text as account_id, f.id from unnest",
+        "n.account_id = f.account_id",
+        "it tells which ids are there, and the twin has the same ones",
+    ),
+    (
+        "s.queued > 0 as queued, (select count(*) from",
+        "b.account_id = s.account_id",
+        "neither the session nor its twin has one",
+    ),
+    (
+        "s.queued > 0 as queued, (select count(*) from",
+        "q.account_id = s.account_id",
+        "neither the session nor its twin has one",
+    ),
+    (
+        "s.queued > 0 as queued, (select count(*) from",
+        "t.account_id = s.account_id",
+        "neither the session nor its twin has one",
+    ),
+    (
+        "with held as ( update hold h set scope_id = $3",
+        "h.account_id = $1",
+        "neither the session nor its twin has one",
+    ),
+    (
+        "with held as ( update hold h set scope_id = $3",
+        "p.account_id = $1",
+        "neither the session nor its twin has one",
+    ),
+    (
+        "select o.id from session s cross join lateral ( select o.id from session o",
+        "o.account_id = s.account_id",
+        "ids are looked up; what is ended by them is held by the account's condition where they are locked",
+    ),
+    (
+        "with lanes as materialized",
+        "p.account_id = t.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "with lanes as materialized",
+        "f.account_id = b.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "and s.kind = 'replay' and s.closed_at is null",
+        "s.account_id = $1",
+        "neither of the two has a replay in progress",
+    ),
+    (
+        "select a.artifact_bytes, k.display_id as task",
+        "o.account_id = a.id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "select x.what, x.id, x.number",
+        "a.account_id = $1",
+        "no task of the two was updated",
+    ),
+    (
+        "delete from artifact_content c",
+        "c.account_id = $1",
+        "the artifact is removed in the same transaction: another connection sees it as one that still has the content",
+    ),
+    (
+        "delete from artifact_content c",
+        "a.account_id = c.account_id",
+        "the artifact is removed in the same transaction: another connection sees it as one that still has the content",
+    ),
+    (
+        "as continues_kept",
+        "k.account_id = $1",
+        "a page begins before the task's beginning, and the twin's task is as old",
+    ),
+    (
+        "select k.title, k.description, k.status, k.updated_at",
+        "l.account_id = t.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "update tool_call set state = 'running', runner = $3, due_at",
+        "account_id = $1",
+        "the call was recorded in the same transaction, which another connection does not see",
+    ),
+    (
+        "select n.account_id, n.session_id, n.id, n.kind",
+        "b.account_id = n.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "select w.account_id, w.id as session_id, t.profile_hash",
+        "t.account_id = w.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "select x.what, x.id, x.number",
+        "b.account_id = n.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
     ),
 ];
 

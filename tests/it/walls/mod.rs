@@ -92,7 +92,7 @@ async fn walked(part: Part) -> Book {
     for (setting, value) in SETTINGS {
         world.set(setting, value);
     }
-    let model = StubModel::start(model_script).await;
+    let model = StubModel::start(model_script()).await;
     for (name, kind) in [("asks", "openresponses"), ("paints", "images")] {
         let entry = [
             ("kind", kind),

@@ -51,7 +51,7 @@ const DIFFERENT: &str = "
     where account_id = '{twin}' and kind = 'system';
     update timer set due_at = due_at - interval '2000 years', ended_at = ended_at - interval '10 years', note = 'of the twin'
     where account_id = '{twin}';
-    update task_context set version = version + 100, body = 'of the twin' where account_id = '{twin}' and version = 50;
+    update task_context set version = case version when 50 then 150 else version end, body = 'of the twin' where account_id = '{twin}';
     update branch set label = 'of the twin', request = 'of the twin', result = 'of the twin', depth = depth + 7,
         base = base || jsonb_build_object('number', 100, 'context_version', 150) where account_id = '{twin}';
     update replay set spec = jsonb_build_object('provider', 'of-the-twin'), created_at = created_at - interval '10 years', created_by_name = 'of the twin'
@@ -62,7 +62,7 @@ const DIFFERENT: &str = "
         ended_at = ended_at - interval '10 years', plan_revision = plan_revision + 1000 where account_id = '{twin}';
     update agent set provider = 'of-the-twin' where account_id = '{twin}';
     update notification set sender_kind = 'user' where account_id = '{twin}' and kind = 'notification';
-    update turn set hops = hops + 7, started_at = started_at - interval '1 day', finished_at = finished_at + interval '1 day'
+    update turn set hops = hops + 7, tools = '{of-the-twin}', reply = 'of the twin', started_at = started_at - interval '1 day', finished_at = finished_at + interval '1 day'
     where account_id = '{twin}';
     update task_assignee t set agent_id = a.id from agent a
     where t.account_id = '{twin}' and t.task_id = 'chat' and a.account_id = '{twin}' and a.slug = '{twin}-reviewer';

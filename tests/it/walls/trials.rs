@@ -243,7 +243,7 @@ impl Trials {
         let both = (!asked.declared.is_empty()).then(|| format!("{},{other}", asked.declared));
         if let Some(both) = &both {
             let outcome = scratch.outcome(asked, &asked.sql, both).await;
-            if is_other(&outcome) {
+            if is_other(&outcome) && !passes_over(scratch, asked, &whole, &outcome).await {
                 tried.crossed = told(&outcome);
             }
         }
@@ -252,12 +252,7 @@ impl Trials {
             if condition.crossed.is_none() && (!condition.is_tried || tried.tries <= TRIES_ENOUGH) {
                 let outcome = scratch.outcome(asked, &sql, &asked.declared).await;
                 condition.is_tried |= is_seen(&outcome);
-                // A service may have locked a row, or released it, between the two.
-                let passes_over = asked.sql.contains("skip locked")
-                    && is_other(&outcome)
-                    && (outcome.is_part_of(&whole)
-                        || scratch.outcome(asked, &asked.sql, &asked.declared).await != whole);
-                if is_other(&outcome) && !passes_over {
+                if is_other(&outcome) && !passes_over(scratch, asked, &whole, &outcome).await {
                     condition.crossed = told(&outcome);
                 }
             }
@@ -268,6 +263,12 @@ impl Trials {
             condition.is_missed |= both.is_none() && condition.crossed.is_some();
         }
     }
+}
+
+/// Whether the outcome differs because a service has locked a row, or released one, between the two.
+async fn passes_over(scratch: &mut Scratch, asked: &Executed, whole: &Outcome, outcome: &Outcome) -> bool {
+    asked.sql.contains("skip locked")
+        && (outcome.is_part_of(whole) || scratch.outcome(asked, &asked.sql, &asked.declared).await != *whole)
 }
 
 /// Replaces one name with the other.

@@ -1,7 +1,10 @@
 //! An account's whole life, so that every statement of the services is executed for it: notifications of every kind, turns that
 //! call tools, fail, wait and resume, tasks that close with waiting items, agents that are removed.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use contracts::{
     Headers, Outgoing, header,
@@ -108,14 +111,15 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     Reply::Calls(calls.collect())
 }
 
-/// The first request with this mark has no answer in time.
+/// The first request of a text with this mark, and each one of an image, is answered late.
 const DRAGS: &str = "please drag";
 
-pub(crate) fn model_script(number: usize, body: &str) -> Says {
-    let drags = body.contains(DRAGS);
-    match body.contains("prompt") {
-        true => Says::images(&["iVBORw0KGgphbiBpbWFnZQ=="]).after(if drags { 15 } else { 0 }),
-        false => Says::text("a model's answer").after(if drags && number == 1 { 120 } else { 0 }),
+pub(crate) fn model_script() -> impl Fn(usize, &str) -> Says + Send + Sync + 'static {
+    let dragged = AtomicUsize::new(0);
+    move |_, body| match (body.contains("prompt"), body.contains(DRAGS)) {
+        (true, drags) => Says::images(&["iVBORw0KGgphbiBpbWFnZQ=="]).after(if drags { 15 } else { 0 }),
+        (false, true) if dragged.fetch_add(1, Ordering::Relaxed) == 0 => Says::text("a late answer").after(3),
+        (false, _) => Says::text("a model's answer"),
     }
 }
 
@@ -499,6 +503,7 @@ impl Walk<'_> {
         let artifacts =
             "select id::text from artifact where account_id = 'alder' and task_id = 'live-1' order by id limit 1";
         let artifact = database.texts(artifacts).await.remove(0);
+        self.api("PATCH", "", &json!({"task_context_layer": "always"})).await;
         // A request of the walk has reset the session that the tenant begins with: the next one has its turn first.
         self.trials.next_step();
         self.house
@@ -1096,9 +1101,10 @@ impl Walk<'_> {
         self.api("PATCH", "/tasks/LOOP-1", &json!({"status": "blocked"})).await;
         self.api("GET", "/tasks/LOOP-1/next", &Value::Null).await;
         let open = "select id::text from recovery where account_id = 'alder' and state <> 'closed'";
-        let open = self.house.world.database.texts(open).await.remove(0);
-        self.api("POST", &format!("/recoveries/{open}/dismiss"), &json!({}))
-            .await;
+        for open in self.house.world.database.texts(open).await {
+            self.api("POST", &format!("/recoveries/{open}/dismiss"), &json!({}))
+                .await;
+        }
     }
 
     async fn agent_goes(&self) {
