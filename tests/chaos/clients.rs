@@ -209,6 +209,7 @@ impl Clients {
             Offered::Stop { .. }
             | Offered::Resume { .. }
             | Offered::Reset { .. }
+            | Offered::Replay { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
             | Offered::EndBranch { .. }
@@ -267,6 +268,7 @@ impl Clients {
             } => (seen_at(&task, &agent), Some((then, named, after_ms))),
             Offered::Resume { task, agent }
             | Offered::Reset { task, agent, .. }
+            | Offered::Replay { task, agent }
             | Offered::Hold { task, agent, .. }
             | Offered::Edit { task, agent, .. } => (seen_at(&task, &agent), None),
             Offered::Answer { .. } => ("/questions?state=open&limit=100".to_owned(), None),
@@ -353,6 +355,18 @@ impl Clients {
                 }
             }
             (Offered::EndBranch { .. }, _) => format!("branches/{target}/cancel"),
+            (Offered::Replay { .. }, _) => {
+                let path = format!("{whose}/sessions/{target}/turns");
+                let (_, seen) = self.asked(book, number, account, (Method::GET, &path), None).await;
+                let turns = seen["items"].as_array();
+                let ended = turns.and_then(|turns| turns.iter().find(|turn| turn["finished_at"].is_string()));
+                let Some(turn) = ended.and_then(|turn| turn["id"].as_str()) else {
+                    book.tried(number, nothing_to_do(sent_at));
+                    return None;
+                };
+                named = Some(turn.to_owned());
+                format!("turns/{turn}/replays")
+            }
             (Offered::Answer { withdraws: true }, _) => format!("questions/{target}/withdraw"),
             (Offered::Answer { withdraws: false }, _) => {
                 body["text"] = json!(answer(&self.tenants[account].canary, number));
@@ -663,6 +677,7 @@ impl Clients {
             | Offered::Stop { .. }
             | Offered::Resume { .. }
             | Offered::Reset { .. }
+            | Offered::Replay { .. }
             | Offered::Hold { .. }
             | Offered::Edit { .. }
             | Offered::EndBranch { .. }

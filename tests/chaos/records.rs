@@ -150,6 +150,8 @@ pub(crate) enum Offered {
         in_flight: ResetInFlight,
         after_ms: u64,
     },
+    /// Replays the newest ended turn of an agent's session.
+    Replay { task: String, agent: String },
     /// Goes on with what waits behind a stop.
     Resume { task: String, agent: String },
     /// Pauses what an agent works at, and releases the hold after this time.

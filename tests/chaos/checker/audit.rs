@@ -165,6 +165,7 @@ fn homes<'a>(evidence: &Evidence<'a>) -> Homes<'a> {
             | Offered::Status { .. }
             | Offered::Stop { .. }
             | Offered::Reset { .. }
+            | Offered::Replay { .. }
             | Offered::EndBranch { .. }
             | Offered::Resume { .. }
             | Offered::Hold { .. }

@@ -208,6 +208,14 @@ pub(super) struct HoldRow {
     pub(super) released_at: Option<OffsetDateTime>,
 }
 
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct ReplayRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) source_turn_id: String,
+    pub(super) session_id: String,
+}
+
 /// A status change of a task.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct MoveRow {
@@ -241,6 +249,7 @@ pub(super) struct Rows {
     /// Of kind `check_later`.
     pub(super) timers: Vec<OnceRow>,
     pub(super) branches: Vec<BranchRow>,
+    pub(super) replays: Vec<ReplayRow>,
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, id and reason of dead letters.
     pub(super) buried: Vec<(String, String, String)>,
@@ -293,6 +302,7 @@ const TIMERS: &str = "
 const BRANCHES: &str = "
     select to_jsonb(r) from (select account_id, id, group_id, session_id, parent_session_id, join_mode, state, joined_item, ended_at
                              from branch) r";
+const REPLAYS: &str = "select to_jsonb(r) from (select account_id, id, source_turn_id, session_id from replay) r";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
@@ -357,6 +367,7 @@ impl Rows {
             questions: load(&mut connection, QUESTIONS).await?,
             timers: load(&mut connection, TIMERS).await?,
             branches: load(&mut connection, BRANCHES).await?,
+            replays: load(&mut connection, REPLAYS).await?,
             outbox: load(&mut connection, OUTBOX).await?,
             buried: load(&mut connection, BURIED).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
@@ -478,6 +489,7 @@ impl<'a> Evidence<'a> {
             | Offered::Status { .. }
             | Offered::Stop { .. }
             | Offered::Reset { .. }
+            | Offered::Replay { .. }
             | Offered::Resume { .. }
             | Offered::Hold { .. }
             | Offered::Release { .. }
@@ -520,6 +532,7 @@ impl<'a> Evidence<'a> {
                 | Offered::Status { .. }
                 | Offered::Stop { .. }
                 | Offered::Reset { .. }
+                | Offered::Replay { .. }
                 | Offered::Resume { .. }
                 | Offered::Hold { .. }
                 | Offered::Release { .. }

@@ -20,6 +20,7 @@ mod leases;
 mod order;
 mod outcomes;
 mod questions;
+mod replays;
 mod resets;
 mod secrets;
 mod sessions;
@@ -93,6 +94,7 @@ const ALWAYS: &[Check] = &[
     resets::threads_end_with_generations,
     branches::live_below_open_generations,
     branches::told_once,
+    replays::without_effect,
     accounts::requests_and_answers,
     accounts::rows,
     audit::as_recorded,
@@ -112,6 +114,7 @@ const AT_REST: &[Check] = &[
     timers::none_waits,
     resets::resets_are_carried_out,
     branches::all_are_folded,
+    replays::all_have_ended,
     audit::no_violation,
     audit::planted_is_found,
     growth::back_to_the_beginning,

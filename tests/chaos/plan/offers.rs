@@ -198,6 +198,9 @@ fn split(stage: &mut Stage<'_>) -> Scene {
     }
     let behind = stage.send(WorkKind::Message, QueueMode::Followup, Author::Bob);
     scene.push((Via::Nats, stage.dice.between(0, 2_000), behind));
+    if stage.dice.below(2) == 0 {
+        scene.push((Via::Http, stage.dice.between(0, 2_000), replay(stage)));
+    }
     if stage.dice.below(4) == 0 {
         scene.push((Via::Http, stage.dice.between(0, 2_500), done));
     }
@@ -345,7 +348,17 @@ fn brake(stage: &mut Stage<'_>) -> Scene {
         _ => None,
     };
     scene.extend(opens.map(|opens| (Via::Http, stage.dice.between(1_500, 4_000), opens)));
+    if stage.dice.below(3) == 0 {
+        scene.push((Via::Http, stage.dice.between(0, 2_000), replay(stage)));
+    }
     scene
+}
+
+fn replay(stage: &Stage<'_>) -> Offered {
+    Offered::Replay {
+        task: stage.task.to_owned(),
+        agent: stage.agent.to_owned(),
+    }
 }
 
 fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {

@@ -337,6 +337,7 @@ pub(crate) fn word(kind: WorkKind) -> &'static str {
 struct Request {
     session_key: String,
     idempotency_key: String,
+    named_task: Option<String>,
     work: Option<WorkKind>,
     effect: Option<String>,
     /// Rounds of tool calls before it.
@@ -384,6 +385,7 @@ impl Request {
         Request {
             session_key: ThreadName::parse(&thread).map_or(thread, |name| name.key.to_string()),
             idempotency_key: text("idempotency-key"),
+            named_task: after(&input, "Task: ").map(str::to_owned),
             work,
             effect,
             round,
@@ -402,12 +404,10 @@ impl Request {
         self.results.iter().any(|id| id.starts_with(answer::ENDLESS))
     }
 
+    /// From the session key; of a replay, whose key does not say it, from the input of its first round.
     fn task(&self) -> String {
-        let task = self
-            .session_key
-            .strip_prefix("task:")
-            .and_then(|rest| rest.split(':').next());
-        task.unwrap_or_default().to_uppercase()
+        let of = |prefix: &str| Some(self.session_key.strip_prefix(prefix)?.split(':').next()?.to_uppercase());
+        of("task:").or_else(|| self.named_task.clone()).unwrap_or_default()
     }
 }
 
