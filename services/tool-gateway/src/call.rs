@@ -187,8 +187,9 @@ impl CallFacts {
             .or(self.session_task.as_ref())
     }
 
+    /// Not in a branch, which sees its base and nothing else.
     pub fn is_coordinator(&self) -> bool {
-        self.coordinates && self.task().is_some_and(|task| self.is_chat(task))
+        self.coordinates && self.branch.is_none() && self.task().is_some_and(|task| self.is_chat(task))
     }
 
     /// Whether the task is the coordinator's chat.

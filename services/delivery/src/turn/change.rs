@@ -259,6 +259,13 @@ fn thread_after(
         // Its agent may not have read the texts that went along: they come again.
         thread.told.texts.clear();
     }
+    let is_response = (of.keeps, of.found_by) == (Thread::Durable, Continuation::Response);
+    let has_reply = matches!(report.outcome, CallOutcome::Answered(_)) && matches!(settled, Settled::Finished { .. });
+    if turn.over && is_response && !has_reply {
+        // The next turn goes on from an answer before this turn: nothing that this one was told is in its thread.
+        thread.told.ids.retain(|id| !of.shown.contains(id));
+        thread.told.texts.clear();
+    }
     if turn.over {
         let used = turn.usage.clone().or_else(|| total(&work.journal, None));
         let used: Option<Usage> = used.and_then(|usage| serde_json::from_value(usage).ok());

@@ -522,6 +522,11 @@ impl Starter {
             .collect();
         let mut overviews: HashMap<AccountId, Vec<OverviewEntry>> = HashMap::new();
         for (session, item) in start {
+            // A branch sees its base: neither the briefing nor other tasks.
+            let of = replays
+                .get(&session.name())
+                .map_or_else(|| session.name(), |replay| replay.past().session);
+            item.is_coordinator &= !branches.contains_key(&of);
             if let Some(replay) = replays.remove(&session.name()) {
                 let branch = branches.get(&replay.past().session).cloned();
                 all.push(Planned {

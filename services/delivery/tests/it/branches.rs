@@ -116,6 +116,30 @@ impl Scene {
     }
 }
 
+/// The coordinator sees all tasks and the briefing; its branch does not.
+#[tokio::test]
+async fn a_branch_of_the_coordinator_sees_its_base_alone() {
+    let scene = scene(|_| Reply::text("It holds.")).await;
+    let fixture = scene.world.fixture();
+    fixture.account_set(&scene.account, "coordinator_task", "proj-7").await;
+    fixture
+        .account_set(&scene.account, "briefing", "Be polite to guests.")
+        .await;
+    fixture.task(&scene.account, "OTHER-1", &[]).await;
+    let running = scene.run().await;
+    scene.enqueue("n-1", "The first thing").await;
+    scene.until("n-1", "delivered").await;
+    scene.spawn(1).await;
+    scene.results_are(&["delivered 1"]).await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    for secret in ["OTHER-1", "Be polite to guests."] {
+        let knows = |seen: &Seen| (seen.key.starts_with("branch:"), seen.body.to_string().contains(secret));
+        let of_both: Vec<(bool, bool)> = seen[..2].iter().map(knows).collect();
+        assert_eq!(of_both, [(false, true), (true, false)], "{secret}");
+    }
+}
+
 #[tokio::test]
 async fn the_reply_of_a_branch_is_its_result_and_nobody_s_message() {
     let scene = scene(|_| Reply::text("It holds.")).await;

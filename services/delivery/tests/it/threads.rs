@@ -351,6 +351,39 @@ async fn a_thread_goes_on_from_the_last_reply() {
     assert_eq!(scene.session_column("provider_thread").await, "resp_1");
 }
 
+/// The thread goes on from before the turn that broke off, so that what it was told is told again.
+#[tokio::test]
+async fn what_a_turn_without_a_reply_was_told_is_told_again() {
+    let breaks = |seen: &Seen| match seen.order {
+        1 => Reply::call("c1", "task_history", json!({"task_id": "PROJ-7"})),
+        2 => Reply::Status(400, "{}".to_owned(), Vec::new()),
+        _ => counting(seen),
+    };
+    let scene = scene(Server::OpenAi, BY_RESPONSE, breaks).await;
+    let fixture = scene.world.fixture();
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    let description = sqlx::query("update task set description = 'All branches must be green.'");
+    description.execute(&scene.world.database.owner).await.unwrap();
+    fixture
+        .message(&scene.account, &scene.task, "Look at the second thing")
+        .await;
+    scene.enqueue("n-2", "They fail again").await;
+    scene.wake().await;
+    scene.waits(1).await;
+    scene.tool_finished_of_last("c1", "two messages").await;
+    scene.until("n-2", "failed").await;
+    scene.deliver("n-3", "And again").await;
+    scene.deliver("n-4", "And again").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    assert_eq!(seen[3].body["previous_response_id"], "resp_0");
+    for told in ["the second thing", "All branches must be green."] {
+        let is_in = [1, 3, 4].map(|n| seen[n].input().contains(told));
+        assert_eq!(is_in, [true, true, false], "{told}");
+    }
+}
+
 #[tokio::test]
 async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record() {
     let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;

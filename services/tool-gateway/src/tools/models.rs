@@ -21,9 +21,12 @@ pub(super) async fn start(running: Running<'_>, arguments: &Map<String, Value>, 
     let facts = running.facts;
     let task = facts.task().ok_or_else(no_task)?;
     let tx = running.questions.tx;
-    let of = task_context_find(tx, running.account, task)
+    let mut of = task_context_find(tx, running.account, task)
         .await?
         .ok_or_else(no_task)?;
+    if let Some(branch) = facts.branch {
+        of.newest = store::context_of_branch(tx, running.account, branch.id).await?;
+    }
     if let Some(refusal) = Refusal::of_context(&of) {
         return Err(refusal.told().into());
     }

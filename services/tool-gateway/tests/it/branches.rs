@@ -28,13 +28,13 @@ fn part(n: usize) -> Value {
     json!({"request": format!("Do part {n}."), "label": format!("part {n}")})
 }
 
-fn spawn(session: &TestSession, ordinal: i32, count: usize) -> ToolRequested {
+pub(crate) fn spawn(session: &TestSession, ordinal: i32, count: usize) -> ToolRequested {
     let subagents: Vec<Value> = (1..=count).map(part).collect();
     session.request(ordinal, "subagent_spawn", &json!({"subagents": subagents}))
 }
 
 /// The session of the n-th branch of a result, with a turn in progress.
-async fn inside(world: &World, parent: &TestSession, made: &Value, n: usize) -> TestSession {
+pub(crate) async fn inside(world: &World, parent: &TestSession, made: &Value, n: usize) -> TestSession {
     let of = &made["subagents"][n];
     let id = Uuid::parse_str(of["session_id"].as_str().unwrap()).unwrap();
     let key: &'static str = format!("select key from session where id = '{id}'").leak();

@@ -9,7 +9,10 @@ use serde_json::{Value, json};
 use testkit::{Says, StubModel, eventually, rows};
 use uuid::Uuid;
 
-use crate::world::{Gateway, TestSession, World};
+use crate::{
+    branches::{inside, spawn},
+    world::{Gateway, TestSession, World},
+};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nan image";
 const CALLS: &str =
@@ -619,5 +622,26 @@ async fn an_account_with_many_calls_leaves_places_for_others() {
         let request = work.coder.request(ordinal, "ask_model", &json!({"request": "slow"}));
         work.world.answer(&request).await.ok();
     }
+    work.end().await;
+}
+
+/// A subagent may ask, and shows the model the version of the context that its parent knew.
+#[tokio::test]
+async fn a_model_that_a_branch_asks_is_shown_what_its_parent_knew() {
+    let work = Work::with(|_, _| Says::text("It does.")).await;
+    work.execute("update turn set tools = tools || '{subagent_spawn}'")
+        .await;
+    let made = work.world.call(&spawn(&work.coder, 1, 1)).await.ok();
+    let below = inside(&work.world, &work.coder, &made, 0).await;
+    work.world.context("acme", "We build a factory.", 0).await;
+    work.world.offer(&below).await;
+    let asks = below.request(1, "ask_model", &json!({"request": "Does it hold?"}));
+    let answer = work.world.call(&asks).await.ok();
+    assert!(answer.to_string().contains("It does."), "{answer}");
+    let sent = work.model.sent().remove(0).body;
+    assert!(
+        sent.contains("We build a shop.") && !sent.contains("a factory"),
+        "{sent}"
+    );
     work.end().await;
 }

@@ -208,12 +208,11 @@ impl Audience {
 }
 
 impl ToolDefinition {
-    /// A branch's result goes to its parent: it writes nothing itself but branches of its own. An external call keeps files of its task,
-    /// and is told the newest context of it.
+    /// A branch's result goes to its parent: it writes nothing itself but branches of its own, and the files that models bring.
     pub fn is_offered(&self, context: OfferContext) -> bool {
         let is_write = match self.effect {
-            ToolEffect::Write | ToolEffect::External => true,
-            ToolEffect::None | ToolEffect::Read => false,
+            ToolEffect::Write => true,
+            ToolEffect::None | ToolEffect::Read | ToolEffect::External => false,
         };
         let is_kept = context.is_branch && is_write && self.offered_to != Audience::Spawner;
         self.offered_to.includes(context) && !is_kept
@@ -406,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_branch_reads_and_writes_nothing() {
+    fn a_branch_reads_and_asks_models_and_writes_nothing() {
         let names = |may_branch| {
             let context = OfferContext {
                 has_task: true,
@@ -419,10 +418,11 @@ mod tests {
             let tools = offered(context).into_iter();
             tools.map(|tool| tool.name).collect::<Vec<_>>()
         };
-        assert_eq!(names(false), ["task_history", "task_context_read", "no_reply"]);
-        let own = ["subagent_spawn", "subagent_list", "subagent_cancel"];
-        let with_own = [&["task_history", "task_context_read"][..], &own, &["no_reply"]].concat();
-        assert_eq!(names(true), with_own);
+        let kept = "task_history task_context_read ask_model read_media generate_media no_reply";
+        assert_eq!(names(false).join(" "), kept);
+        let own = "subagent_spawn subagent_list subagent_cancel";
+        let with_own = kept.replace(" ask_model", &format!(" {own} ask_model"));
+        assert_eq!(names(true).join(" "), with_own);
     }
 
     #[test]
