@@ -219,7 +219,7 @@ pub struct Told {
     /// The texts that go along when they have changed, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub texts: Vec<ToldText>,
-    /// The provider whose thread it is.
+    /// The provider whose thread it is; none: its provider keeps none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// When its last turn began, in seconds since 1970.

@@ -71,7 +71,7 @@ pub fn plan(facts: &PlanFacts<'_>) -> Plan {
 fn begins(facts: &PlanFacts<'_>, branch: BranchFacts<'_>) -> bool {
     let thread = facts.thread;
     match facts.keeps {
-        Thread::Durable => !thread.live && thread.lost == 0 && !thread.elsewhere,
+        Thread::Durable => !thread.live && thread.lost == 0 && !thread.elsewhere && !is_another_providers(facts),
         Thread::Process | Thread::None => branch.is_first,
     }
 }
@@ -122,7 +122,7 @@ fn by_policy(facts: &PlanFacts<'_>) -> Plan {
             return Plan { context, is_new: false };
         }
         // It is there, and cannot be gone on in.
-        (ContextPolicy::Continue, Thread::Durable) if thread.live || thread.lost > 0 => {
+        (ContextPolicy::Continue, Thread::Durable) if thread.live || thread.lost > 0 || is_another_providers(facts) => {
             (Continue, Some(ThreadLost), next)
         }
         (ContextPolicy::Continue, Thread::Durable) if thread.elsewhere => (Continue, Some(RanElsewhere), next),
@@ -137,6 +137,11 @@ fn by_policy(facts: &PlanFacts<'_>) -> Plan {
         context: context(facts.asked, used, reason, number),
         is_new: true,
     }
+}
+
+/// Whether the generation has had turns, and none of them is in a thread of this provider.
+fn is_another_providers(facts: &PlanFacts<'_>) -> bool {
+    facts.thread.number > 0 && facts.thread.told.provider.as_deref() != Some(facts.provider)
 }
 
 /// Whether the generation's thread is live, and is this provider's.
@@ -196,6 +201,7 @@ mod tests {
         SessionThread {
             number,
             lost,
+            told: live(number).told,
             ..SessionThread::default()
         }
     }
@@ -376,6 +382,18 @@ mod tests {
             ..facts(ContextPolicy::Continue, Thread::Durable, &thread)
         };
         assert_eq!(line(&moved), "continue/thread_lost t2 new past -");
+        // Its turns had a provider that keeps none.
+        let none = SessionThread {
+            told: Told::default(),
+            ..dead(1, 0)
+        };
+        for provider in ["default", "other"] {
+            let moved = PlanFacts {
+                provider,
+                ..facts(ContextPolicy::Continue, Thread::Durable, &none)
+            };
+            assert_eq!(line(&moved), "continue/thread_lost t2 new past -");
+        }
     }
 
     #[test]

@@ -237,7 +237,10 @@ fn thread_after(
                 thread.live = thread.at.is_some();
             }
             (Thread::Durable, Continuation::Response | Continuation::Whole) => {}
-            (Thread::Process | Thread::None, _) => thread.live = false,
+            (Thread::Process | Thread::None, _) => {
+                thread.live = false;
+                thread.told.provider = None;
+            }
         }
         let has_lost = of.context.as_ref().is_some_and(|context| context.lost_after.is_some());
         let is_nameless = is_reply && of.keeps == Thread::Durable && !thread.live;

@@ -100,6 +100,17 @@ fn full(turn: &Turn) -> String {
     field("notifications", &turn.notifications.join(" "));
     field("started", &moment(Some(turn.started_at)));
     field("finished", &moment(turn.finished_at));
+    if let Some(context) = &turn.context {
+        let reason = context.reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+        let lost = context
+            .lost_after
+            .map_or_else(String::new, |rounds| format!(", lost after {rounds} rounds"));
+        field(
+            "context",
+            &format!("{}{reason}, thread {}{lost}", context.used, context.thread),
+        );
+    }
+    field("rotated", turn.rotated_because.as_deref().unwrap_or_default());
     field("profile", &format!("{} {}", turn.profile.version, turn.profile.hash));
     for call in &turn.tool_calls {
         let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -164,6 +175,17 @@ mod tests {
                  Notification: n-1\nBody\n\n── reply\nDone.\nReally.\n"
             )
         );
+    }
+
+    #[test]
+    fn says_where_its_context_came_from() {
+        let mut lost = turn();
+        lost["context"] =
+            json!({"asked": "continue", "used": "continue", "reason": "thread_lost", "thread": 2, "lost_after": 1});
+        lost["rotated_because"] = "failures_max: 3 in a row".into();
+        let shown = full(&read_as(&lost).unwrap());
+        let context = "context       continue (thread_lost), thread 2, lost after 1 rounds\nrotated       failures_max: 3 in a row\n";
+        assert!(shown.contains(context), "{shown}");
     }
 
     #[test]
