@@ -122,6 +122,12 @@ const HUNTS: &[Hunt] = &[
         "repeat",
         meanwhile("I28 the first turn of a generation"),
     ),
+    // An agent's reply is told again in the thread that gave it.
+    hunt(
+        "extract_past_ignored",
+        "repeat",
+        meanwhile("I32 a thread is told nothing twice"),
+    ),
     // Of two branches that end at once in two replicas, neither brings the results of both.
     hunt("fold_unlocked", "repeat", Seen::AtRest { faults: 25 }),
     hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),

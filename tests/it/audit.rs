@@ -3,8 +3,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use testkit::{Reply, Seen, eventually};
+use testkit::{OPERATOR_TOKEN, Reply, Says, Seen, StubModel, eventually};
 
 use crate::house::House;
 
@@ -201,5 +202,139 @@ async fn an_audit_while_sessions_close_finds_nothing() {
     let audit = house.audit("acme").await;
     assert_eq!((audit.violations, audit.others), (Vec::new(), BTreeMap::new()));
     assert!(audit.turns >= 6);
+    house.close().await;
+}
+
+const SPLITS: &str = "please split";
+const PART: &str = "Do a part.";
+
+/// Splits its work where a notification asks for that, with a second opinion; a replay asks for what was not recorded.
+fn splitting(seen: &Seen) -> Reply {
+    let text = seen.context.iter().rev().find_map(|item| item["content"].as_str());
+    let text = text.map_or_else(|| seen.input(), str::to_owned);
+    let is_first = seen.tool_outputs().is_empty();
+    match (seen.key.starts_with("replay:"), is_first && text.contains(SPLITS)) {
+        (true, true) => Reply::Calls(vec![
+            (
+                "r-1".to_owned(),
+                "ask_model".to_owned(),
+                json!({"request": "Is it right?"}),
+            ),
+            (
+                "r-2".to_owned(),
+                "task_message".to_owned(),
+                json!({"task_id": "A-1", "body": "never said"}),
+            ),
+        ]),
+        (false, true) => Reply::Calls(vec![
+            (
+                "c-1".to_owned(),
+                "ask_model".to_owned(),
+                json!({"request": "Is it right?"}),
+            ),
+            (
+                "c-2".to_owned(),
+                "subagent_spawn".to_owned(),
+                json!({"subagents": [{"request": PART, "label": "one"}, {"request": PART, "context": "fork"}]}),
+            ),
+        ]),
+        // Its parent goes on meanwhile.
+        (_, false) if seen.key.starts_with("branch:") => {
+            Reply::After(Duration::from_millis(1500), Box::new(Reply::text("A part is done.")))
+        }
+        (_, false) => Reply::text(&format!("answer {}", seen.order)),
+    }
+}
+
+/// A parent, its branches, their results, an external model and replays of all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn branches_models_and_replays_are_proven() {
+    let model = StubModel::start(|_, _| Says::text("It is.")).await;
+    let url = model.url();
+    let models = [
+        ("models.asks.kind", "openresponses"),
+        ("models.asks.url", &*url),
+        ("models.asks.model", "m"),
+        ("models.asks.private_addresses", "true"),
+    ];
+    let house = House::open_with(splitting, &models).await;
+    house
+        .account_with(
+            "acme",
+            json!({"context_policy": "assembled", "task_context_layer": "always"}),
+        )
+        .await;
+    let context = format!("{}/api/orgs/acme/tasks/A-1/context", house.api());
+    let (status, _) = house
+        .call(
+            Method::PUT,
+            context,
+            OPERATOR_TOKEN,
+            &[],
+            Some(json!({"body": "We build a shop."})),
+        )
+        .await;
+    assert_eq!(status, StatusCode::OK);
+    house.is_delivered("acme", "A-1", "one", "begin").await;
+    house.is_delivered("acme", "A-1", "split", SPLITS).await;
+    house.is_delivered("acme", "A-1", "meanwhile", "go on").await;
+    let owner = &house.world.database.owner;
+    eventually("the branches have ended, and their parent knows", || async {
+        let rows = "select count(*) from notification where kind = 'branch_result' and state = 'delivered'";
+        (house.world.database.count(rows).await == 1_i64).then_some(())
+    })
+    .await;
+    let turns: Vec<String> = house
+        .world
+        .database
+        .texts("select id::text from turn order by id")
+        .await;
+    for turn in &turns {
+        let url = format!("{}/api/orgs/acme/turns/{turn}/replays", house.api());
+        let (status, begun) = house
+            .call(Method::POST, url, OPERATOR_TOKEN, &[], Some(json!({})))
+            .await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{begun}");
+        let path = format!("/api/orgs/acme/replays/{}", begun["id"].as_str().unwrap());
+        eventually("the replay has ended", || async {
+            let state = house.get(&path).await["state"].take();
+            (state == "finished").then_some(())
+        })
+        .await;
+    }
+    let audit = house.audit("acme").await;
+    assert_eq!((audit.violations, audit.others), (Vec::new(), BTreeMap::new()));
+    assert_eq!(audit.turns, 2 * turns.len() as u64);
+    let kinds = house
+        .world
+        .database
+        .texts("select distinct kind from session order by 1")
+        .await;
+    assert_eq!(kinds, ["branch", "replay", "task"]);
+
+    // Foreign words in what a replay was answered, in what a branch's parent had said, and in a request to a model.
+    for (plant, found) in [
+        (
+            r#"update turn t set journal = replace(t.journal::text, 'It is.', 'It ships on Monday.')::jsonb
+               where exists (select from session s where s.id = t.session_id and s.kind = 'replay')"#,
+            "tool_call/ask_model/r-1",
+        ),
+        (
+            r#"update tool_call set arguments = '{"request": "When does it ship?"}' where name = 'ask_model'"#,
+            "tool_call/ask_model/c-1",
+        ),
+        (
+            "update task_context set body = 'We build another shop.'",
+            "task_context/a-1/1",
+        ),
+        (r#"update branch set base = base || '{"sha256": "0f"}'"#, "base"),
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(plant)).execute(owner).await.unwrap();
+        let violations = house.audit("acme").await.violations;
+        assert!(
+            violations.iter().any(|line| line.contains(found)),
+            "{found}: {violations:?}"
+        );
+    }
     house.close().await;
 }

@@ -40,10 +40,10 @@ fn what_must_not_be_braked() {
     are_found(&["queue_steered_away"]);
 }
 
-/// Bugs of questions, timers and holds.
+/// Bugs of questions, timers, holds and of what an agent is told.
 #[test]
 fn what_must_not_be_done_twice_or_start() {
-    are_found(&["answered_twice", "timer_twice", "hold_unread"]);
+    are_found(&["answered_twice", "timer_twice", "hold_unread", "extract_past_ignored"]);
 }
 
 /// Bugs that do not wait for a person's approval.

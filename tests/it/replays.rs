@@ -207,6 +207,14 @@ async fn a_replay_of_a_turn_with_five_tools_changes_nothing_else() {
     let own = replay["turn"].as_str().unwrap();
     let shown = house.get(&format!("/api/orgs/acme/turns/{own}")).await;
     assert_eq!(shown["replay_id"], replay["id"]);
+    let calls = shown["tool_calls"].as_array().unwrap();
+    let states: Vec<_> = calls.iter().map(|call| (&call["call_id"], &call["state"])).collect();
+    let words = ["finished", "finished", "finished", "refused", "refused"].map(Value::from);
+    let ids = ["r-1", "r-2", "r-3", "r-4", "r-5"].map(Value::from);
+    assert_eq!(states, ids.iter().zip(&words).collect::<Vec<_>>());
+    let log = format!("/api/orgs/acme/sessions/{}/log", shown["session_id"].as_str().unwrap());
+    let log = house.get(&log).await;
+    assert_eq!(log["segments"][0]["turns"][0]["calls"], shown["tool_calls"]);
     let diff = house.get(&format!("/api/orgs/acme/turns/{turn}/diff?with={own}")).await;
     let states: BTreeMap<&str, &str> = diff["layers"]
         .as_array()

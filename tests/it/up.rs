@@ -9,12 +9,14 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::{process::Child, time::timeout};
 
 /// Longer than any wait of the program itself.
 const LIMIT: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(20);
+/// Notifications of the sample that end as delivered, at least.
+const SAMPLE_DELIVERED: usize = 19;
 
 #[tokio::test]
 async fn runs_the_sample_to_its_end_and_a_second_time_repeats_nothing() {
@@ -146,6 +148,7 @@ async fn is_found_by_the_commands_beside_it_and_ends_at_a_signal() {
     assert!(turns.stdout.contains("finished"), "{}", turns.told());
     let doctor = place.command(&["doctor"]);
     assert_eq!(doctor.code, Some(0), "{}", doctor.told());
+    place.sample_is_proven().await;
 
     let second = place.run(&[]).await;
     assert_eq!(second.code, Some(1));
@@ -270,6 +273,34 @@ impl Place {
     fn command(&self, arguments: &[&str]) -> Ended {
         let mut command = self.signalbox(arguments);
         command.args(["--data-dir", "data"]).output().unwrap().into()
+    }
+
+    /// Of every prompt of the sample, every part is proven, or there by policy.
+    async fn sample_is_proven(&self) {
+        let shown = |arguments: &[&str]| -> Value {
+            let ended = self.command(arguments);
+            serde_json::from_str(&ended.stdout).unwrap_or_else(|_| panic!("{}", ended.told()))
+        };
+        let is_over = async {
+            // With the results of subagents, and what its agents ask of each other.
+            let known = |state: &str| {
+                shown(&["notifications", "--state", state, "--json"])
+                    .as_array()
+                    .unwrap()
+                    .len()
+            };
+            while known("delivered") < SAMPLE_DELIVERED || known("queued") + known("running") > 0 {
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        timeout(LIMIT, is_over).await.expect("the sample ends");
+        let audit = shown(&["audit", "isolation", "--json"]);
+        assert_eq!(
+            (&audit["violations"], &audit["unproven"]),
+            (&json!([]), &json!(0)),
+            "{audit:#}"
+        );
+        assert!(audit["turns"].as_u64().unwrap() >= 20, "{audit:#}");
     }
 
     /// No process has our mark or works in our folder. Postgres overwrites its environment, hence both checks.

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use domain::{Timestamp, TurnContext, TurnState};
+use domain::{BranchState, Timestamp, TurnContext, TurnState};
 use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -37,7 +38,7 @@ pub struct Boundary {
     /// `opened`; of a later generation, why the one before was closed; of a later thread, the reason of its first turn's context.
     pub reason: String,
     pub detail: Option<String>,
-    /// Who caused it, if a person did.
+    /// Who asked for it, if it is a reset.
     pub by: Option<String>,
     pub at: Timestamp,
 }
@@ -59,12 +60,30 @@ pub struct LogTurn {
     pub calls: Vec<ToolCall>,
     /// Further calls: `/turns/{turn}/tool-calls` has every one.
     pub calls_left_out: usize,
+    /// The parts of its work that it gave to subagents.
+    #[serde(default)]
+    pub branches: Vec<LogBranch>,
     pub reply: Option<String>,
     pub error: Option<String>,
     pub error_class: Option<String>,
     pub no_reply: bool,
     pub late: bool,
     pub usage: Option<Value>,
+}
+
+/// A branch, under the turn that spawned it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct LogBranch {
+    pub id: Uuid,
+    pub label: Option<String>,
+    /// The subagent's slug.
+    pub agent: String,
+    #[schemars(with = "BranchState")]
+    pub state: String,
+    /// Its own session, which has a log.
+    pub session_id: Uuid,
+    /// The item of its parent that brings the result. Null: there is none yet.
+    pub joined_item: Option<String>,
 }
 
 /// A part of a prompt with its text.
@@ -80,7 +99,7 @@ pub struct LogPart {
     pub tokens_estimate: usize,
     pub cut_bytes: usize,
     pub cut_by: Option<String>,
-    /// The turn before, on the same page, had the same text from the same source.
+    /// The prompt of the turn before in the session had the same text from the same source.
     pub same_as_previous: bool,
     /// Null: its source is no longer kept, or does not give the text that was sent.
     pub text: Option<String>,
@@ -162,6 +181,22 @@ impl LogTurn {
         if self.calls_left_out > 0 {
             line(text, "   ", &format!("[{} more calls]", self.calls_left_out));
         }
+        for branch in &self.branches {
+            let label = branch.label.as_ref().map_or(String::new(), |label| format!(" {label}"));
+            let joined = branch.joined_item.as_ref();
+            let joined = joined.map_or(String::new(), |item| format!("  result in {item}"));
+            let LogBranch {
+                agent,
+                state,
+                session_id,
+                ..
+            } = branch;
+            line(
+                text,
+                "     ",
+                &format!("branch{label} ({agent}) {state}  session {session_id}{joined}"),
+            );
+        }
         match (&self.reply, &self.error) {
             (Some(reply), _) => {
                 line(text, "   ", if self.no_reply { "reply, not posted" } else { "reply" });
@@ -213,7 +248,9 @@ mod tests {
             "parts": [part("message/a", false, Some("é".repeat(1_030))), part("message/b", true, Some("b".to_owned())),
                       part("message/c", false, None)],
             "calls": [{"call_id": "c-1", "name": "task_status", "arguments": {"status": "done"}, "state": "finished", "result": "ok"}],
-            "calls_left_out": 2, "reply": "Done.\nReally.", "error": null, "error_class": null, "no_reply": false, "late": true,
+            "calls_left_out": 2, "branches": [
+                {"id": id, "label": "tests", "agent": "coder", "state": "finished", "session_id": id, "joined_item": "join:7"},
+                {"id": id, "label": null, "agent": "coder", "state": "live", "session_id": id, "joined_item": null}], "reply": "Done.\nReally.", "error": null, "error_class": null, "no_reply": false, "late": true,
             "usage": {"total_tokens": 3}});
         let log: Log = serde_json::from_value(json!({"segments": [
             {"session_id": id, "generation": 1, "thread": null, "boundary": {"reason": "opened", "detail": null, "by": null,
@@ -241,6 +278,8 @@ mod tests {
      {{\"status\":\"done\"}}
      ok
    [2 more calls]
+     branch tests (coder) finished  session {id}  result in join:7
+     branch (coder) live  session {id}
    reply
      Done.
      Really.

@@ -68,7 +68,7 @@ pub struct Turn {
     /// first turn.
     #[serde(default)]
     pub rotated_because: Option<String>,
-    /// The parts of the prompt, with source, size and hash.
+    /// The parts of the prompt, with source, size and hash; behind them those of notes and of results of tools.
     pub manifest: Value,
 }
 
@@ -95,6 +95,7 @@ pub struct ToolCall {
     pub name: String,
     /// As JSON if it is valid; else the text that the provider sent.
     pub arguments: Value,
+    /// Of a call that was answered in its tool's place, as each of a replay is: `refused` if the answer is an error, else `finished`.
     #[schemars(with = "ToolCallState")]
     pub state: String,
     /// The result that the agent read, as JSON if it is valid; null while there is none.

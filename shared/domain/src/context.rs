@@ -258,6 +258,12 @@ impl Told {
         self.texts.truncate(TEXTS_MAX);
     }
 
+    /// Forgets the texts of these.
+    pub fn forget(&mut self, of: &[String]) {
+        let gone: Vec<[u8; 4]> = of.iter().map(|of| ToldText::new(of, "").of).collect();
+        self.texts.retain(|told| !gone.contains(&told.of));
+    }
+
     /// Adds messages, newest first; of all, the newest `max` are kept.
     pub fn show(&mut self, mut ids: Vec<MessageId>, max: usize) {
         self.ids.retain(|id| !ids.contains(id));

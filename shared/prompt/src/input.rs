@@ -289,7 +289,7 @@ pub fn thread_message(message: &ThreadMessage, marks: &mut Marks) -> ModelText {
 }
 
 /// A line of a subagent at work.
-pub(crate) fn at_work(subagent: &Subagent) -> ModelText {
+pub fn at_work(subagent: &Subagent) -> ModelText {
     ModelText::default()
         .ours("\nsubagent ")
         .line(subagent.label.as_deref().unwrap_or(&subagent.agent), ID)

@@ -7,6 +7,7 @@
 //! Instructions are layered in a fixed order, and earlier layers win: policy, safety, coordinator block, a subagent's
 //! block, role, and last the task's context. Persona and repository notes will come before that.
 
+mod answered;
 pub mod entry;
 mod input;
 mod instructions;
@@ -14,15 +15,17 @@ pub mod manifest;
 mod marks;
 mod note;
 mod text;
+pub mod told;
 
+pub use answered::{NOT_RECORDED, RESULT_MISSING};
 pub use entry::{
     CalledTool, Item, Past, PastLimits, PastTurn, entries_left_out, entry_input_cut, entry_reply_cut, past,
     past_and_base, spawning,
 };
 pub use input::{
     Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage,
-    briefing, description, input, interruption, is_thread_heading, notification, overview, run_headings, run_item,
-    stopped, task_state, tells_of_interruption, tells_of_stopped, thread_message,
+    at_work, briefing, description, input, interruption, is_thread_heading, notification, overview, run_headings,
+    run_item, stopped, task_state, tells_of_interruption, tells_of_stopped, thread_message,
 };
 pub use instructions::{
     FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions, role_block,

@@ -114,6 +114,8 @@ pub(super) struct TurnRow {
     pub(super) profile_hash: String,
     pub(super) input_sha256: String,
     pub(super) notes_sha256: Vec<String>,
+    /// The notifications of its notes.
+    pub(super) noted: Vec<String>,
     /// Packed.
     pub(super) manifest: Option<String>,
 }
@@ -279,6 +281,8 @@ const TURNS: &str = "
                                     profile_hash, encode(sha256(convert_to(input, 'UTF8')), 'hex') as input_sha256,
                                     array(select encode(sha256(convert_to(note ->> 'text', 'UTF8')), 'hex')
                                           from jsonb_array_elements(notes) note) as notes_sha256,
+                                    array(select jsonb_array_elements_text(note -> 'notification_ids')
+                                          from jsonb_array_elements(notes) note) as noted,
                                     encode(manifest_packed, 'hex') as manifest from turn) r";
 const CALLS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, turn_id, call_id, ordinal, name, arguments, state, late,

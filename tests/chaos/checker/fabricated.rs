@@ -216,6 +216,7 @@ fn rows(call: &str) -> Rows {
             profile_hash: "profile".to_owned(),
             input_sha256: "input".to_owned(),
             notes_sha256: vec!["note".to_owned()],
+            noted: Vec::new(),
             manifest: None,
         }],
         calls: vec![CallRow {

@@ -25,6 +25,7 @@ mod resets;
 mod secrets;
 mod sessions;
 mod timers;
+mod told;
 mod turns;
 
 use std::fmt::{self, Display};
@@ -36,7 +37,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I30`, as in tests/chaos/README.md.
+    /// `I1` … `I32`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -95,6 +96,7 @@ const ALWAYS: &[Check] = &[
     branches::live_below_open_generations,
     branches::told_once,
     replays::without_effect,
+    told::nothing_twice,
     accounts::requests_and_answers,
     accounts::rows,
     audit::as_recorded,

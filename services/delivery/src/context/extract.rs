@@ -3,8 +3,11 @@
 //! Left out are (a) the message that the notification is about, (b) those that wake this agent by notifications of their own in
 //! this session, (c) those of turns of this past, and (d) those that the provider's thread was shown.
 
-use domain::{ContextMode, MessageId, context::Told};
-use prompt::{Extract, InputFacts, THREAD_COUNTED_MAX, ThreadMessage, manifest::Because};
+use domain::{ContextMode, MessageId, TaskId, context::Told};
+use prompt::{
+    Extract, InputFacts, Manifest, THREAD_COUNTED_MAX, ThreadMessage,
+    manifest::{Because, Part, PartKind},
+};
 use time::OffsetDateTime;
 
 use super::plan::Plan;
@@ -39,7 +42,7 @@ pub fn complete(
         ..before.clone()
     };
     if let Some(task) = &facts.task {
-        let of = format!("task/{}", task.id.key());
+        let of = of_task(&task.id);
         if !before.has(&of, &task.description) {
             facts.description = Some(because(Because::AboutTask));
             after.tell(&of, &task.description);
@@ -57,6 +60,20 @@ pub fn complete(
 }
 
 const BRIEFING: &str = "account/briefing";
+
+fn of_task(task: &TaskId) -> String {
+    format!("task/{}", task.key())
+}
+
+/// What the texts of a turn's prompt are of that go along when they have changed.
+pub fn texts(manifest: &Manifest, task: Option<&TaskId>) -> Vec<String> {
+    let of = |part: &Part| match part.part {
+        PartKind::Task => task.map(of_task),
+        PartKind::Briefing => Some(BRIEFING.to_owned()),
+        _ => None,
+    };
+    manifest.parts.iter().filter_map(of).collect()
+}
 
 /// `about`: the message that the notification is about.
 pub fn extract(candidates: Candidates, total: i64, about: Option<MessageId>, told: &Told) -> Extract {

@@ -8,9 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::providers::{Reasoning, Usage};
 
-/// The agent's result for a call whose own result did not arrive.
-pub const RESULT_MISSING: &str = r#"{"error":{"code":"outcome_unknown","message":"The tool did not answer in time. It may or may not have run.","hint":"Look at what has been done, for example with task_history, before you try again."}}"#;
-
 /// Limit of a model's reasoning, as JSON text, in the journal of one turn.
 const REASONING_BYTES_MAX: usize = 256 * 1024;
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use contracts::tools::submit_plan;
 use domain::{AccountId, BranchId, Matched, ReplayId, ReplaySpec, SessionId, TaskId, TurnContext, TurnId};
+use prompt::{NOT_RECORDED, RESULT_MISSING};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use serde_json::Value;
@@ -12,7 +13,7 @@ use storage::{StorageError, Tx, breaker::Seen, statement::pairs};
 use super::{
     SessionName,
     claim::{OVER_HTTP, ToolResult},
-    journal::{Call, Journal, NO_PLACE, RESULT_MISSING},
+    journal::{Call, Journal, NO_PLACE},
 };
 
 /// A replay, for the turns of its session.
@@ -58,9 +59,6 @@ struct Recorded {
     /// It ended its turn.
     ends: bool,
 }
-
-/// The agent's result for a call that the source turn did not make.
-pub const NOT_RECORDED: &str = r#"{"error":{"code":"not_recorded","message":"This turn is run again from a record, which has no such call. Nothing was done.","hint":"Go on without this result."}}"#;
 
 impl ReplayStart {
     pub fn name(&self) -> SessionName {

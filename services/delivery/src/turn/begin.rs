@@ -34,7 +34,7 @@ use super::{
 use crate::{
     breaker::Pass,
     context::{
-        past,
+        extract, past,
         plan::{Plan, thread_name},
     },
     providers::{Continuation, Driver, Effects, Thread, ToolDefinition},
@@ -196,6 +196,7 @@ pub fn begin(
         keeps: provider.keeps,
         found_by: provider.found_by,
         shown,
+        texts: extract::texts(&prompt.manifest, turn.task.as_ref()),
         used_at,
         manifest: Vec::new(),
     };
@@ -294,6 +295,7 @@ pub fn carry_on(
         keeps: provider.keeps,
         found_by: provider.found_by,
         shown,
+        texts: manifest.map_or_else(Vec::new, |manifest| extract::texts(&manifest, turn.task.as_ref())),
         used_at: None,
         manifest: rewritten,
     };

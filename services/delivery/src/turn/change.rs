@@ -260,14 +260,14 @@ fn thread_after(
         }
     } else if turn.over && !was_answered(report) {
         // Its agent may not have read the texts that went along: they come again.
-        thread.told.texts.clear();
+        thread.told.forget(&of.texts);
     }
     let is_response = (of.keeps, of.found_by) == (Thread::Durable, Continuation::Response);
     let has_reply = matches!(report.outcome, CallOutcome::Answered(_)) && matches!(settled, Settled::Finished { .. });
     if turn.over && is_response && !has_reply {
         // The next turn goes on from an answer before this turn: nothing that this one was told is in its thread.
         thread.told.ids.retain(|id| !of.shown.contains(id));
-        thread.told.texts.clear();
+        thread.told.forget(&of.texts);
     }
     if turn.over {
         let used = turn.usage.clone().or_else(|| total(&work.journal, None));

@@ -1,6 +1,7 @@
 //! Decides the due step of a turn in progress that a replica has just claimed. Pure.
 
 use domain::{TurnContext, TurnState};
+use prompt::RESULT_MISSING;
 use storage::session::items_join::Notes;
 use time::OffsetDateTime;
 
@@ -9,7 +10,7 @@ use crate::{
     providers::{CallInput, Continuation, Effects, FunctionCall, InputItem, ToolOutput},
     store::{
         claim::ToolResult,
-        journal::{Call, Journal, RESULT_MISSING, Round},
+        journal::{Call, Journal, Round},
     },
 };
 

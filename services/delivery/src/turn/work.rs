@@ -94,6 +94,8 @@ pub struct WorkThread {
     pub found_by: Continuation,
     /// The messages of the task's thread that the prompt shows or is about, newest first.
     pub shown: Vec<MessageId>,
+    /// What the texts in the prompt are of that go along when they have changed.
+    pub texts: Vec<String>,
     /// When the turn before began in it, in seconds since 1970. None: there was none.
     pub used_at: Option<i64>,
     /// The turn's manifest, packed, if the due call is sent with another past than the turn began with. Else empty.

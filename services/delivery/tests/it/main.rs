@@ -26,5 +26,6 @@ mod slots;
 mod slow;
 mod succeed;
 mod threads;
+mod told;
 mod turns;
 mod twins;

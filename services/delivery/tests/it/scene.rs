@@ -1,11 +1,13 @@
 //! One account, one agent, one task, an open session, and delivery with a stub provider.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, ops::Deref};
 
 use domain::{AccountId, AgentId, SessionId, TaskId};
-use sqlx::Row;
+use sqlx::{PgPool, Row};
 use storage::Role;
 use testkit::{Running, Seen, StubProvider, World, eventually, rows};
+
+use crate::told::nothing_twice;
 
 pub(crate) struct Scene {
     pub(crate) world: World,
@@ -15,6 +17,32 @@ pub(crate) struct Scene {
     pub(crate) task: TaskId,
     pub(crate) session: SessionId,
     pub(crate) key: String,
+}
+
+/// Delivery in a scene.
+pub(crate) struct Delivery {
+    running: Running<SocketAddr>,
+    owner: PgPool,
+}
+
+impl Delivery {
+    /// An orderly stop. What the turns of the scene were told is then complete, and nothing of it twice.
+    pub(crate) async fn stop(self) {
+        self.running.stop().await;
+        nothing_twice(&self.owner).await;
+    }
+
+    pub(crate) fn cut_off(self) {
+        self.running.cut_off();
+    }
+}
+
+impl Deref for Delivery {
+    type Target = Running<SocketAddr>;
+
+    fn deref(&self) -> &Running<SocketAddr> {
+        &self.running
+    }
 }
 
 impl Scene {
@@ -42,8 +70,11 @@ impl Scene {
         }
     }
 
-    pub(crate) async fn run(&self) -> Running<SocketAddr> {
-        self.world.run(Role::Delivery, delivery::start).await
+    pub(crate) async fn run(&self) -> Delivery {
+        Delivery {
+            running: self.world.run(Role::Delivery, delivery::start).await,
+            owner: self.world.database.owner.clone(),
+        }
     }
 
     pub(crate) async fn enqueue(&self, id: &str, body: &str) {

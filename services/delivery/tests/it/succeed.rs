@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use contracts::{Root, outgoing::Origin, session::SessionStopRequested};
-use domain::{Actor, ActorKind, ResetInFlight, ResetQueue, ResetRequest, StopThen};
+use domain::{Actor, ActorKind, ResetInFlight, ResetQueue, ResetRequest, SessionId, StopThen};
 use storage::{
     Accounts, Role, Setting,
     session::{
@@ -53,9 +53,13 @@ fn request(queue: ResetQueue, in_flight: ResetInFlight) -> ResetRequest {
 impl Scene {
     /// Writes a request as the orchestrator does. No hint is sent: the sweep finds it.
     async fn reset(&self, request: &ResetRequest) -> Asked {
+        self.reset_of(self.session, request).await
+    }
+
+    async fn reset_of(&self, session: SessionId, request: &ResetRequest) -> Asked {
         let database = self.world.database.connect(Role::Orchestrator).await;
         let tx = database.begin(&Accounts::one(&self.account)).await.unwrap();
-        let name = (self.account.clone(), self.session);
+        let name = (self.account.clone(), session);
         let locked = sessions_lock(&tx, SESSIONS_LOCK, &[name]).await.unwrap().pop().unwrap();
         let root = Root::default();
         let setting = Setting {
@@ -73,6 +77,12 @@ impl Scene {
 
     async fn keep(&self) -> Asked {
         self.reset(&request(ResetQueue::Keep, ResetInFlight::Cancel)).await
+    }
+
+    /// The same of another session of the scene.
+    pub(crate) async fn keep_of(&self, session: SessionId) -> Asked {
+        self.reset_of(session, &request(ResetQueue::Keep, ResetInFlight::Cancel))
+            .await
     }
 
     async fn sessions_are(&self, expected: &[&str]) {

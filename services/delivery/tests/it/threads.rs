@@ -2,7 +2,7 @@
 //! lost one. With providers that keep conversations as real servers do.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -10,15 +10,15 @@ use std::{
     time::Duration,
 };
 
-use domain::{ContextMode, ContextReason, TurnContext};
+use domain::{ContextReason, SessionId, TurnContext};
 use futures::StreamExt;
 use prompt::{
     Manifest,
-    manifest::{Hash, Layer, Source},
+    manifest::{Hash, Layer},
 };
 use serde_json::{Value, json};
 use sqlx::Row;
-use testkit::{Reply, Seen, Server, StubProvider, World, eventually, rows};
+use testkit::{Reply, Seen, Server, StubProvider, World, enqueued, eventually, rows};
 
 use crate::scene::Scene;
 
@@ -759,79 +759,205 @@ async fn a_past_is_of_one_task() {
     assert!(!seen[1].input().contains("Body 1"), "{}", seen[1].input());
 }
 
-/// A random session, with a provider that keeps its conversations and loses some: each notification, message and reply is in each
-/// thread once, and every manifest adds up.
-#[tokio::test]
-async fn nothing_is_twice_in_a_thread() {
-    for seed in 0..4_u64 {
-        let scene = scene(Server::Generic, &[], counting).await;
-        let fixture = scene.world.fixture();
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        let mut next = |below: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % below
-        };
-        let running = scene.run().await;
-        let (mut messages, mut items) = (0, 0);
-        for _ in 0..12 {
-            match next(5) {
-                0 | 1 => {
-                    messages += 1;
-                    fixture
-                        .message(&scene.account, &scene.task, &format!("message-{messages};"))
-                        .await;
-                }
-                2 => {
-                    let policy = ["continue", "assembled"][usize::try_from(next(2)).unwrap()];
-                    fixture.account_set(&scene.account, "context_policy", policy).await;
-                }
-                _ => {
-                    items += 1;
-                    scene.deliver(&format!("n-{items}"), &format!("item-{items};")).await;
-                }
+/// The model calls a tool for each item that asks for one, and answers when it knows the result.
+fn a_tool_if_asked(seen: &Seen) -> Reply {
+    let last = seen.context.last().map(ToString::to_string).unwrap_or_default();
+    let asks = last.contains("with a tool") && !last.contains("function_call_output");
+    match asks {
+        true => Reply::call(
+            &format!("c{}", seen.order),
+            "task_history",
+            json!({"task_id": "PROJ-7"}),
+        ),
+        false => Reply::text(&format!("answer-{};", seen.order)),
+    }
+}
+
+/// What happens next in a random session.
+struct Dice(u64);
+
+impl Dice {
+    fn of(seed: u64) -> Dice {
+        Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+impl Scene {
+    async fn open_session(&self) -> SessionId {
+        let open = "select id::text from session where closed_at is null";
+        SessionId(self.world.database.texts(open).await[0].parse().unwrap())
+    }
+
+    /// Runs an item of the open generation to its end, its tool included; `loses`: the provider forgets before it has the result.
+    async fn run_item(&self, id: &str, body: &str, loses: bool) {
+        let session = self.open_session().await;
+        let row = enqueued(&self.account, session).with("id", id).with("body", body);
+        row.insert(&self.world.database.owner).await;
+        let waits = "select id || ' ' || generation || ' ' || calls_requested || ' ' || (journal -> -1 -> 'calls' -> 0 ->> 'call_id')
+                     from turn t where state = 'awaiting_tools'
+                       and not exists (select from tool_call c where c.turn_id = t.id and c.ordinal = t.calls_requested)";
+        loop {
+            let called = eventually("the turn ends or calls", || async {
+                let is_over = matches!(&*self.state(id).await.0, "delivered" | "failed");
+                let called = self.world.database.texts(waits).await.pop();
+                (is_over || called.is_some()).then_some(called)
+            })
+            .await;
+            let Some(called) = called else { return };
+            if loses {
+                self.provider.forget();
             }
-        }
-        items += 1;
-        scene.deliver(&format!("n-{items}"), &format!("item-{items};")).await;
-        running.stop().await;
-        let mut threads: HashMap<String, String> = HashMap::new();
-        for seen in scene.provider.seen() {
-            threads.entry(seen.key.clone()).or_default().push_str(&seen.input());
-        }
-        for (key, text) in &threads {
-            for (what, count) in [("message", messages), ("item", items)] {
-                for n in 1..=count {
-                    let times = text.matches(&format!("{what}-{n};")).count();
-                    assert!(
-                        times <= 1,
-                        "seed {seed}: {what}-{n} is {times} times in thread {key}:\n{text}"
-                    );
-                }
-            }
-            for n in 0..scene.provider.seen().len() {
-                let times = text.matches(&format!("answer {n}\n")).count();
-                assert!(times <= 1, "seed {seed}: reply {n} is {times} times in thread {key}");
-            }
-        }
-        // Each of the newest messages was shown in the last thread, or before.
-        let last = scene.manifests().await.pop().unwrap();
-        assert_eq!(
-            last.context.as_ref().map(|context| context.asked),
-            scene.contexts().await.last().map(|context| context.asked)
-        );
-        scene.manifests_account_for(&scene.provider.seen()).await;
-        for manifest in scene.manifests().await {
-            let sources: Vec<&Source> = manifest.parts.iter().map(|part| &part.source).collect();
-            let ids = sources.iter().filter(|source| matches!(source, Source::Message(_)));
-            let distinct: HashSet<&&Source> = ids.clone().collect();
-            assert_eq!(distinct.len(), ids.count());
-            let is_assembled = manifest
-                .context
-                .as_ref()
-                .is_some_and(|context| context.used == ContextMode::Assembled);
-            assert!(is_assembled || manifest.layer(Layer::Context).count() == 0);
+            let of: Vec<&str> = called.split(' ').collect();
+            let (ordinal, result): (i32, String) = (of[2].parse().unwrap(), format!("result-{};", of[3]));
+            self.tool_recorded(of[3], ordinal, &result).await;
+            let finished = json!({
+                "account": "acme", "task": "PROJ-7", "session_id": session, "generation": of[1].parse::<i32>().unwrap(),
+                "fence": 1, "turn_id": of[0], "call_id": of[3], "ordinal": ordinal, "name": "task_history",
+                "state": "finished", "result": result,
+            });
+            let subject = "signalbox.tool.finished.acme.PROJ-7".to_owned();
+            self.world
+                .publish_as_service(subject, finished.to_string().into_bytes())
+                .await;
         }
     }
+}
+
+/// Random sessions: messages, of which some wake the agent, items with and without tools, changed descriptions and policies, lost
+/// threads, resets and rotations. Each message, item, reply and result is once in what a model gets, and every manifest adds up;
+/// by the manifests, no thread is told anything twice ([`crate::told`]). `expected`: the sources of contexts that must have come up.
+async fn nothing_is_twice(server: Server, settings: &[(&str, &str)], expected: &[&str]) {
+    let mut sources: BTreeSet<String> = BTreeSet::new();
+    for seed in 0..3_u64 {
+        let scene = scene(server, settings, a_tool_if_asked).await;
+        let (fixture, owner) = (scene.world.fixture(), &scene.world.database.owner);
+        let rotation = "update account set rotation = '{\"tokens_max\": 250}'";
+        if seed == 1 {
+            sqlx::query(rotation).execute(owner).await.unwrap();
+        }
+        let mut dice = Dice::of(seed);
+        let running = scene.run().await;
+        let (mut messages, mut items, mut texts_of_task) = (0, 0, 0);
+        for step in 0..40 {
+            match dice.below(12) {
+                _ if step == 39 => {}
+                0..=3 => {
+                    messages += 1;
+                    let body = format!("message-{messages};");
+                    let id = fixture.message(&scene.account, &scene.task, &body).await;
+                    if dice.below(3) == 0 {
+                        let item = format!("message:{id}:{}", scene.agent);
+                        scene.run_item(&item, &body, false).await;
+                    }
+                    continue;
+                }
+                4 => {
+                    let policy = ["continue", "assembled"][usize::from(dice.below(2) == 0)];
+                    fixture.account_set(&scene.account, "context_policy", policy).await;
+                    continue;
+                }
+                5 => {
+                    texts_of_task += 1;
+                    let described = sqlx::query("update task set description = $1 where id = 'proj-7'");
+                    let text = format!("description-{texts_of_task};");
+                    described.bind(text).execute(owner).await.unwrap();
+                    continue;
+                }
+                6 => {
+                    scene.provider.forget();
+                    continue;
+                }
+                7 => {
+                    scene.keep_of(scene.open_session().await).await;
+                    continue;
+                }
+                _ => {}
+            }
+            items += 1;
+            let how = ["", " with a tool"][usize::from(dice.below(3) == 0)];
+            let loses = dice.below(4) == 0;
+            scene
+                .run_item(&format!("n-{items}"), &format!("item-{items};{how}"), loses)
+                .await;
+        }
+        running.stop().await;
+        let seen = scene.provider.seen();
+        for request in &seen {
+            let known: String = request.context.iter().map(ToString::to_string).collect();
+            let of = |what: &str, count: usize| (0..=count).map(|n| format!("{what}-{n};")).collect::<Vec<_>>();
+            let results = (0..seen.len()).map(|n| format!("result-c{n};"));
+            let all = [of("message", messages), of("item", items), of("answer", seen.len())].concat();
+            for what in all.into_iter().chain(results) {
+                let times = known.matches(&what).count();
+                assert!(times <= 1, "seed {seed}: a model gets {what} {times} times:\n{known}");
+            }
+        }
+        let inputs = scene.turns("input").await;
+        for (manifest, input) in scene.manifests().await.iter().zip(&inputs) {
+            manifest.slices(Layer::Input, input).unwrap();
+            let is_assembled = manifest.context.as_ref().is_some_and(TurnContext::is_assembled);
+            assert!(is_assembled || manifest.layer(Layer::Context).count() == 0);
+        }
+        let found = scene
+            .turns("concat_ws('/', context ->> 'used', context ->> 'reason')")
+            .await;
+        sources.extend(found);
+    }
+    let missing: Vec<&&str> = expected.iter().filter(|source| !sources.contains(**source)).collect();
+    assert!(missing.is_empty(), "the seeds do not meet {missing:?}: {sources:?}");
+}
+
+const ROTATED: &str = "continue/rotated:tokens_max";
+
+#[tokio::test]
+async fn nothing_is_twice_in_a_thread_by_key() {
+    nothing_is_twice(
+        Server::Generic,
+        &[],
+        &["continue/first", "continue", "assembled", ROTATED],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_twice_in_a_thread_by_response() {
+    nothing_is_twice(
+        Server::OpenAi,
+        BY_RESPONSE,
+        &[
+            "continue/first",
+            "continue",
+            "assembled",
+            "continue/thread_lost",
+            ROTATED,
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_twice_in_a_thread_of_a_process() {
+    nothing_is_twice(
+        Server::Generic,
+        PROCESS,
+        &["assembled/provider_thread_process", "assembled"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn nothing_is_twice_without_a_thread() {
+    nothing_is_twice(
+        Server::Ollama,
+        &[("server", "ollama")],
+        &["assembled/provider_thread_none", "assembled"],
+    )
+    .await;
 }

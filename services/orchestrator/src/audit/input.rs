@@ -83,6 +83,7 @@ impl Case<'_> {
             PartKind::Message => self.message(part, text),
             PartKind::Briefing => self.of_coordinator(Some(text)),
             PartKind::Overview => self.of_coordinator(None),
+            PartKind::Subagents => self.subagent(part, text),
             PartKind::Policy
             | PartKind::Coordinator
             | PartKind::Taskless
@@ -94,8 +95,7 @@ impl Case<'_> {
             | PartKind::EntriesLeftOut
             | PartKind::ToolResult
             | PartKind::Branch
-            | PartKind::TaskContext
-            | PartKind::Subagents => unknown_source(),
+            | PartKind::TaskContext => unknown_source(),
         }
     }
 
@@ -194,6 +194,12 @@ impl Case<'_> {
         if let Some(ruling) = foreign(self.turn, message.task_id.as_ref(), &of) {
             return ruling;
         }
+        if self.branch().is_some_and(|branch| !branch.messages.contains(&id)) {
+            return (
+                Violation(ForeignThread),
+                format!("{of} is not in the base of its branch"),
+            );
+        }
         let message = ThreadMessage {
             id: id.into(),
             author: message.sender.clone(),
@@ -211,16 +217,17 @@ impl Case<'_> {
         foreign(self.turn, task.as_ref(), "a part")
     }
 
-    /// The task as it is now, in the status that the text says.
+    /// The task as it is now, in the status that the text says; of a branch, as its parent knew it.
     fn task_facts(&self, text: &str) -> Option<TaskFacts> {
         const STATUS: &str = "\nTask status: ";
         let (_, rest) = text.split_once(STATUS)?;
         let status = rest.split('\n').next().and_then(TaskStatus::parse)?;
+        let base = self.branch().map(|branch| &branch.base);
         Some(TaskFacts {
             id: self.turn.task_display.clone()?,
-            title: self.turn.task_title.clone()?,
+            title: base.map(|base| base.title.clone()).or(self.turn.task_title.clone())?,
             description: String::new(),
-            status,
+            status: base.map_or(status, |base| base.status),
         })
     }
 
@@ -238,8 +245,9 @@ impl Case<'_> {
     }
 
     fn description(&self, text: &str) -> Ruling {
-        let now = self.turn.task_description.as_deref().unwrap_or_default();
-        let rendered = description(now, &mut Marks::recorded(text));
+        let base = self.branch().map(|branch| &*branch.base.description);
+        let shown = base.or(self.turn.task_description.as_deref()).unwrap_or_default();
+        let rendered = description(shown, &mut Marks::recorded(text));
         let is_same = rendered.is_some_and(|rendered| rendered.as_str() == text);
         self.rendered_before(is_same, self.task_has_changed(), "the description of the task")
     }
@@ -296,8 +304,8 @@ impl Case<'_> {
 /// Characters of what a stopped turn was about that delivery reads.
 const ABOUT_READ: usize = 400;
 
-/// The notification of a part, if the turn may have it: of its own task, and of its own session or, after a handover or a close, of another
-/// one on the task.
+/// The notification of a part, if the turn may have it: of its own task, and of its own session or of another generation of it, into which
+/// it has moved. A branch has one session, and no item leaves it. After a handover an item is another agent's.
 pub(super) fn item_for<'a>(
     turn: &AuditedTurn,
     notifications: &'a HashMap<String, Item>,
@@ -310,9 +318,18 @@ pub(super) fn item_for<'a>(
     if let Some(ruling) = foreign(turn, item.task_id.as_ref(), &of) {
         return Err(ruling);
     }
-    let is_own = item.session_id == Some(turn.home_id);
-    if !is_own && turn.task.is_none() && item.agent_id != Some(turn.agent) {
-        return Err((Violation(ForeignThread), format!("{of} is of another agent's session")));
+    let is_branch = |kind: &Option<String>| kind.as_deref() == Some("branch");
+    let is_generation =
+        item.agent_id == Some(turn.agent) && !is_branch(&turn.home_kind) && !is_branch(&item.session_kind);
+    if item.session_id != Some(turn.home_id) && !is_generation {
+        let may_have_moved = turn.task.is_some() && turn.was_handed_over && !is_branch(&item.session_kind);
+        return Err(match may_have_moved {
+            true => (
+                Unproven(Changed),
+                format!("{of} is of another agent, as after a handover"),
+            ),
+            false => (Violation(ForeignThread), format!("{of} is of another session")),
+        });
     }
     match item.is_whole {
         true => Ok(item),

@@ -1,18 +1,19 @@
 //! Rules for the instructions and the offer of tools. A template has to be there word by word, with names of its own account; a role is
 //! the agent's.
 
-use domain::TaskId;
 use prompt::{
-    FilledIn, PROFILE_VERSION, filled_in,
+    FilledIn, KnownContext, PROFILE_VERSION, filled_in,
     manifest::{Hash, Layer, Offer, Part, PartKind},
-    role_block,
+    role_block, task_context,
 };
+use storage::lifecycle::task_context::KEPT;
 
 use super::{
     judge::{Case, Ruling, foreign, proven, unknown_source, whole},
+    store::context_named,
     verdict::{
-        Doubt::{Changed, UnknownTemplate},
-        Fault::{ForeignAccount, HashMismatch, SourceMissing},
+        Doubt::{Changed, Retention, UnknownTemplate},
+        Fault::{ForeignAccount, ForeignThread, HashMismatch, SourceMissing},
         Judged, Policy,
         Verdict::{ByPolicy, Unproven, Violation},
     },
@@ -55,7 +56,7 @@ impl Case<'_> {
                 self.template(part, text)
             }
             PartKind::Role => self.role(part, text),
-            PartKind::TaskContext => self.task_context(part),
+            PartKind::TaskContext => self.task_context(part, text),
             PartKind::Interruption
             | PartKind::Notification
             | PartKind::Task
@@ -124,14 +125,39 @@ impl Case<'_> {
         }
     }
 
-    /// Its source is `task_context/{task}/{version}`. That it is of the turn's own task is proven, its text is not.
-    fn task_context(&self, part: &Part) -> Ruling {
-        let source = part.source.to_string();
-        let named = source
-            .strip_prefix("task_context/")
-            .and_then(|rest| rest.rsplit_once('/'));
-        let task = named.and_then(|(task, _)| TaskId::parse(task).ok());
-        foreign(self.turn, task.as_ref(), "the context of a task").unwrap_or_else(unknown_source)
+    /// A version of the context of the turn's own task; of a branch, the one that its parent knew.
+    fn task_context(&self, part: &Part, text: &str) -> Ruling {
+        let of = part.source.to_string();
+        let Some((task, version)) = context_named(&of) else {
+            return unknown_source();
+        };
+        if let Some(ruling) = foreign(self.turn, Some(&task), &of) {
+            return ruling;
+        }
+        let known_to = self.branch().map(|branch| branch.base.context_version);
+        if known_to.is_some_and(|known| known != Some(version)) {
+            return (
+                Violation(ForeignThread),
+                format!("{of} is not in the base of its branch"),
+            );
+        }
+        let known = self.sources.contexts.get(&(task.to_string(), version));
+        match known.map(|known| (known, known.size)) {
+            Some((known, Some(size))) => {
+                let shown = KnownContext {
+                    task: self.turn.task_display.as_ref().unwrap_or(&task),
+                    version,
+                    body: &known.body,
+                    size,
+                };
+                self.rendered(task_context(&shown) == text, &of)
+            }
+            Some((known, None)) if version <= known.newest - KEPT => (
+                Unproven(Retention),
+                format!("{of} was removed: later ones were written"),
+            ),
+            Some((_, None)) | None => (Violation(SourceMissing), format!("{of} is not there")),
+        }
     }
 
     /// None: version 1 says nothing of it.

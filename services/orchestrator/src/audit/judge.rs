@@ -48,6 +48,7 @@ pub fn judge(turn: &AuditedTurn, sources: &Sources, rendered: &mut Rendered) -> 
             case.instructions(&mut judged);
             case.context(rendered, &mut judged);
             case.input(&mut judged);
+            judged.extend(case.base());
             judged.extend(case.offer());
         }
         Ok(None) => {
@@ -146,7 +147,9 @@ impl Case<'_> {
 
     /// Whether title and description of the turn's task may be other ones than when the turn began.
     pub(super) fn task_has_changed(&self) -> bool {
+        // What a branch shows of it is the base's.
         let task = self.turn.task.as_ref().map(TaskId::key);
+        let task = task.filter(|_| self.branch().is_none());
         let updated = task.and_then(|task| self.sources.updated.get(&task));
         updated.is_some_and(|updated| *updated > self.turn.knew_at() - TRANSACTION)
     }
@@ -268,6 +271,9 @@ pub(crate) mod tests {
             home_opened_at: None,
             continues_id: None,
             continues_kept: false,
+            source_turn_id: None,
+            branch_id: None,
+            was_handed_over: false,
             parent_session_id: None,
             parent_continues_id: None,
             is_mismatched: false,

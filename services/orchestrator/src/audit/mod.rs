@@ -4,6 +4,7 @@
 //! Which words go into a prompt is decided when it is built; the audit trusts none of that. It takes the manifest as a claim, holds sizes
 //! and hashes against the stored texts, looks each source up, and renders it again. What it cannot prove stands in ADR 75.
 
+mod branches;
 pub mod http;
 mod input;
 mod instructions;

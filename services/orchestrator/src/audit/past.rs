@@ -3,13 +3,16 @@
 
 use std::collections::HashMap;
 
-use prompt::manifest::{Because, Hash, Layer, Part, PartKind, Source};
+use prompt::{
+    entry_input_cut, entry_reply_cut,
+    manifest::{Because, Hash, Layer, Part, PartKind, Source},
+};
 use uuid::Uuid;
 
 use super::{
     judge::{Case, Ruling, foreign, gone, is_of, of_part, unknown_source},
     verdict::{
-        Doubt::{Retention, UnknownSource, Unread},
+        Doubt::{Retention, Unread},
         Fault::ForeignThread,
         Judged,
         Verdict::{Unproven, Violation},
@@ -42,6 +45,16 @@ impl Case<'_> {
                         format!("turn {id} is too long to be read with the others"),
                     );
                 }
+                // As its branch knows it, which is another text than later entries have.
+                if let Some(spawning) = self.spawning(past) {
+                    let cut = part.cut_bytes;
+                    let text = match matches!(part.source, Source::TurnInput(_)) {
+                        true => entry_input_cut(&spawning, cut),
+                        false => entry_reply_cut(&spawning, cut),
+                    };
+                    let text = text.map(|text| (text.as_str().len(), Hash::of(text.as_str())));
+                    return self.rendered(is_same(text), &format!("turn {id}, as its branch knows it"));
+                }
                 let render = || context_text(part, self.manifest, &self.sources.pasts);
                 let text = rendered.0.entry((part.source.clone(), part.cut_bytes));
                 let text = *text.or_insert_with(|| render().map(|text| (text.len(), Hash::of(&text))));
@@ -71,20 +84,13 @@ impl Case<'_> {
             }
             return Err(gone(turn, &of));
         };
-        let parents = [turn.parent_session_id, turn.parent_continues_id];
-        let of_parent = parents.contains(&Some(past.session)) && part.because == Because::Base;
         let is_own = past.session == turn.home_id.uuid() || turn.continues_id == Some(past.session);
-        if !is_own && !of_parent {
+        if !is_own && part.because == Because::Base {
+            self.of_base(past, &of)?;
+        } else if !is_own {
             return Err((Violation(ForeignThread), format!("{of} is of session {}", past.session)));
         }
-        if let Some(ruling) = foreign(turn, past.task.as_ref(), &of) {
-            return Err(ruling);
-        }
-        if !is_own {
-            let found = format!("whether {of} is in the base of its branch is not known to the audit of this version");
-            return Err((Unproven(UnknownSource), found));
-        }
-        Ok(past)
+        foreign(turn, past.task.as_ref(), &of).map_or(Ok(past), Err)
     }
 
     /// The description or the briefing as an earlier turn has it: of an input that was made for a thread which had it.

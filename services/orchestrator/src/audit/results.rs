@@ -3,19 +3,20 @@
 
 use contracts::{
     json,
-    tools::{self, Reach, ToolDefinition},
+    tools::{self, Audience, Reach, ToolDefinition, ask_model::form},
 };
-use domain::{NotificationId, TaskId, ToolCallState};
-use prompt::{Injected, Marks, note, note_parts};
+use domain::{ArtifactId, NotificationId, TaskId, ToolCallState};
+use prompt::{Injected, Marks, NOT_RECORDED, RESULT_MISSING, manifest::Hash, note, note_parts};
+use serde::Deserialize;
 use storage::session::items_join::Note;
 
 use super::{
     input::item_for,
-    judge::{Ruling, foreign, is_coordinator, of_part, proven, whole},
+    judge::{Ruling, foreign, gone, is_coordinator, of_part, proven, unknown_source, whole},
     store::{AuditedTurn, Call, Item, Sources},
     verdict::{
-        Doubt::{Changed, Outside, UnknownTool, Unread},
-        Fault::{ForeignThread, HashMismatch, UncoveredBytes},
+        Doubt::{Changed, Outside, Retention, UnknownTool, Unread},
+        Fault::{ForeignTask, ForeignThread, HashMismatch, SourceMissing, UncoveredBytes},
         Judged, Policy,
         Verdict::{ByPolicy, Unproven, Violation},
     },
@@ -77,16 +78,99 @@ fn is_rendered(recorded: &Note, items: &[Result<&Item, Ruling>]) -> Option<bool>
 }
 
 pub(super) fn calls(turn: &AuditedTurn, sources: &Sources, judged: &mut Vec<Judged>) {
-    for call in sources.calls.get(&turn.id).into_iter().flatten() {
+    let calls = sources.calls.get(&turn.id).map_or(&[][..], Vec::as_slice);
+    for call in calls {
+        let ruling = match &*call.what {
+            RECORDED => continue,
+            ANSWERED => answered(turn, call, calls),
+            _ => result(turn, call),
+        };
         judged.push(Judged {
             source: format!("tool_call/{}/{}", call.name, call.call_id),
             ..whole(
                 "tool_result",
                 usize::try_from(call.result_bytes).unwrap_or_default(),
-                result(turn, call),
+                ruling,
             )
         });
     }
+}
+
+/// What a call of a replay was answered.
+const ANSWERED: &str = "answered";
+/// What its source turn's call was answered.
+const RECORDED: &str = "recorded";
+
+/// No tool runs in a replay: an answer is one of the source turn's to the same tool, or our own words.
+fn answered(turn: &AuditedTurn, call: &Call, all: &[Call]) -> Ruling {
+    let mut recorded = all
+        .iter()
+        .filter(|other| other.what == RECORDED && other.name == call.name);
+    let is_recorded = recorded.any(|other| other.sha256 == call.sha256);
+    let is_ours = [NOT_RECORDED, RESULT_MISSING]
+        .iter()
+        .any(|words| Some(Hash::of(words).to_string()) == call.sha256);
+    match (is_recorded || is_ours, &turn.home_kind) {
+        (true, _) => proven(),
+        (false, None) => gone(turn, "the source turn"),
+        (false, Some(_)) => (
+            Violation(HashMismatch),
+            "its source turn has no such answer of this tool".to_owned(),
+        ),
+    }
+}
+
+/// What a call of an external model keeps of its request.
+#[derive(Deserialize)]
+struct Asked {
+    task: TaskId,
+    context_version: Option<i32>,
+    artifacts: Vec<ArtifactId>,
+    text_sha256: String,
+}
+
+/// An external model is told the context of the turn's own task and the request, and is shown artifacts of the task.
+fn of_model(turn: &AuditedTurn, call: &Call) -> Ruling {
+    let Some(request) = &call.request else {
+        return match ToolCallState::parse(&call.state) {
+            // Nothing was sent: the words are ours.
+            Some(ToolCallState::Failed) => proven(),
+            Some(_) | None => (Violation(SourceMissing), "what it sent is not there".to_owned()),
+        };
+    };
+    let Ok(asked) = Asked::deserialize(request) else {
+        return unknown_source();
+    };
+    if let Some(ruling) = foreign(turn, Some(&asked.task), "its request") {
+        return ruling;
+    }
+    let own = turn.task.as_ref().map(|task| task.key().to_string());
+    let tasks = call.artifact_tasks.as_deref().unwrap_or_default();
+    if let Some(task) = tasks.iter().find(|task| Some(*task) != own.as_ref()) {
+        return (Violation(ForeignTask), format!("it showed an artifact of task {task}"));
+    }
+    let Some(arguments) = &call.arguments else {
+        return unread();
+    };
+    let is_kept = asked.context_version.is_none() || call.context.is_some();
+    if !is_kept || tasks.len() < asked.artifacts.len() {
+        return (Unproven(Retention), "what it was told or shown was removed".to_owned());
+    }
+    let arguments = json::read(arguments.as_bytes()).unwrap_or_default();
+    let request = arguments.get("request").and_then(serde_json::Value::as_str);
+    let text = form(call.context.as_deref(), request.unwrap_or_default());
+    match Hash::of(&text).to_string() == asked.text_sha256 {
+        true => proven(),
+        false => (
+            Violation(HashMismatch),
+            "its request and the task's context give another text than the one that was sent".to_owned(),
+        ),
+    }
+}
+
+fn unread() -> Ruling {
+    let found = "its arguments are too long to be read with the others";
+    (Unproven(Unread), found.to_owned())
 }
 
 /// A result belongs to its turn, and its tool could reach no other task.
@@ -105,6 +189,7 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
         _ if is_refused => proven(),
         None => (Unproven(UnknownTool), "no tool of this version has the name".to_owned()),
         Some(tool) => match (tool.reach, task_of(&tool, call)) {
+            (Reach::Outside, _) if matches!(tool.offered_to, Audience::Model(_)) => of_model(turn, call),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
             (_, Err(ruling)) => ruling,
             (_, Ok(None)) => proven(),
@@ -131,10 +216,7 @@ fn task_of(tool: &ToolDefinition, call: &Call) -> Result<Option<TaskId>, Ruling>
         return Ok(None);
     };
     let Some(arguments) = &call.arguments else {
-        return Err((
-            Unproven(Unread),
-            "its arguments are too long to be read with the others".to_owned(),
-        ));
+        return Err(unread());
     };
     // A call with arguments that are no object was refused by its schema.
     let arguments = json::read(arguments.as_bytes()).unwrap_or_default();
@@ -145,6 +227,7 @@ fn task_of(tool: &ToolDefinition, call: &Call) -> Result<Option<TaskId>, Ruling>
 #[cfg(test)]
 mod tests {
     use domain::SessionId;
+    use serde_json::json;
     use uuid::Uuid;
 
     use super::{
@@ -159,8 +242,13 @@ mod tests {
             call_id: "c-1".to_owned(),
             name: name.to_owned(),
             state: state.to_owned(),
+            what: "call".to_owned(),
             result_bytes: 3,
             arguments: arguments.map(str::to_owned),
+            request: None,
+            context: None,
+            artifact_tasks: None,
+            sha256: None,
         }
     }
 
@@ -205,5 +293,82 @@ mod tests {
             ..call("task_history", "refused", Some(own))
         };
         check(&elsewhere, false, "violation foreign_thread");
+    }
+    #[test]
+    fn a_model_is_told_of_its_own_task_only() {
+        let artifact = ArtifactId(Uuid::nil());
+        let sent = |task: &str, version: Option<i32>, artifacts: &[ArtifactId], text: &str| {
+            let sha256 = Hash::of(text).to_string();
+            json!({"task": task, "context_version": version, "artifacts": artifacts, "text_sha256": sha256, "tries": 1})
+        };
+        let check = |request: Option<serde_json::Value>, change: &dyn Fn(&mut Call), expected: &str| {
+            let mut call = call("ask_model", "finished", Some(r#"{"request": "Review."}"#));
+            call.request = request;
+            change(&mut call);
+            assert_eq!(words(&result(&turn(), &call)), expected, "{call:?}");
+        };
+        let bare = || Some(sent("T-1", None, &[], "Review."));
+        check(bare(), &|_| {}, "proven");
+        check(bare(), &|call| call.arguments = None, "unproven unread");
+        check(None, &|call| call.state = "failed".to_owned(), "proven");
+        check(None, &|_| {}, "violation source_missing");
+        check(Some(json!({"task": 7})), &|_| {}, "unproven unknown_source");
+        check(
+            Some(sent("t-2", None, &[], "Review.")),
+            &|_| {},
+            "violation foreign_task",
+        );
+        let foreign = "Review. And this is of another task.";
+        check(
+            Some(sent("t-1", None, &[], foreign)),
+            &|_| {},
+            "violation hash_mismatch",
+        );
+        let told = || {
+            Some(sent(
+                "t-1",
+                Some(1),
+                &[artifact],
+                "[Task Context]\nA shop.\n\n[Request]\nReview.",
+            ))
+        };
+        let knows = |tasks: &[&str]| {
+            let tasks: Vec<String> = tasks.iter().map(|task| (*task).to_owned()).collect();
+            move |call: &mut Call| {
+                call.context = Some("A shop.".to_owned());
+                call.artifact_tasks = Some(tasks.clone());
+            }
+        };
+        check(told(), &knows(&["t-1"]), "proven");
+        check(told(), &knows(&["t-2"]), "violation foreign_task");
+        check(told(), &knows(&[]), "unproven retention");
+        check(
+            told(),
+            &|call| call.artifact_tasks = Some(vec!["t-1".to_owned()]),
+            "unproven retention",
+        );
+    }
+
+    #[test]
+    fn a_replay_is_answered_by_its_source_turn_or_by_us() {
+        let of = |what: &str, name: &str, answer: &str| Call {
+            what: what.to_owned(),
+            sha256: Some(Hash::of(answer).to_string()),
+            ..call(name, "finished", None)
+        };
+        let all = [
+            of(RECORDED, "task_history", "A history."),
+            of(RECORDED, "shell", "A list."),
+        ];
+        for (name, answer, expected) in [
+            ("task_history", "A history.", "proven"),
+            ("task_history", NOT_RECORDED, "proven"),
+            ("no_such_tool", RESULT_MISSING, "proven"),
+            ("task_history", "A list.", "violation hash_mismatch"),
+            ("task_history", "A history of another task.", "violation hash_mismatch"),
+        ] {
+            let ruling = answered(&turn(), &of(ANSWERED, name, answer), &all);
+            assert_eq!(words(&ruling), expected, "{name} {answer}");
+        }
     }
 }

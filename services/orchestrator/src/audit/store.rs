@@ -3,18 +3,23 @@
 
 use std::collections::{HashMap, HashSet};
 
-use contracts::tools;
+use contracts::tools::{self, Audience};
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, Generation, MessageId, QuestionId, ReplayId, SessionId, TaskId, Timestamp,
-    TurnContext, TurnId,
+    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, QuestionId, ReplayId, SessionId, TaskId,
+    Timestamp, TurnContext, TurnId,
 };
 use prompt::{
     Manifest,
-    manifest::{PartKind, Source},
+    manifest::{Because, PartKind, Source},
 };
 use sea_orm::{FromQueryResult, Value};
+use serde::Deserialize;
 use serde_json::Value as Json;
-use storage::{StorageError, Tx, session::items_join::Notes};
+use storage::{
+    StorageError, Tx,
+    session::{branch_spawn::Base, items_join::Notes},
+    statement::column,
+};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -90,6 +95,12 @@ pub struct AuditedTurn {
     pub continues_id: Option<Uuid>,
     /// That generation's turns are kept.
     pub continues_kept: bool,
+    /// The source turn of the replay.
+    pub source_turn_id: Option<Uuid>,
+    /// The branch that the home session runs.
+    pub branch_id: Option<Uuid>,
+    /// The agent's work on the task was handed over to another agent, or may have been.
+    pub was_handed_over: bool,
     /// The session whose turn made this one.
     pub parent_session_id: Option<Uuid>,
     /// The generation that this one was rotated from.
@@ -154,7 +165,14 @@ const JOINED: (&str, &str) = (
     ", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, r.id as replay_id,
        coalesce(u.session_id, page.session_id) as home_id, coalesce(u.number, page.number) as home_number,
        coalesce(u.started_at, page.started_at) as home_started_at, h.kind as home_kind, h.closed_at as home_closed_at,
-       h.opened_at as home_opened_at, h.continues_id, h.parent_session_id,
+       h.opened_at as home_opened_at, h.continues_id, h.parent_session_id, r.source_turn_id,
+       case h.kind when 'branch' then h.origin_id end as branch_id,
+       coalesce(h.kind = 'system', false) or exists (
+           select from (select o.close_reason from session o
+                        where o.account_id = page.account_id and o.kind = 'task' and o.task_id = page.task_id and o.agent_id = page.agent_id
+                        order by o.account_id desc, o.kind desc, o.task_id desc, o.agent_id desc, o.user_id desc, o.generation desc
+                        limit 1000) o
+           where o.close_reason = 'handed_over') as was_handed_over,
        (select p.continues_id from session p where p.account_id = page.account_id and p.id = h.parent_session_id offset 0) as parent_continues_id,
        s.mismatch is not null as is_mismatched, a.coordinator_task,
        case when a.coordinator_task = page.task_id then a.briefing else '' end as briefing,
@@ -277,19 +295,76 @@ pub struct Item {
     pub answer_to: Option<QuestionId>,
     /// The group of branches whose results it brings.
     pub result_of: Option<Uuid>,
+    /// Of a notification's session.
+    pub session_kind: Option<String>,
 }
 
-/// A call of a tool with a result.
+/// A version of a task's context, as far as it is kept.
+#[derive(Clone, Debug)]
+pub struct Known {
+    pub body: String,
+    /// None: it is not there.
+    pub size: Option<ContextSize>,
+    pub newest: i32,
+}
+
+/// A branch.
+#[derive(Clone, Debug)]
+pub struct Branch {
+    pub parent: SessionId,
+    pub task: Option<TaskId>,
+    pub label: Option<String>,
+    pub base: Base,
+    /// The spawning turn.
+    pub turn: Uuid,
+    /// The messages of its base.
+    pub messages: Vec<Uuid>,
+    /// Its agent's slug.
+    pub agent: Option<String>,
+    /// What the spawning turn had said; for turns of the branch.
+    pub said: Vec<String>,
+    /// False: that was not read.
+    pub is_whole: bool,
+}
+
+/// What else is read of a version of a context.
+#[derive(Deserialize)]
+struct KnownFacts {
+    versions: Option<Vec<i32>>,
+    characters: Option<i32>,
+    cut_characters: Option<i32>,
+}
+
+/// What else is read of a branch.
+#[derive(Deserialize)]
+struct BranchFacts {
+    base: Base,
+    turn: Uuid,
+    messages: Vec<Uuid>,
+    agent: Option<String>,
+}
+
+/// A call of a tool with a result; or one of a replay, or of its source turn, by the hash of the answer.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct Call {
+    /// `call`; `answered` of a replay; `recorded` of its source turn.
+    pub what: String,
     pub turn_id: TurnId,
     pub session_id: SessionId,
     pub call_id: String,
     pub name: String,
     pub state: String,
     pub result_bytes: i32,
-    /// Of tools whose arguments may name a task; none: those before it are too long.
+    /// Of tools whose arguments are looked at; none: those before it are too long.
     pub arguments: Option<String>,
+    /// What it asked of an external model.
+    pub request: Option<Json>,
+    /// The version of the task's context that the request names.
+    pub context: Option<String>,
+    /// The tasks of the artifacts that it names, and that are there.
+    pub artifact_tasks: Option<Vec<String>>,
+    /// SHA-256 of an answer, as hexadecimal digits.
+    pub sha256: Option<String>,
 }
 
 /// The rows that the parts of a page name.
@@ -303,16 +378,22 @@ pub struct Sources {
     pub updated: HashMap<TaskId, OffsetDateTime>,
     pub pasts: Pasts,
     pub calls: HashMap<TurnId, Vec<Call>>,
+    /// By the keys of tasks.
+    pub contexts: HashMap<(String, i32), Known>,
+    pub branches: HashMap<Uuid, Branch>,
+    /// The numbers of turns that branches know.
+    pub numbers: HashMap<Uuid, i64>,
 }
 
 /// As delivery reads them: of a message the beginning that a prompt may show, and of what a stopped turn was about. Of
-/// activities, the newest thousand are looked at. Relies on primary keys, and on turn_number, activity_change,
-/// question_notification and branch_item, whose orders are requested.
+/// activities, the newest thousand are looked at; of a task's context there are fifty versions. Relies on primary keys, and on turn_number,
+/// activity_change, question_notification and branch_item, whose orders are requested.
 pub const SOURCES: &str = "
     select x.what, x.id, x.number, x.task_id, x.session_id, x.agent_id, x.kind, x.title, case when x.is_whole then x.body else '' end as body,
-           x.is_whole, x.message_id, x.sender_kind, x.sender_id, x.sender_name, x.sender_via, x.at, x.revision, x.answer_to, x.result_of
+           x.is_whole, x.message_id, x.sender_kind, x.sender_id, x.sender_name, x.sender_via, x.at, x.revision, x.answer_to, x.result_of,
+           x.session_kind, x.facts
     from (
-        select i.*, sum(octet_length(i.body)) over (order by i.place) - octet_length(i.body) < $7 as is_whole
+        select i.*, sum(octet_length(i.body)) over (partition by i.what order by i.place) - octet_length(i.body) < $7 as is_whole
         from (
             select 'notification' as what, w.place, n.id, 0::bigint as number, n.task_id, n.session_id, n.agent_id, n.kind, n.title, n.body,
                    n.message_id, n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.created_at as at, n.revision::bigint as revision,
@@ -321,31 +402,62 @@ pub const SOURCES: &str = "
                        order by q.account_id, q.notification_id offset 0) end as answer_to,
                    case when n.kind = 'branch_result' then (
                        select b.group_id from branch b where b.account_id = n.account_id and b.joined_item = n.id
-                       order by b.account_id, b.joined_item limit 1) end as result_of
+                       order by b.account_id, b.joined_item limit 1) end as result_of,
+                   (select o.kind from session o where o.account_id = n.account_id and o.id = n.session_id offset 0) as session_kind,
+                   null::jsonb as facts
             from unnest($2::text[]) with ordinality as w (id, place)
             cross join lateral (select * from notification n where n.account_id = $1 and n.id = w.id offset 0) n
             union all
             select 'message', 0, m.id::text, 0, m.task_id, null, null, '', null, left(m.body, 4000), null,
-                   m.author_kind, m.author_id, m.author_name, m.author_via, m.created_at, 1, null, null
+                   m.author_kind, m.author_id, m.author_name, m.author_via, m.created_at, 1, null, null, null, null
             from unnest($3::uuid[]) as w (id)
             cross join lateral (select * from message m where m.account_id = $1 and m.id = w.id offset 0) m
             union all
             select 'before', 0, w.session_id::text, w.number, n.task_id, w.session_id, null, '', null, left(n.body, 400), null,
-                   n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.created_at, t.number, null, null
+                   n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.created_at, t.number, null, null, null, null
             from unnest($4::uuid[], $5::bigint[]) as w (session_id, number)
             cross join lateral (
                 select t.number, t.notification_ids[1] as first from turn t
                 where t.account_id = $1 and t.session_id = w.session_id and t.number < w.number order by t.number desc limit 16) t
             cross join lateral (select * from notification n where n.account_id = $1 and n.id = t.first offset 0) n
             union all
-            select 'task', 0, w.id, 0, w.id, null, null, '', null, '', null, 'service', '', '', null, a.created_at, 1, null, null
+            select 'task', 0, w.id, 0, w.id, null, null, '', null, '', null, 'service', '', '', null, a.created_at, 1, null, null, null, null
             from unnest($6::text[]) as w (id)
             cross join lateral (
                 select a.created_at from (
                     select a.kind, a.created_at from activity a
                     where a.account_id = $1 and a.task_id = w.id and a.kind <> 'message.posted'
                     order by a.created_at desc, a.id desc limit 1000) a
-                where a.kind = 'task.updated' order by a.created_at desc limit 1) a) i) x
+                where a.kind = 'task.updated' order by a.created_at desc limit 1) a
+            union all
+            select 'context', 0, w.id, w.version, w.id, null, null, '', null, coalesce(c.body, ''), null, 'service', '', '', null, now(), 1,
+                   null, null, null,
+                   jsonb_build_object('versions', v.versions, 'characters', c.characters, 'cut_characters', c.cut_characters)
+            from unnest($8::text[], $9::integer[]) as w (id, version)
+            cross join lateral (
+                select jsonb_agg(c.version) as versions from (
+                    select c.version from task_context c where c.account_id = $1 and c.task_id = w.id
+                    order by c.account_id, c.task_id, c.version) c) v
+            left join lateral (
+                select * from task_context c where c.account_id = $1 and c.task_id = w.id and c.version = w.version offset 0) c on true
+            union all
+            select 'branch', w.place, b.id::text, 0, b.task_id, b.parent_session_id, b.agent_id, '', b.label, coalesce(t.said, ''), null,
+                   'service', '', '', null, b.created_at, 1, null, null, null,
+                   jsonb_build_object('base', b.base, 'turn', b.parent_turn_id, 'messages', to_jsonb(b.base_messages), 'agent', g.slug)
+            from unnest($10::uuid[], $11::boolean[]) with ordinality as w (id, is_own, place)
+            cross join lateral (select * from branch b where b.account_id = $1 and b.id = w.id offset 0) b
+            left join lateral (select g.slug from agent g where g.account_id = b.account_id and g.id = b.agent_id offset 0) g on true
+            left join lateral (
+                select (select json_agg(coalesce(r.round ->> 'text', '') order by r.place)
+                        from jsonb_array_elements(t.journal) with ordinality as r (round, place)
+                        where r.place <= (b.base ->> 'rounds')::integer)::text as said
+                from turn t where t.account_id = b.account_id and t.id = b.parent_turn_id and w.is_own offset 0) t on true
+            union all
+            select 'known', 0, t.id::text, t.number, null, t.session_id, null, '', null, '', null, 'service', '', '', null, now(), 1, null, null,
+                   null, null
+            from unnest($12::uuid[]) as w (id)
+            cross join lateral (
+                select t.id, t.number, t.session_id from turn t where t.account_id = $1 and t.id = w.id offset 0) t) i) x
     order by x.what, x.revision desc";
 
 #[derive(FromQueryResult)]
@@ -355,19 +467,58 @@ struct SourceRow {
     number: i64,
     #[sea_orm(nested)]
     item: Item,
+    facts: Option<Json>,
 }
 
-/// Relies on tool_call_turn, whose order is requested.
+/// The calls of turns; and of replays, whose turns have no records of calls, what they were answered, with the answers of their source
+/// turns. Relies on primary keys, and on tool_call_turn, whose order is requested.
 pub const CALLS: &str = "
-    select c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes, case when c.bytes_before < $4 then c.arguments end as arguments
+    select c.what, c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes,
+           case when c.bytes_before < $4 then c.arguments end as arguments, c.request,
+           case when c.bytes_before < $4 then c.context end as context, c.artifact_tasks, c.sha256
     from (
-        select c.*, sum(octet_length(c.arguments)) over (order by c.place, c.ordinal, c.id) - octet_length(c.arguments) as bytes_before
+        select c.*, sum(c.bytes) over (order by c.place, c.ordinal, c.id) - c.bytes as bytes_before
         from (
-            select w.place, c.id, c.turn_id, c.session_id, c.ordinal, c.call_id, c.name, c.state, octet_length(c.result) as result_bytes,
-                   case when c.name = any ($3::text[]) then c.arguments else '' end as arguments
-            from unnest($2::uuid[]) with ordinality as w (id, place)
-            cross join lateral (
-                select * from tool_call c where c.account_id = $1 and c.turn_id = w.id and c.result is not null order by c.ordinal) c) c) c
+            select c.*, octet_length(c.arguments) + coalesce(octet_length(c.context), 0) as bytes
+            from (
+                select 'call' as what, w.place, c.id::text, c.turn_id, c.session_id, c.ordinal, c.call_id, c.name, c.state,
+                       octet_length(c.result) as result_bytes, case when c.name = any ($3::text[]) then c.arguments else '' end as arguments,
+                       c.request, k.body as context, f.tasks as artifact_tasks, null::text as sha256
+                from unnest($2::uuid[]) with ordinality as w (id, place)
+                cross join lateral (
+                    select * from tool_call c where c.account_id = $1 and c.turn_id = w.id and c.result is not null order by c.ordinal) c
+                left join lateral (
+                    select k.body from task_context k
+                    where k.account_id = $1 and k.task_id = lower(c.request ->> 'task')
+                      and k.version = (c.request ->> 'context_version')::integer offset 0) k on true
+                left join lateral (
+                    select array_agg(f.task_id) as tasks
+                    from (select n.id::uuid as id from jsonb_array_elements_text(c.request -> 'artifacts') as n (id) offset 0) n
+                    cross join lateral (
+                        select f.task_id from artifact f where f.account_id = $1 and f.id = n.id offset 0) f) f on true
+                union all
+                select 'answered', w.place, '', t.id, t.session_id, 0, c.call ->> 'call_id', c.call ->> 'name', 'finished',
+                       octet_length(c.call ->> 'answered'), '', null, null, null,
+                       encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
+                from unnest($5::uuid[]) with ordinality as w (id, place)
+                cross join lateral (select t.id, t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.id offset 0) t
+                cross join lateral jsonb_array_elements(t.journal) as r (round)
+                cross join lateral jsonb_array_elements(r.round -> 'calls') as c (call)
+                where c.call ->> 'answered' is not null
+                union all
+                select 'recorded', w.place, c.id::text, w.id, c.session_id, c.ordinal, c.call_id, c.name, c.state, 0, '', null, null, null,
+                       encode(sha256(convert_to(c.result, 'UTF8')), 'hex')
+                from unnest($5::uuid[], $6::uuid[]) with ordinality as w (id, source, place)
+                cross join lateral (
+                    select * from tool_call c where c.account_id = $1 and c.turn_id = w.source and c.result is not null order by c.ordinal) c
+                union all
+                select 'recorded', w.place, '', w.id, t.session_id, 0, c.call ->> 'call_id', c.call ->> 'name', 'finished', 0, '', null, null,
+                       null, encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
+                from unnest($5::uuid[], $6::uuid[]) with ordinality as w (id, source, place)
+                cross join lateral (select t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.source offset 0) t
+                cross join lateral jsonb_array_elements(t.journal) as r (round)
+                cross join lateral jsonb_array_elements(r.round -> 'calls') as c (call)
+                where c.call ->> 'answered' is not null) c) c) c
     order by c.place, c.ordinal, c.id";
 
 /// What the parts of a turn name.
@@ -376,8 +527,25 @@ struct Named {
     notifications: Vec<String>,
     messages: Vec<Uuid>,
     pasts: Vec<Uuid>,
+    /// Those of them that are of a base.
+    bases: Vec<Uuid>,
+    /// Versions of tasks' contexts.
+    contexts: Vec<(TaskId, i32)>,
+    /// Subagents at work.
+    branches: Vec<Uuid>,
     /// It is told of a stopped turn.
     stopped: bool,
+}
+
+/// A version of a task's context, by its source `task_context/{task}/{version}`.
+pub(super) fn context_named(source: &str) -> Option<(TaskId, i32)> {
+    let (task, version) = source.strip_prefix("task_context/")?.rsplit_once('/')?;
+    Some((TaskId::parse(task).ok()?.key(), version.parse().ok()?))
+}
+
+/// A branch, by its source `branch/{id}`.
+pub(super) fn branch_named(source: &str) -> Option<Uuid> {
+    Uuid::try_parse(source.strip_prefix("branch/")?).ok()
 }
 
 fn named(turn: &AuditedTurn) -> Named {
@@ -387,10 +555,16 @@ fn named(turn: &AuditedTurn) -> Named {
         named.stopped |= part.part == PartKind::Stopped;
         match &part.source {
             Source::Message(id) => named.messages.push(*id),
-            Source::Named(name) => named
-                .notifications
-                .extend(name.strip_prefix(NOTIFICATION).map(str::to_owned)),
-            Source::TurnInput(_) | Source::TurnReply(_) => {}
+            Source::Named(name) => {
+                named
+                    .notifications
+                    .extend(name.strip_prefix(NOTIFICATION).map(str::to_owned));
+                named.contexts.extend(context_named(name));
+                named.branches.extend(branch_named(name));
+            }
+            Source::TurnInput(id) | Source::TurnReply(id) => {
+                named.bases.extend((part.because == Because::Base).then_some(*id));
+            }
         }
     }
     named.pasts = manifest.as_ref().map(past_of).unwrap_or_default();
@@ -415,6 +589,11 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
         })
         .flatten()
         .collect();
+    let contexts = each_once(all.iter().flat_map(|named| named.contexts.clone()));
+    let own = each_once(turns.iter().filter_map(|turn| turn.branch_id));
+    let mut branches: Vec<(Uuid, bool)> = own.iter().map(|id| (*id, true)).collect();
+    let others = each_once(all.iter().flat_map(|named| named.branches.clone()));
+    branches.extend(others.into_iter().filter(|id| !own.contains(id)).map(|id| (id, false)));
     let tasks: HashSet<&TaskId> = turns.iter().filter_map(|turn| turn.task.as_ref()).collect();
     let values = [
         account.into(),
@@ -432,6 +611,11 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
             .collect::<Vec<String>>()
             .into(),
         bytes_max.into(),
+        column(&contexts, |(task, _)| task.to_string()),
+        column(&contexts, |(_, version)| *version),
+        column(&branches, |(id, _)| *id),
+        column(&branches, |(_, is_own)| *is_own),
+        each_once(all.iter().flat_map(|named| named.bases.clone())).into(),
     ];
     let mut sources = Sources::default();
     let rows: Vec<SourceRow> = tx.rows("read sources of prompts", SOURCES, values).await?;
@@ -440,15 +624,29 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
     }
     let pasts = each_once(all.iter().flat_map(|named| named.pasts.clone()));
     sources.pasts = pasts_of(tx, account, pasts, SOURCES_BYTES_MAX).await?;
-    let is_whole = |named: &Named| {
+    let is_whole = |(named, turn): (&Named, &AuditedTurn)| {
+        let branch = turn.branch_id.and_then(|id| sources.branches.get(&id));
         let is_cut = |id: &String| sources.notifications.get(id).is_some_and(|item| !item.is_whole);
         let is_past_cut = |id: &Uuid| sources.pasts.get(id).is_some_and(|past| !past.is_whole);
-        !named.notifications.iter().any(is_cut) && !named.pasts.iter().any(is_past_cut)
+        !named.notifications.iter().any(is_cut)
+            && !named.pasts.iter().any(is_past_cut)
+            && branch.is_none_or(|branch| branch.is_whole)
     };
-    let whole = all.iter().take_while(|named| is_whole(named)).count();
+    let whole = all.iter().zip(turns.iter()).take_while(|one| is_whole(*one)).count();
     turns.truncate(whole.max(1));
     let ids: Vec<Uuid> = turns.iter().map(|turn| turn.id.uuid()).collect();
-    let values = [account.into(), ids.into(), naming_tasks().into(), bytes_max.into()];
+    let replays: Vec<(Uuid, Uuid)> = turns
+        .iter()
+        .filter_map(|turn| Some((turn.id.uuid(), turn.source_turn_id?)))
+        .collect();
+    let values = [
+        account.into(),
+        ids.into(),
+        looked_at().into(),
+        bytes_max.into(),
+        column(&replays, |(turn, _)| *turn),
+        column(&replays, |(_, source)| *source),
+    ];
     let calls: Vec<Call> = tx.rows("read results of tools", CALLS, values).await?;
     for call in calls {
         sources.calls.entry(call.turn_id).or_default().push(call);
@@ -457,7 +655,14 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
 }
 
 impl Sources {
-    fn add(&mut self, SourceRow { what, id, number, item }: SourceRow) {
+    fn add(&mut self, row: SourceRow) {
+        let SourceRow {
+            what,
+            id,
+            number,
+            item,
+            facts,
+        } = row;
         match &*what {
             "notification" => drop(self.notifications.insert(id, item)),
             "message" => drop(Uuid::try_parse(&id).map(|id| self.messages.insert(id, item))),
@@ -469,15 +674,55 @@ impl Sources {
                         .push((item.sender, item.body));
                 }
             }
+            "context" => drop(known(number, item, facts).map(|(name, known)| self.contexts.insert(name, known))),
+            "branch" => drop(branch(&id, item, facts).map(|(id, branch)| self.branches.insert(id, branch))),
+            "known" => drop(Uuid::try_parse(&id).map(|id| self.numbers.insert(id, number))),
             _ => drop(item.task_id.map(|task| self.updated.insert(task.key(), item.at))),
         }
     }
 }
 
-/// The tools whose arguments may name a task, by all of their names.
-fn naming_tasks() -> Vec<String> {
-    let naming = tools::all().into_iter().filter(|tool| tool.task_argument().is_some());
-    let names = naming.flat_map(|tool| tool.aliases.iter().chain([&tool.name]).copied().collect::<Vec<&str>>());
+/// None: the task has no version.
+fn known(version: i64, item: Item, facts: Option<Json>) -> Option<((String, i32), Known)> {
+    let facts: KnownFacts = serde_json::from_value(facts?).ok()?;
+    let known = Known {
+        body: item.body,
+        size: facts
+            .characters
+            .zip(facts.cut_characters)
+            .map(|(characters, cut_characters)| ContextSize {
+                characters,
+                cut_characters,
+            }),
+        newest: facts.versions?.into_iter().max()?,
+    };
+    Some(((item.task_id?.to_string(), i32::try_from(version).ok()?), known))
+}
+
+/// None: another version wrote it.
+fn branch(id: &str, item: Item, facts: Option<Json>) -> Option<(Uuid, Branch)> {
+    let facts: BranchFacts = serde_json::from_value(facts?).ok()?;
+    let branch = Branch {
+        parent: item.session_id?,
+        task: item.task_id,
+        label: item.title,
+        base: facts.base,
+        turn: facts.turn,
+        messages: facts.messages,
+        agent: facts.agent,
+        said: serde_json::from_str(&item.body).unwrap_or_default(),
+        is_whole: item.is_whole,
+    };
+    Some((Uuid::try_parse(id).ok()?, branch))
+}
+
+/// The tools whose arguments may name a task, or are sent to a model; by all of their names.
+fn looked_at() -> Vec<String> {
+    let mut all = tools::all();
+    all.retain(|tool| tool.task_argument().is_some() || matches!(tool.offered_to, Audience::Model(_)));
+    let names = all
+        .into_iter()
+        .flat_map(|tool| tool.aliases.iter().chain([&tool.name]).copied().collect::<Vec<&str>>());
     names.map(str::to_owned).collect()
 }
 

@@ -27,7 +27,7 @@ pub enum Policy {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Doubt {
-    /// A row was removed with its session, whose time was over.
+    /// A row was removed: with its session, whose time was over, as an old version, or as an artifact.
     Retention,
     /// Another version of Signalbox wrote it, with other words of its own.
     UnknownTemplate,
@@ -41,7 +41,7 @@ pub enum Doubt {
     UnknownTool,
     /// A tool outside of Signalbox gave it.
     Outside,
-    /// The row has changed since.
+    /// The row has changed since, or its item is of another agent, as after a handover.
     Changed,
     /// Its provider was seen to run another session than the key's.
     Mismatch,
@@ -61,7 +61,7 @@ pub enum Fault {
     UncoveredBytes,
     /// The text is not the one that its part, or its source, says.
     HashMismatch,
-    /// It is of another session, or goes on in a thread of another one.
+    /// It is of another session, goes on in a thread of another one, or is not in the base of its branch.
     ForeignThread,
     /// No row is there, though its session is kept.
     SourceMissing,

@@ -5,12 +5,12 @@ use axum::{Json, extract::State, http::StatusCode};
 use domain::{AccountId, TurnId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
-use sea_orm::{FromQueryResult, TryGetableFromJson};
+use sea_orm::FromQueryResult;
 use serde::Deserialize;
 use serde_json::Value;
 use storage::{StorageError, Tx};
 
-use super::layers::{Layers, Made, change, layers, tools};
+use super::layers::{Layers, change, layers, tools};
 use crate::{
     app::App,
     auth::Access,
@@ -40,29 +40,16 @@ struct DiffQuery {
     text: Option<bool>,
 }
 
-/// The tools that a turn was offered, and the calls that its model made: as far as `$3` bytes, those that were not passed on with
-/// their texts. Relies on the primary key.
+/// The tools that turns were offered. Relies on the primary key.
 pub const TOOLS: &str = "
-    select t.id, coalesce(t.tools, '{}') as tools,
-           (select json_agg(json_build_object('call_id', c.call ->> 'call_id', 'name', c.call ->> 'name',
-                                              'arguments', case when c.bytes > 0 then c.call ->> 'arguments' else '' end,
-                                              'answered', c.call ->> 'answered') order by c.round, c.place)
-            from (select c.*, sum(c.bytes) over (order by c.round, c.place) - c.bytes as bytes_before
-                  from (select j.n as round, c.n as place, c.call,
-                               coalesce(octet_length(c.call ->> 'arguments') + octet_length(c.call ->> 'answered'), 0) as bytes
-                        from jsonb_array_elements(t.journal) with ordinality as j (round, n)
-                        cross join lateral jsonb_array_elements(j.round -> 'calls') with ordinality as c (call, n)) c) c
-            where c.bytes_before <= $3) as made
+    select t.id, coalesce(t.tools, '{}') as tools
     from (select $1 as account_id, unnest($2::uuid[]) as id offset 0) w
     cross join lateral (select * from turn t where t.account_id = w.account_id and t.id = w.id limit 1) t";
-
-impl TryGetableFromJson for Made {}
 
 #[derive(FromQueryResult)]
 struct ToolsRow {
     id: TurnId,
     tools: Vec<String>,
-    made: Option<Made>,
 }
 
 async fn read(
@@ -83,19 +70,11 @@ async fn read(
         turn_find(&tx, account, ids[1], bytes_max).await?,
     ];
     let (before, after) = before.zip(after).ok_or_else(Problem::not_found)?;
-    let offered: Vec<ToolsRow> = {
-        let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
-        let values = [account.into(), ids.to_vec().into(), bytes_max.into()];
-        tx.rows("read offered tools", TOOLS, values).await?
-    };
-    let none = Made::default();
-    let made = |turn: TurnId| {
-        let row = offered.iter().find(|row| row.id == turn);
-        row.and_then(|row| row.made.as_ref()).unwrap_or(&none)
-    };
+    let values = [account.into(), ids.to_vec().into()];
+    let offered: Vec<ToolsRow> = tx.rows("read offered tools", TOOLS, values).await?;
     let [layers_before, layers_after] = [
-        layers_of(&tx, account, &before, made(ids[0])).await?,
-        layers_of(&tx, account, &after, made(ids[1])).await?,
+        layers_of(&tx, account, &before).await?,
+        layers_of(&tx, account, &after).await?,
     ];
     tx.commit().await?;
     let shows = query.text == Some(true);
@@ -122,8 +101,8 @@ async fn read(
     }))
 }
 
-async fn layers_of(tx: &Tx, account: &AccountId, turn: &Turn, made: &Made) -> Result<Layers, StorageError> {
+async fn layers_of(tx: &Tx, account: &AccountId, turn: &Turn) -> Result<Layers, StorageError> {
     let pasts = manifest_of(turn).as_ref().map(past_of).unwrap_or_default();
     let pasts = pasts_of(tx, account, pasts, PASTS_BYTES_MAX).await?;
-    Ok(Layers::of(turn, made, &pasts))
+    Ok(Layers::of(turn, &pasts))
 }

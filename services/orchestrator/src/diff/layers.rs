@@ -7,13 +7,12 @@ use api::{
     turns::{ToolCall, Turn},
 };
 use prompt::Manifest;
-use serde::Deserialize;
 use serde_json::Value;
 use similar::TextDiff;
 
 use crate::turns::{
     sent::{Piece, Stored, manifest_of, pieces},
-    store::{Pasts, as_json},
+    store::Pasts,
 };
 
 /// Lines of the differences of all layers together.
@@ -28,25 +27,11 @@ const COMPARED_LINES_MAX: usize = 20_000;
 /// A turn, taken apart into the texts of its layers.
 pub struct Layers(Vec<(&'static str, String)>);
 
-/// The calls of a turn's model, in its order.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct Made(Vec<MadeCall>);
-
-#[derive(Clone, Debug, Deserialize)]
-struct MadeCall {
-    call_id: String,
-    name: String,
-    /// Empty if it was passed on: its record has them.
-    arguments: String,
-    /// Delivery's own answer, as to every call of a replay: there is no record of the call.
-    answered: Option<String>,
-}
-
 /// In the order in which a model reads them.
 const LAYERS: [&str; 6] = ["instructions", "context", "input", "notes", "results", "reply"];
 
 impl Layers {
-    pub fn of(turn: &Turn, made: &Made, pasts: &Pasts) -> Layers {
+    pub fn of(turn: &Turn, pasts: &Pasts) -> Layers {
         let manifest = manifest_of(turn);
         let stored = Stored {
             instructions: turn.instructions.as_deref(),
@@ -69,37 +54,21 @@ impl Layers {
             context.collect(),
             input.unwrap_or(&turn.input).to_owned(),
             notes.collect(),
-            results(&turn.tool_calls, made),
+            results(&turn.tool_calls),
             turn.reply.clone().unwrap_or_default(),
         ];
         Layers(LAYERS.into_iter().zip(texts).collect())
     }
 }
 
-/// The calls with their results, as the model was given them; and then those that are recorded and that it made elsewhere, over HTTP.
-fn results(recorded: &[ToolCall], made: &Made) -> String {
+/// The calls with their results, as the model was given them.
+fn results(calls: &[ToolCall]) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let text = |name: &str, arguments: &Value, result: Option<&Value>| {
-        let result = result.map(plain).unwrap_or_default();
-        format!("{name} {}\n{result}\n", plain(arguments))
+    let text = |call: &ToolCall| {
+        let result = call.result.as_ref().map(plain).unwrap_or_default();
+        format!("{} {}\n{result}\n", call.name, plain(&call.arguments))
     };
-    let of_record = |call: &ToolCall| text(&call.name, &call.arguments, call.result.as_ref());
-    let mut left: Vec<&ToolCall> = recorded.iter().collect();
-    let mut results = String::new();
-    for call in &made.0 {
-        if let Some(answer) = &call.answered {
-            let (arguments, answer) = (as_json(call.arguments.clone()), as_json(answer.clone()));
-            results.push_str(&text(&call.name, &arguments, Some(&answer)));
-            continue;
-        }
-        // A provider's id may come again in another answer: both lists have them in one order.
-        let is_its = |recorded: &&ToolCall| recorded.call_id == call.call_id && recorded.name == call.name;
-        if let Some(at) = left.iter().position(is_its) {
-            results.push_str(&of_record(left.remove(at)));
-        }
-    }
-    results.extend(left.into_iter().map(of_record));
-    results
+    calls.iter().map(text).collect()
 }
 
 /// A part whose text is gone differs from every other.
@@ -198,7 +167,6 @@ pub(crate) fn compared(layer: &'static str, before: &str, after: &str) -> Option
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use serde_json::json;
 
     use super::*;
 
@@ -259,38 +227,6 @@ mod tests {
         let huge = "a\n".repeat(COMPARED_LINES_MAX + 1);
         let (found, _) = layers(&of([&huge, "", "", "", "", ""]), &of(["b\n", "", "", "", "", ""]), true);
         assert!(found[0].diff.as_ref().unwrap().contains("too long"));
-    }
-
-    #[test]
-    fn results_are_those_that_the_model_was_given() {
-        let recorded = |call_id: &str, name: &str, result: Value| ToolCall {
-            call_id: call_id.to_owned(),
-            name: name.to_owned(),
-            arguments: json!({"n": 1}),
-            state: "finished".to_owned(),
-            result: Some(result),
-        };
-        let made = |calls: Value| serde_json::from_value::<Made>(calls).unwrap();
-        let passed_on = json!({"call_id": "c", "name": "a", "arguments": "", "answered": null});
-        let answered = json!({"call_id": "d", "name": "b", "arguments": "{\"n\": 2}", "answered": "not now"});
-        let calls = [
-            recorded("h", "over_http", json!("3")),
-            recorded("c", "a", json!({"ok": true})),
-            recorded("c", "a", json!({"ok": false})),
-        ];
-        assert_eq!(
-            results(&calls, &made(json!([passed_on, answered, passed_on]))),
-            "a {\"n\":1}\n{\"ok\":true}\nb {\"n\":2}\nnot now\na {\"n\":1}\n{\"ok\":false}\nover_http {\"n\":1}\n3\n"
-        );
-        // A replay has answers only, which are those of its source turn.
-        let replayed = json!({"call_id": "r", "name": "a", "arguments": "{\"n\": 1}", "answered": "{\"ok\": true}"});
-        assert_eq!(
-            results(&[], &made(json!([replayed]))),
-            results(&calls[1..2], &made(json!([passed_on])))
-        );
-        // Its result did not come.
-        assert_eq!(results(&[], &made(json!([passed_on]))), "");
-        assert_eq!(results(&calls[..1], &Made::default()), "over_http {\"n\":1}\n3\n");
     }
 
     #[test]

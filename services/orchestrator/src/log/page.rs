@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{
     segments::{Generation, beginning, segments},
-    store::{GenerationRow, LogRow, generations, turns},
+    store::{GenerationRow, LogRow, branches, generations, turns},
 };
 use crate::{
     paging::{Column, Columns, Page, Places},
@@ -60,6 +60,7 @@ pub(super) async fn log_page(
         pasts.extend(manifest_of(turn).as_ref().map(past_of).unwrap_or_default());
     }
     let pasts = pasts_of(tx, account, pasts, PASTS_BYTES_MAX).await?;
+    let branches = branches(tx, account, shown.iter().map(|turn| turn.id).collect()).await?;
 
     let begun: Vec<i32> = begun
         .into_iter()
@@ -67,7 +68,7 @@ pub(super) async fn log_page(
         .map(|(_, number)| number)
         .collect();
     Ok(Some(Log {
-        segments: segments(on_page(&found, &begun, shown), &pasts),
+        segments: segments(on_page(&found, &begun, shown), &pasts, branches),
         next_cursor: places.cursor_after(rows_shown).map(str::to_owned),
     }))
 }

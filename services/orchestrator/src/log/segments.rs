@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use api::{
-    log::{Boundary, LogPart, LogTurn, Segment},
+    log::{Boundary, LogBranch, LogPart, LogTurn, Segment},
     turns::Turn,
 };
-use prompt::manifest::Hash;
+use domain::CloseReason;
 use uuid::Uuid;
 
 use super::store::GenerationRow;
 use crate::turns::{
-    sent::{Piece, Stored, manifest_of, pieces, word},
+    sent::{Piece, ShownPart, Stored, manifest_of, parts_shown, pieces, word},
     store::Pasts,
 };
 
@@ -26,19 +26,33 @@ pub(super) struct Generation {
 
 /// How a generation begins: why the one before was closed.
 pub(super) fn beginning(before: Option<&GenerationRow>, own: &GenerationRow) -> Boundary {
-    let reason = before.and_then(|before| before.close_reason.clone());
+    let reason = before.and_then(|before| before.close_reason.as_deref());
+    let detail = before.and_then(|before| before.close_detail.as_deref());
+    let is_reset = reason == Some(CloseReason::Reset.as_str());
+    let asked = detail.filter(|_| is_reset).and_then(asked);
     Boundary {
-        reason: reason.unwrap_or_else(|| "opened".to_owned()),
-        detail: before.and_then(|before| before.close_detail.clone()),
-        by: None,
+        reason: reason.unwrap_or("opened").to_owned(),
+        detail: asked.map(|(_, why)| why).or(detail).map(str::to_owned),
+        by: asked.map(|(by, _)| by.to_owned()),
         at: own.opened_at.into(),
     }
 }
 
+/// Who asked for a reset and why, as `ResetRequest::detail` has put it into words.
+fn asked(detail: &str) -> Option<(&str, &str)> {
+    detail.strip_prefix("by ")?.split_once(": ")
+}
+
+/// The branches that turns spawned, by turn.
+pub(super) type Branches = HashMap<Uuid, Vec<LogBranch>>;
+
 /// The segments of a page. A generation without turns is one, too.
-pub(super) fn segments(generations: Vec<Generation>, pasts: &Pasts) -> Vec<Segment> {
+pub(super) fn segments(generations: Vec<Generation>, pasts: &Pasts, mut branches: Branches) -> Vec<Segment> {
+    let mut shown = |turn: Turn| {
+        let branches = branches.remove(&turn.id).unwrap_or_default();
+        shown(turn, pasts, branches)
+    };
     let mut segments = Vec::new();
-    let mut same = Same::default();
     for generation in generations {
         let Generation {
             session,
@@ -57,7 +71,7 @@ pub(super) fn segments(generations: Vec<Generation>, pasts: &Pasts) -> Vec<Segme
             let thread = thread_of(&turn);
             let segment = threads.last_mut().expect("a generation has one at least");
             if segment.thread == thread {
-                segment.turns.push(shown(turn, pasts, &mut same));
+                segment.turns.push(shown(turn));
                 continue;
             }
             let boundary = change(&turn);
@@ -66,7 +80,7 @@ pub(super) fn segments(generations: Vec<Generation>, pasts: &Pasts) -> Vec<Segme
                 generation: number,
                 thread,
                 boundary: Some(boundary),
-                turns: vec![shown(turn, pasts, &mut same)],
+                turns: vec![shown(turn)],
             });
         }
         segments.extend(threads);
@@ -92,11 +106,7 @@ fn change(turn: &Turn) -> Boundary {
     }
 }
 
-/// The parts of the turn before, by layer and source.
-#[derive(Default)]
-struct Same(HashMap<(&'static str, String), Hash>);
-
-fn shown(turn: Turn, pasts: &Pasts, same: &mut Same) -> LogTurn {
+fn shown(turn: Turn, pasts: &Pasts, branches: Vec<LogBranch>) -> LogTurn {
     let manifest = manifest_of(&turn);
     let stored = Stored {
         instructions: turn.instructions.as_deref(),
@@ -105,9 +115,8 @@ fn shown(turn: Turn, pasts: &Pasts, same: &mut Same) -> LogTurn {
     };
     let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, pasts));
     let pieces = pieces.unwrap_or_default();
-    let parts = pieces.iter().map(|piece| part(piece, same)).collect();
-    let of = |piece: &Piece<'_>| ((piece.layer, piece.part.source.to_string()), piece.part.sha256);
-    *same = Same(pieces.iter().map(of).collect());
+    let known = parts_shown(&turn);
+    let parts = pieces.iter().map(|piece| part(piece, &known)).collect();
     LogTurn {
         id: turn.id,
         number: turn.number,
@@ -119,6 +128,7 @@ fn shown(turn: Turn, pasts: &Pasts, same: &mut Same) -> LogTurn {
         parts,
         calls: turn.tool_calls,
         calls_left_out: turn.tool_calls_left_out,
+        branches,
         reply: turn.reply,
         error: turn.error,
         error_class: turn.error_class,
@@ -128,20 +138,21 @@ fn shown(turn: Turn, pasts: &Pasts, same: &mut Same) -> LogTurn {
     }
 }
 
-fn part(piece: &Piece<'_>, before: &Same) -> LogPart {
+/// `known`: the parts of its turn.
+fn part(piece: &Piece<'_>, known: &[ShownPart]) -> LogPart {
     let part = &piece.part;
-    let key = (piece.layer, part.source.to_string());
+    let shown = known.iter().find(|shown| shown.part == **part);
     LogPart {
         layer: piece.layer.to_owned(),
         part: word(&part.part),
         because: word(&part.because),
         bytes: part.bytes,
-        tokens_estimate: part.bytes / 4,
+        tokens_estimate: shown.map_or(0, |shown| shown.tokens_estimate),
         cut_bytes: part.cut_bytes,
         cut_by: part.cut_by.as_ref().map(word),
-        same_as_previous: before.0.get(&key) == Some(&part.sha256),
+        same_as_previous: shown.is_some_and(|shown| shown.same_as_previous),
         text: piece.text.as_deref().map(str::to_owned),
-        source: key.1,
+        source: part.source.to_string(),
     }
 }
 
@@ -183,7 +194,7 @@ mod tests {
 
     /// Generation, thread, reason and the numbers of the turns of each segment.
     fn lines(generations: Vec<Generation>) -> Vec<String> {
-        let segments = segments(generations, &Pasts::new());
+        let segments = segments(generations, &Pasts::new(), Branches::new());
         let line = |segment: &Segment| {
             let reason = segment.boundary.as_ref().map_or("-", |boundary| &boundary.reason);
             let turns: Vec<i64> = segment.turns.iter().map(|turn| turn.number).collect();
@@ -216,6 +227,41 @@ mod tests {
                 "3 Some(1) reset [1]",
             ]
         );
+    }
+
+    #[test]
+    fn a_reset_says_who_asked_for_it() {
+        let own = |generation: i32, reason: Option<&str>, detail: Option<String>| GenerationRow {
+            id: domain::SessionId::from(Uuid::nil()),
+            generation,
+            opened_at: time::OffsetDateTime::UNIX_EPOCH,
+            close_reason: reason.map(str::to_owned),
+            close_detail: detail,
+        };
+        let request: domain::ResetRequest =
+            serde_json::from_value(json!({"reason": "It is stuck: twice.", "queue": "keep",
+            "by": {"kind": "user", "id": "u-1", "name": "Ann"}, "in_flight": "cancel", "at": "2026-01-02T03:04:05Z"}))
+            .unwrap();
+        let check = |reason: &str, detail: Option<String>, expected: (Option<&str>, Option<&str>)| {
+            let boundary = beginning(Some(&own(1, Some(reason), detail)), &own(2, None, None));
+            assert_eq!(
+                (boundary.by.as_deref(), boundary.detail.as_deref()),
+                expected,
+                "{reason}"
+            );
+        };
+        check(
+            "reset",
+            Some(request.detail()),
+            (Some("Ann"), Some("It is stuck: twice.")),
+        );
+        check(
+            "reset",
+            Some("Unknown words.".to_owned()),
+            (None, Some("Unknown words.")),
+        );
+        check("reset", None, (None, None));
+        check("rotated", Some("by rule: x".to_owned()), (None, Some("by rule: x")));
     }
 
     #[test]

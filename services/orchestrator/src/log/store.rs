@@ -1,10 +1,14 @@
-//! Reads the generations of a conversation, and a page of their turns in order.
+//! Reads the generations of a conversation, a page of their turns in order, and the branches of these.
 
+use api::log::LogBranch;
+use contracts::tools;
 use domain::{AccountId, SessionId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
+use super::segments::Branches;
 use crate::turns::store::{TurnRow, turn_bytes, turn_columns};
 
 /// A generation.
@@ -87,4 +91,33 @@ pub async fn turns(
     let after: Vec<i64> = sessions.iter().map(|(_, after)| *after).collect();
     let values = [account.into(), ids.into(), after.into(), limit.into(), bytes_max.into()];
     tx.rows("read a log", TURNS, values).await
+}
+
+#[derive(FromQueryResult)]
+struct BranchRow {
+    parent_turn_id: Uuid,
+    #[sea_orm(nested)]
+    branch: LogBranch,
+}
+
+/// The branches that turns spawned, in the order of the calls: a group has the id of its call, and ten branches at most. Relies on
+/// tool_call_turn and branch_group.
+pub const BRANCHES: &str = "
+    select b.parent_turn_id, b.id, b.label, b.state, b.session_id, b.joined_item,
+           (select a.slug from agent a where a.account_id = b.account_id and a.id = b.agent_id) as agent
+    from unnest($2::uuid[]) as w (turn)
+    cross join lateral (
+        select c.* from tool_call c where c.account_id = $1 and c.turn_id = w.turn and c.name = $3 order by c.ordinal) c
+    cross join lateral (
+        select * from branch b where b.account_id = $1 and b.group_id = c.id and b.parent_turn_id = w.turn order by b.ordinal limit 10) b
+    order by c.ordinal, b.ordinal";
+
+pub async fn branches(tx: &Tx, account: &AccountId, turns: Vec<Uuid>) -> Result<Branches, StorageError> {
+    let values = [account.into(), turns.into(), tools::subagent_spawn::NAME.into()];
+    let rows: Vec<BranchRow> = tx.rows("read the branches of turns", BRANCHES, values).await?;
+    let mut of_turn = Branches::new();
+    for row in rows {
+        of_turn.entry(row.parent_turn_id).or_default().push(row.branch);
+    }
+    Ok(of_turn)
 }

@@ -9,7 +9,8 @@ use prompt::{
     manifest::{Hash, Layer, Part, PartKind, Source},
     note_parts,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::store::Pasts;
@@ -35,9 +36,54 @@ pub struct Stored<'a> {
 /// Bytes of earlier turns that are read to show assembled contexts.
 pub const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// The manifest of a turn; none: another version has written it.
+/// The manifest of a turn, without the parts of results; none: another version has written it.
 pub fn manifest_of(turn: &Turn) -> Option<Manifest> {
-    serde_json::from_value(turn.manifest.clone()).ok()
+    let mut manifest: Manifest = serde_json::from_value(turn.manifest.clone()).ok()?;
+    manifest.parts.retain(|part| part.part != PartKind::ToolResult);
+    Some(manifest)
+}
+
+/// A part as it is shown, with what follows from it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ShownPart {
+    #[serde(flatten)]
+    pub part: Part,
+    /// The prompt of the turn before in the session had the same text from the same source.
+    pub same_as_previous: bool,
+    pub tokens_estimate: usize,
+}
+
+/// Text of a model's language has about so many bytes a token.
+const TOKEN_BYTES: usize = 4;
+
+/// A manifest as it is shown, with the parts of what the model got `later`, which no other turn has got.
+pub fn manifest_shown(mut manifest: Manifest, later: Vec<Part>, previous: Option<&Manifest>) -> Value {
+    let shown = |part: Part, same_as_previous: bool| ShownPart {
+        tokens_estimate: part.bytes / TOKEN_BYTES,
+        same_as_previous,
+        part,
+    };
+    let before = previous.map_or(&[][..], |previous| &previous.parts);
+    let is_in = |part: &Part, before: &Part| {
+        (part.sha256, part.layer, &part.source) == (before.sha256, before.layer, &before.source)
+    };
+    let own = std::mem::take(&mut manifest.parts).into_iter().map(|part| {
+        let is_same = before.iter().any(|before| is_in(&part, before));
+        shown(part, is_same)
+    });
+    let parts: Vec<ShownPart> = own.chain(later.into_iter().map(|part| shown(part, false))).collect();
+    let value = |value: serde_json::Result<Value>| value.expect("a manifest serialises: texts and numbers");
+    let mut manifest = value(serde_json::to_value(manifest));
+    manifest["parts"] = value(serde_json::to_value(parts));
+    manifest
+}
+
+/// The parts of a turn's manifest as they are shown, those of results too.
+pub fn parts_shown(turn: &Turn) -> Vec<ShownPart> {
+    let parts = turn.manifest.get("parts").cloned();
+    parts
+        .and_then(|parts| serde_json::from_value(parts).ok())
+        .unwrap_or_default()
 }
 
 /// The word of a kind.

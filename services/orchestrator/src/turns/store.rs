@@ -3,8 +3,12 @@
 use std::collections::HashMap;
 
 use api::turns::{Note, ToolCall, Turn};
-use domain::{AccountId, TaskId, TurnId, TurnState};
-use prompt::{CalledTool, Manifest, PastTurn, note_parts};
+use domain::{AccountId, TaskId, ToolCallState, TurnId, TurnState};
+use prompt::{
+    CalledTool, Manifest, PastTurn,
+    manifest::{Layer, Part, PartKind, Source},
+    note_parts,
+};
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, TryGetableFromJson};
 use serde::Deserialize;
 use serde_json::Value;
@@ -16,9 +20,11 @@ use storage::{
 };
 use uuid::Uuid;
 
+use super::sent::manifest_shown;
 use crate::paging::{Column, Listing, Order};
 
-/// The columns of a turn that are shown, from the table or the alias with this name. The journal is delivery's and is not shown.
+/// The columns of a turn that are shown, from the table or the alias with this name. The journal is delivery's and is not shown, but for
+/// calls in it ([`calls_of`]). The turn before is found by turn_number, whose order is requested.
 macro_rules! turn_columns {
     ($turn:literal) => {
         concat!(
@@ -33,7 +39,14 @@ macro_rules! turn_columns {
             $turn,
             ".session_id and coalesce(s.kind = 'replay', false)) as replay_id, generation, number, state, notification_ids, profile_version, profile_hash, input,
             reply, usage, error, error_class, provider, response_id, attempt, task_history_called, no_reply, late,
-            started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes"
+            started_at, finished_at, context, rotated_because, manifest, manifest_packed, coalesce(notes, '[]') as notes,
+            (select p.manifest_packed from turn p where p.account_id = ",
+            $turn,
+            ".account_id and p.session_id = ",
+            $turn,
+            ".session_id and p.number < ",
+            $turn,
+            ".number order by p.number desc limit 1) as previous_packed"
         )
     };
 }
@@ -64,6 +77,8 @@ pub struct TurnRow {
     #[sea_orm(nested)]
     turn: Turn,
     manifest_packed: Option<Vec<u8>>,
+    /// Of the turn before in its session.
+    previous_packed: Option<Vec<u8>>,
     notes: Notes,
 }
 
@@ -73,25 +88,29 @@ impl TurnRow {
         (self.turn.generation, self.turn.number)
     }
 
-    /// Without parts if another version has packed them.
-    fn unpacked(self) -> Turn {
+    /// With its notes and calls. Without parts if a later version has packed them.
+    fn shown(self, calls: Calls) -> Turn {
         let mut turn = self.turn;
-        let manifest = self.manifest_packed.as_deref().and_then(Manifest::unpacked);
-        if let Some(mut manifest) = manifest {
-            // Version 1 has them.
+        let packed = |packed: Option<Vec<u8>>| packed.as_deref().and_then(Manifest::unpacked);
+        let manifest = match self.manifest_packed {
+            None => serde_json::from_value(turn.manifest.clone()).ok(),
+            own => packed(own),
+        };
+        if let Some(manifest) = manifest {
+            // Version 1 has parts of notes.
             let notes = self.notes.0.iter().filter(|_| manifest.version > 1);
-            let parts: Vec<_> = notes
-                .flat_map(|note| note_parts(&note.text, &note.notification_ids))
-                .collect();
-            manifest.parts.extend(parts);
-            turn.manifest = serde_json::to_value(manifest).expect("a manifest serialises: texts and numbers");
+            let notes = notes.flat_map(|note| note_parts(&note.text, &note.notification_ids));
+            let later = notes.chain(calls.results).collect();
+            turn.manifest = manifest_shown(manifest, later, packed(self.previous_packed).as_ref());
         }
-        let shown = |note: items_join::Note| Note {
+        let note = |note: items_join::Note| Note {
             round: note.round,
             text: note.text,
             notifications: note.notification_ids,
         };
-        turn.notes = self.notes.0.into_iter().map(shown).collect();
+        turn.notes = self.notes.0.into_iter().map(note).collect();
+        turn.tool_calls_left_out = calls.all.saturating_sub(calls.shown.len());
+        turn.tool_calls = calls.shown;
         turn
     }
 }
@@ -131,8 +150,7 @@ pub async fn whole(
     if found.is_empty() {
         return Ok(Vec::new());
     }
-    let found: Vec<Turn> = found.into_iter().map(TurnRow::unpacked).collect();
-    let mut hashes: Vec<String> = found.iter().map(|turn| turn.profile.hash.clone()).collect();
+    let mut hashes: Vec<String> = found.iter().map(|row| row.turn.profile.hash.clone()).collect();
     hashes.sort_unstable();
     hashes.dedup();
     let texts = instruction_text::Entity::find()
@@ -142,23 +160,47 @@ pub async fn whole(
         .await
         .attempt("read instructions")?;
     let texts: HashMap<String, String> = texts.into_iter().map(|text| (text.hash, text.body)).collect();
-    let mut calls = tool_calls_of(tx, account, found.iter().map(|turn| turn.id).collect(), bytes_max).await?;
+    let mut calls = tool_calls_of(tx, account, found.iter().map(|row| row.turn.id).collect(), bytes_max).await?;
     let mut turns = Vec::with_capacity(found.len());
-    for mut turn in found {
-        let (calls, all) = calls.remove(&turn.id).unwrap_or_default();
-        let left_out = all.saturating_sub(calls.len());
-        if left_out > 0 && !turns.is_empty() {
+    for row in found {
+        let calls = calls.remove(&row.turn.id).unwrap_or_default();
+        let mut turn = row.shown(calls);
+        let is_cut = turn.tool_calls_left_out > 0;
+        if is_cut && !turns.is_empty() {
             break;
         }
         turn.instructions = texts.get(&turn.profile.hash).cloned();
-        turn.tool_calls = calls;
-        turn.tool_calls_left_out = left_out;
         turns.push(turn);
-        if left_out > 0 {
+        if is_cut {
             break;
         }
     }
     Ok(turns)
+}
+
+/// The calls of a turn in the order of the provider's requests, those over HTTP first: the recorded ones, and those that delivery
+/// answered itself, as it does to every call of a replay. No tool ran for these, and only the turn's journal has them: each stands
+/// `behind` the recorded call that was passed on before it. They have no state. Relies on tool_call_turn, whose order is
+/// requested, and on the turn's primary key.
+macro_rules! calls_of {
+    ($turn:literal) => {
+        concat!(
+            "select c.id, c.turn_id, c.ordinal, 0::bigint as behind, c.call_id, c.name, c.arguments, c.state, c.result
+             from (select * from tool_call c where c.account_id = $1 and c.turn_id = ",
+            $turn,
+            " order by c.ordinal) c
+             union all
+             select t.id, t.id, a.ordinal, a.behind, a.call ->> 'call_id', a.call ->> 'name', a.call ->> 'arguments', null, a.call ->> 'answered'
+             from turn t cross join lateral (
+                 select c.call, max((c.call ->> 'ordinal')::integer) over journal as ordinal, row_number() over journal as behind
+                 from jsonb_array_elements(t.journal) with ordinality as r (round, n)
+                 cross join lateral jsonb_array_elements(r.round -> 'calls') with ordinality as c (call, n)
+                 window journal as (order by r.n, c.n)) a
+             where t.account_id = $1 and t.id = ",
+            $turn,
+            " and a.call ->> 'answered' is not null"
+        )
+    };
 }
 
 #[derive(FromQueryResult)]
@@ -169,20 +211,40 @@ pub struct CallRow {
     pub call_id: String,
     pub name: String,
     pub arguments: Option<String>,
-    pub state: String,
+    /// None: delivery answered it.
+    pub state: Option<String>,
     pub result: Option<String>,
+    pub behind: i64,
 }
 
 impl From<CallRow> for ToolCall {
     fn from(row: CallRow) -> Self {
+        let result = row.result.map(as_json);
         ToolCall {
             call_id: row.call_id,
             name: row.name,
             arguments: as_json(row.arguments.unwrap_or_default()),
-            state: row.state,
-            result: row.result.map(as_json),
+            state: row.state.unwrap_or_else(|| answered(result.as_ref()).to_owned()),
+            result,
         }
     }
+}
+
+/// The state of a call that was answered in its tool's place.
+fn answered(result: Option<&Value>) -> &'static str {
+    let is_error = result.is_some_and(|result| result.get("error").is_some());
+    let state = match is_error {
+        true => ToolCallState::Refused,
+        false => ToolCallState::Finished,
+    };
+    state.as_str()
+}
+
+/// The part of a call's result, under the name that an audit gives it.
+fn result_part(row: &CallRow) -> Option<Part> {
+    let source = Source::named(format!("tool_call/{}/{}", row.name, row.call_id));
+    let result = row.result.as_deref()?;
+    Some(Part::of(Layer::Input, PartKind::ToolResult, source, result))
 }
 
 /// Providers and our tools send JSON. Anything else is shown as received.
@@ -190,38 +252,47 @@ pub fn as_json(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-/// In the order of the turns, and within a turn in the order of the provider's requests. A call over the limit comes without its
-/// texts, to be counted. Relies on tool_call_turn.
-const CALLS: &str = "
-    select id, turn_id, ordinal, call_id, name, state, case when bytes_before <= $3 then arguments end as arguments,
+/// In the order of the turns, and within a turn as [`calls_of`] has them. A call over the limit comes without its texts, to be counted.
+pub const CALLS: &str = concat!(
+    "select id, turn_id, ordinal, behind, call_id, name, state, case when bytes_before <= $3 then arguments end as arguments,
         case when bytes_before <= $3 then result end as result
     from (
-        select c.*, sum(c.bytes) over (order by c.turn, c.ordinal, c.id) - c.bytes as bytes_before
+        select c.*, sum(c.bytes) over (order by c.turn, c.ordinal, c.behind, c.id) - c.bytes as bytes_before
         from (
-            select t.turn, c.id, c.turn_id, c.ordinal, c.call_id, c.name, c.state, c.arguments, c.result,
-                octet_length(c.arguments) + coalesce(octet_length(c.result), 0) as bytes
-            from unnest($2::uuid[]) with ordinality as t (id, turn)
-            join tool_call c on c.account_id = $1 and c.turn_id = t.id
+            select w.turn, c.*, octet_length(c.arguments) + coalesce(octet_length(c.result), 0) as bytes
+            from unnest($2::uuid[]) with ordinality as w (id, turn)
+            cross join lateral (",
+    calls_of!("w.id"),
+    ") c
         ) c
     ) c
-    order by turn, ordinal, id";
+    order by turn, ordinal, behind, id"
+);
 
-/// The calls that fit, and the number of all calls, by turn.
+/// The calls of a turn that fit, the parts of their results, and the number of all calls.
+#[derive(Default)]
+struct Calls {
+    shown: Vec<ToolCall>,
+    results: Vec<Part>,
+    all: usize,
+}
+
 async fn tool_calls_of(
     tx: &Tx,
     account: &AccountId,
     turns: Vec<Uuid>,
     bytes_max: usize,
-) -> Result<HashMap<Uuid, (Vec<ToolCall>, usize)>, StorageError> {
+) -> Result<HashMap<Uuid, Calls>, StorageError> {
     let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
     let values = [account.into(), turns.into(), bytes_max.into()];
     let rows: Vec<CallRow> = tx.rows("read tool calls", CALLS, values).await?;
-    let mut of_turn: HashMap<Uuid, (Vec<ToolCall>, usize)> = HashMap::new();
+    let mut of_turn: HashMap<Uuid, Calls> = HashMap::new();
     for row in rows {
-        let (calls, all) = of_turn.entry(row.turn_id).or_default();
-        *all += 1;
+        let calls = of_turn.entry(row.turn_id).or_default();
+        calls.all += 1;
         if row.arguments.is_some() {
-            calls.push(row.into());
+            calls.results.extend(result_part(&row));
+            calls.shown.push(row.into());
         }
     }
     Ok(of_turn)
@@ -315,11 +386,14 @@ impl PastRow {
     }
 }
 
-/// Relies on tool_call_turn; few entries share an ordinal.
+/// The calls of a turn are limited: they are sorted.
 pub const CALL_LIST: Listing = Listing {
-    rows: "select id, turn_id, ordinal, call_id, name, arguments, state, result
-        from tool_call where account_id = $1 and turn_id = $2",
-    order: &[("ordinal", Column::Integer), ("id", Column::Uuid)],
+    rows: concat!("select c.* from (", calls_of!("$2"), ") c where true"),
+    order: &[
+        ("ordinal", Column::Integer),
+        ("behind", Column::BigInt),
+        ("id", Column::Uuid),
+    ],
     begins: Order::OldestFirst,
     wanted: None,
     bytes: "octet_length(arguments) + coalesce(octet_length(result), 0)",

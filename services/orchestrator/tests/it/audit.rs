@@ -2,15 +2,16 @@
 
 use domain::{InstructionLayout, TurnId};
 use prompt::{
-    Manifest, PROFILE_VERSION, PastLimits,
+    InputFacts, Manifest, PROFILE_VERSION, PastLimits, Subagent,
     manifest::{Because, Hash, Layer, Part, Source},
+    past_and_base, spawning,
 };
 use serde_json::{Value, json};
 use testkit::rows;
 use uuid::Uuid;
 
 use crate::{
-    prompted::{self, BRIEFING, Desk, Told, overview, stopped},
+    prompted::{self, BRIEFING, DESCRIPTION, Desk, Told, overview, stopped},
     seed,
     world::World,
 };
@@ -731,4 +732,506 @@ async fn many_turns_are_read_in_pages_of_one_size() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+const CONTEXT: &str = "A shop for tea.\nIts prices are in euro.";
+const SHA256: &str = "0f";
+
+/// A branch of a parent's second turn, whose first turn and one message it knows.
+struct Spawned<'a> {
+    parent: Desk<'a>,
+    branch: Uuid,
+    desk: Desk<'a>,
+    /// Of the parent: one before, the spawning one, one after.
+    turns: Vec<(Told, Manifest)>,
+    told: Told,
+}
+
+async fn known(desk: &Desk<'_>, task: &str, version: i32, body: &str) {
+    let row = rows("task_context").with("version", version).with("body", body);
+    let of = format!("task t where t.account_id = '{}' and t.id = '{task}'", desk.tenant.id);
+    row.from(of).insert(&desk.world.test.owner).await;
+}
+
+/// The row of a session of another kind, for the desk's agent.
+async fn session(desk: &Desk<'_>, kind: &str, origin: Uuid, key: String, parent: Option<Uuid>) -> Uuid {
+    let id = Uuid::now_v7();
+    let row = rows("session").with("account_id", &desk.tenant.id).with("id", id);
+    let row = row.with("kind", kind).with("origin_id", origin).with("key", key);
+    let row = row.with("task_id", "proj-7").with("agent_id", &desk.agent);
+    let row = match parent {
+        Some(parent) => row.with("parent_session_id", parent),
+        None => row,
+    };
+    row.insert(&desk.world.test.owner).await;
+    id
+}
+
+impl<'a> Spawned<'a> {
+    async fn of(parent: Desk<'a>) -> Spawned<'a> {
+        known(&parent, "proj-7", 1, CONTEXT).await;
+        let mut turns = Vec::new();
+        for number in 1..=3 {
+            let facts = parent
+                .notified(&format!("n-{number}"), &format!("Part {number}."))
+                .await;
+            let told = parent.told(number, facts);
+            let manifest = parent.write(&told).await;
+            turns.push((told, manifest));
+        }
+        let message = parent.message("PROJ-7", "Tea is green.").await;
+        let journal = json!([{"response_id": null, "text": "I split it.", "calls": [], "usage": null},
+                             {"response_id": null, "text": "This is later.", "calls": [], "usage": null}]);
+        let turn = turns[1].0.id;
+        let owner = &parent.world.test.owner;
+        sqlx::query("update turn set journal = $2 where id = $1")
+            .bind(turn.uuid())
+            .bind(journal)
+            .execute(owner)
+            .await
+            .unwrap();
+        let branch = Uuid::now_v7();
+        let key = format!("branch:{branch}:agent:{}:{}:v1", parent.agent, parent.tenant.id);
+        let session = session(&parent, "branch", branch, key, Some(parent.session)).await;
+        let base = json!({"title": "Title of PROJ-7", "description": DESCRIPTION, "status": "inbox", "updated_at": "2026-01-01T00:00:00Z",
+                          "context_version": 1, "number": 2, "rounds": 1, "notes": 0, "hops": 0, "sha256": SHA256});
+        let row = rows("branch")
+            .with("id", branch)
+            .with("session_id", session)
+            .with("label", "prices");
+        let row = row.with("parent_turn_id", turn).with("base", base);
+        let row = row.with("base_messages", format!("{{{}}}", message.id));
+        let of_parent = format!(
+            "session s where s.account_id = '{}' and s.id = '{}'",
+            parent.tenant.id, parent.session
+        );
+        row.from(of_parent).insert(owner).await;
+        let desk = Desk {
+            session,
+            agent: parent.agent.clone(),
+            task: parent.task.clone(),
+            ..parent
+        };
+        let facts = desk.notified(&format!("subagent:{branch}"), "Find the prices.").await;
+        let mut told = desk.told(1, facts);
+        told.facts.description = Some(Because::FirstTurn);
+        told.facts.extract.messages = vec![message];
+        told.facts.extract.new = 1;
+        told.is_branch = true;
+        told.known = Some((1, CONTEXT));
+        told.context = serde_json::from_value(
+            json!({"asked": "assembled", "used": "assembled", "thread": 1, "base_sha256": SHA256}),
+        )
+        .unwrap();
+        let mut spawned = Spawned {
+            parent,
+            branch,
+            desk,
+            turns,
+            told,
+        };
+        spawned.told.past = spawned.past("I split it.", &[0]);
+        spawned
+    }
+
+    /// The base: the spawning turn, which had said this, and others.
+    fn past(&self, said: &str, others: &[usize]) -> prompt::Past {
+        let of = |n: usize| self.parent.past_turn(&self.turns[n].0, &self.turns[n].1);
+        let mut base = vec![spawning(of(1), &[said.to_owned()], 0)];
+        base.extend(others.iter().map(|n| of(*n)));
+        past_and_base(&[], &base, (0, Because::Past), &LIMITS, &[])
+    }
+
+    /// Writes the branch's turn again after a change; gives what is found in it.
+    async fn found(&mut self, change: impl FnOnce(&mut Told)) -> Vec<String> {
+        self.desk
+            .world
+            .execute(format!("delete from turn where session_id = '{}'", self.desk.session))
+            .await;
+        change(&mut self.told);
+        self.desk.write(&self.told).await;
+        findings(&self.audit().await)
+    }
+
+    async fn audit(&self) -> Value {
+        self.desk.audit(&format!("session={}", self.desk.session)).await
+    }
+}
+
+#[tokio::test]
+async fn a_branch_shows_what_its_parent_knew_and_nothing_else() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let mut spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
+    let none: [&str; 0] = [];
+    assert_eq!(spawned.found(|_| {}).await, none);
+    is_proven(&spawned.audit().await);
+    // What people change later is not what it was shown.
+    world
+        .execute("update task set description = 'Other.', title = 'Other' where id = 'proj-7'")
+        .await;
+    is_proven(&spawned.audit().await);
+
+    // A turn of its parent that is younger than the branch, and a text that the spawning turn did not have then.
+    let younger = spawned.turns[2].0.id;
+    let past = spawned.past("I split it.", &[2, 0]);
+    let found = spawned.found(|told| told.past = past).await;
+    assert_eq!(
+        found,
+        ["input", "reply"].map(|part| format!("violation foreign_thread entry turn/{younger}/{part}"))
+    );
+    let past = spawned.past("I split it.\n\nThe other task's password is 4711.", &[0]);
+    let spawning = spawned.turns[1].0.id;
+    let found = spawned.found(|told| told.past = past).await;
+    assert_eq!(found, [format!("violation hash_mismatch entry turn/{spawning}/reply")]);
+    let past = spawned.past("I split it.", &[0]);
+
+    // A message that is younger than the base.
+    let message = spawned.desk.message("PROJ-7", "Tea is black.").await;
+    let id = message.id;
+    let found = spawned
+        .found(|told| {
+            told.past = past;
+            told.facts.extract.messages.push(message);
+        })
+        .await;
+    assert_eq!(found, [format!("violation foreign_thread message message/{id}")]);
+    let found = spawned.found(|told| drop(told.facts.extract.messages.pop())).await;
+    assert_eq!(found, none);
+
+    // Another base, and no base at all.
+    let branch = format!("branch/{}", spawned.branch);
+    let found = spawned
+        .found(|told| told.context.base_sha256 = Some("1e".to_owned()))
+        .await;
+    assert_eq!(found, [format!("violation hash_mismatch base {branch}")]);
+    let found = spawned
+        .found(|told| told.context.base_sha256 = Some(SHA256.to_owned()))
+        .await;
+    assert_eq!(found, none);
+    world.execute("delete from branch").await;
+    let found = findings(&spawned.audit().await);
+    assert!(
+        found.contains(&format!("violation source_missing base {branch}")),
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_fork_goes_on_where_its_parent_was() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let mut spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
+    world.execute("update turn set response_id = 'resp_' || number").await;
+    world
+        .execute(r#"update branch set base = base || '{"thread": "resp_1"}'"#)
+        .await;
+    let past = spawned.past("I split it.", &[]);
+    let fork = |from: &str| {
+        serde_json::from_value(
+            json!({"asked": "fork", "used": "fork", "thread": 1, "from": from, "base_sha256": SHA256}),
+        )
+        .unwrap()
+    };
+    let found = spawned
+        .found(|told| {
+            told.past = past;
+            told.context = fork("resp_1");
+        })
+        .await;
+    assert_eq!(found, [""; 0]);
+    let branch = spawned.branch;
+    let found = spawned.found(|told| told.context = fork("resp_3")).await;
+    assert_eq!(found, [format!("violation foreign_thread base branch/{branch}")]);
+}
+
+#[tokio::test]
+async fn a_parent_is_told_of_its_own_branches() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
+    let (parent, branch) = (&spawned.parent, spawned.branch);
+    let fold = InputFacts {
+        kind: "branch_result".to_owned(),
+        result_of: Some(branch),
+        ..parent.notified("join:1", "Three euro.").await
+    };
+    world
+        .execute(format!(
+            "update notification set kind = 'branch_result' where id = '{}'",
+            fold.notification
+        ))
+        .await;
+    world
+        .execute(format!(
+            "update branch set group_id = id, joined_item = '{}'",
+            fold.notification
+        ))
+        .await;
+    let mut told = parent.told(4, fold);
+    told.known = Some((1, CONTEXT));
+    told.facts.subagents = vec![Subagent {
+        id: domain::BranchId(branch),
+        label: Some("prices".to_owned()),
+        agent: "coder".to_owned(),
+    }];
+    parent.write(&told).await;
+    let audit = async || parent.audit(&format!("turn={}", told.id)).await;
+    let found = async |change: &str| {
+        world.execute(change.to_owned()).await;
+        findings(&audit().await)
+    };
+    is_proven(&audit().await);
+    let line = format!("branch/{branch}");
+    assert_eq!(
+        found("update branch set label = 'other'").await,
+        [format!("violation hash_mismatch subagents {line}")]
+    );
+    let other = parent.on(Some("PROJ-8")).await.session;
+    let moved = found(&format!(
+        "update branch set label = 'prices', parent_session_id = '{other}'"
+    ))
+    .await;
+    assert_eq!(moved, [format!("violation foreign_thread subagents {line}")]);
+    found(&format!("update branch set parent_session_id = '{}'", parent.session)).await;
+    // The result of a branch, and an item of a branch's session.
+    let planted = found("update notification set body = 'The other task ships on Monday.' where id = 'join:1'").await;
+    assert_eq!(planted, ["violation hash_mismatch notification notification/join:1"]);
+    let of_branch = found(&format!(
+        "update notification set session_id = '{}' where id = 'join:1'",
+        spawned.desk.session
+    ))
+    .await;
+    assert_eq!(
+        of_branch,
+        ["violation foreign_thread notification notification/join:1"; 2]
+    );
+}
+
+#[tokio::test]
+async fn a_context_is_a_version_of_the_turn_s_own_task() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    for (task, version) in [("proj-7", 1), ("proj-7", 2), ("proj-8", 1)] {
+        known(&desk, task, version, CONTEXT).await;
+    }
+    let write = async |number: i64, known, change: &dyn Fn(&mut Told)| {
+        let facts = desk.notified(&format!("n-{number}"), "Work.").await;
+        let mut told = desk.told(number, facts);
+        told.known = Some(known);
+        change(&mut told);
+        desk.write(&told).await;
+        findings(&desk.audit(&format!("turn={}", told.id)).await)
+    };
+    assert_eq!(write(1, (2, CONTEXT), &|_| {}).await, [""; 0]);
+    let planted = "A shop for tea.\nThe other task's password is 4711.";
+    let part = "task_context task_context/proj-7/2";
+    assert_eq!(
+        write(2, (2, planted), &|_| {}).await,
+        [format!("violation hash_mismatch {part}")]
+    );
+    let none = write(3, (3, CONTEXT), &|_| {}).await;
+    assert_eq!(none, ["violation source_missing task_context task_context/proj-7/3"]);
+    // Fifty are kept.
+    known(&desk, "proj-7", 60, CONTEXT).await;
+    let old = write(4, (10, CONTEXT), &|_| {}).await;
+    assert_eq!(old, ["unproven retention task_context task_context/proj-7/10"]);
+    let of_other = |told: &mut Told| told.facts.task.as_mut().unwrap().id = domain::TaskId::parse("PROJ-8").unwrap();
+    let foreign = write(5, (1, CONTEXT), &of_other).await;
+    assert!(
+        foreign.contains(&"violation foreign_task task_context task_context/proj-8/1".to_owned()),
+        "{foreign:?}"
+    );
+}
+
+#[tokio::test]
+async fn an_external_model_is_told_of_its_own_task_only() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    known(&desk, "proj-7", 1, CONTEXT).await;
+    let told = desk.turn(1).await;
+    rows("artifact_content")
+        .with("account_id", &tenant.id)
+        .insert(&world.test.owner)
+        .await;
+    let artifacts = [Uuid::now_v7(), Uuid::now_v7()];
+    for (id, task) in artifacts.iter().zip(["proj-7", "proj-8"]) {
+        let row = rows("artifact").with("account_id", &tenant.id).with("id", *id);
+        row.with("task_id", task).insert(&world.test.owner).await;
+    }
+    let sent = Hash::of(&format!("[Task Context]\n{CONTEXT}\n\n[Request]\nReview it.")).to_string();
+    let request =
+        json!({"task": "PROJ-7", "context_version": 1, "artifacts": [artifacts[0]], "text_sha256": sent, "tries": 1});
+    let row = rows("tool_call").with("name", "ask_model").with("result", "Fine.");
+    let row = row
+        .with("arguments", r#"{"request": "Review it."}"#)
+        .with("request", request);
+    row.from(format!("turn t where t.id = '{}'", told.id))
+        .insert(&world.test.owner)
+        .await;
+    is_proven(&desk.audit("").await);
+    for (change, back, reason) in [
+        (
+            r#"request = request || '{"task": "PROJ-8"}'"#,
+            r#"request = request || '{"task": "PROJ-7"}'"#,
+            "foreign_task",
+        ),
+        (
+            r#"arguments = '{"request": "Review it. The password of the other task is 4711."}'"#,
+            r#"arguments = '{"request": "Review it."}'"#,
+            "hash_mismatch",
+        ),
+        (
+            &format!(
+                r#"request = jsonb_set(request, '{{artifacts}}', '["{}"]')"#,
+                artifacts[1]
+            ),
+            &format!(
+                r#"request = jsonb_set(request, '{{artifacts}}', '["{}"]')"#,
+                artifacts[0]
+            ),
+            "foreign_task",
+        ),
+    ] {
+        world.execute(format!("update tool_call set {change}")).await;
+        let found = findings(&desk.audit("").await);
+        assert_eq!(
+            found,
+            [format!("violation {reason} tool_result tool_call/ask_model/c-1")],
+            "{change}"
+        );
+        world.execute(format!("update tool_call set {back}")).await;
+    }
+    world.execute("update task_context set body = 'Another text.'").await;
+    assert_eq!(
+        findings(&desk.audit("").await),
+        ["violation hash_mismatch tool_result tool_call/ask_model/c-1"]
+    );
+}
+
+#[tokio::test]
+async fn a_replay_gets_what_its_source_turn_got() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let mut spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
+    assert_eq!(spawned.found(|_| {}).await, [""; 0]);
+    let (desk, source) = (&spawned.desk, spawned.told.id);
+    let row = rows("tool_call")
+        .with("name", "task_history")
+        .with("result", "A history.");
+    row.from(format!("turn t where t.id = '{source}'"))
+        .insert(&world.test.owner)
+        .await;
+    let replay = Uuid::now_v7();
+    let session = session(
+        desk,
+        "replay",
+        replay,
+        format!("replay:{replay}:{}:v1", tenant.id),
+        None,
+    )
+    .await;
+    let row = rows("replay").with("id", replay).with("session_id", session);
+    row.from(format!("turn t where t.id = '{source}'"))
+        .insert(&world.test.owner)
+        .await;
+    let call = |name: &str, answered: &str| json!({"call_id": name, "ordinal": 0, "name": name, "arguments": "{}", "answered": answered});
+    let round = |calls: Value| json!([{"response_id": null, "text": "", "calls": calls, "usage": null}]);
+    let mut turn = rows("turn")
+        .with("id", Uuid::now_v7())
+        .set("session_id", format!("'{session}'"));
+    for column in [
+        "account_id",
+        "task_id",
+        "agent_id",
+        "generation",
+        "number",
+        "fence",
+        "state",
+        "notification_ids",
+        "provider",
+        "profile_version",
+        "profile_hash",
+        "input",
+        "manifest",
+        "manifest_packed",
+        "tools",
+        "context",
+    ] {
+        turn = turn.set(column, format!("o.{column}"));
+    }
+    let answers = [
+        call("task_history", "A history."),
+        call("task_status", prompt::NOT_RECORDED),
+    ];
+    let turn = turn.with("journal", round(json!(answers)));
+    turn.from(format!("turn o where o.id = '{source}'"))
+        .insert(&world.test.owner)
+        .await;
+    let audit = async || desk.audit(&format!("session={session}")).await;
+    is_proven(&audit().await);
+    let planted = round(json!([call("task_history", "A history of another task.")]));
+    sqlx::query("update turn set journal = $2 where session_id = $1")
+        .bind(session)
+        .bind(planted)
+        .execute(&world.test.owner)
+        .await
+        .unwrap();
+    let found = findings(&audit().await);
+    assert_eq!(
+        found,
+        ["violation hash_mismatch tool_result tool_call/task_history/task_history"]
+    );
+}
+
+/// An item of another agent's session on the same task is none of the turn's, unless the work was handed over.
+#[tokio::test]
+async fn an_item_is_of_its_own_session_or_has_moved() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let reviewer = world.agent(&tenant, "reviewer").await;
+    let told = desk.turn(1).await;
+    // Reopened: the next generation has what waited.
+    world
+        .execute(format!(
+            "update session set closed_at = now(), close_reason = 'task_done' where id = '{}'",
+            desk.session
+        ))
+        .await;
+    let later = Uuid::now_v7();
+    let row = rows("session")
+        .with("account_id", &tenant.id)
+        .with("id", later)
+        .with("generation", 2);
+    row.with("task_id", "proj-7")
+        .with("agent_id", &desk.agent)
+        .insert(&world.test.owner)
+        .await;
+    let theirs = Uuid::now_v7();
+    let row = rows("session").with("account_id", &tenant.id).with("id", theirs);
+    row.with("task_id", "proj-7")
+        .with("agent_id", &reviewer)
+        .insert(&world.test.owner)
+        .await;
+    let part = format!("notification notification/{}", told.facts.notification);
+    let check = async |change: String, expected: &str| {
+        world.execute(change).await;
+        let found = findings(&desk.audit(&format!("turn={}", told.id)).await);
+        let expected = match expected {
+            "" => Vec::new(),
+            words => vec![format!("{words} {part}"); 2],
+        };
+        assert_eq!(found, expected);
+    };
+    check(format!("update notification set session_id = '{later}'"), "").await;
+    let moved = format!("update notification set session_id = '{theirs}', agent_id = '{reviewer}'");
+    check(moved, "violation foreign_thread").await;
+    let handed = format!(
+        "update session set close_reason = 'handed_over' where id = '{}'",
+        desk.session
+    );
+    check(handed, "unproven changed").await;
 }

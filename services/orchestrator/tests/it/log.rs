@@ -143,6 +143,200 @@ async fn segments_begin_where_memory_does() {
     assert_eq!(turn["reply"], "Reply 2.");
 }
 
+/// Behind the calls of their turn, in the order of these; another turn's are under it.
+#[tokio::test]
+async fn branches_stand_under_the_turn_that_spawned_them() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let (first, second) = (desk.turn(1).await, desk.turn(2).await);
+    let mut groups = Vec::new();
+    for (turn, ordinal) in [(&first, 2), (&first, 1), (&second, 1)] {
+        let group = Uuid::now_v7();
+        let of_turn = format!("turn t where t.account_id = '{}' and t.id = '{}'", tenant.id, turn.id);
+        let row = rows("tool_call").with("id", group).with("ordinal", ordinal);
+        let row = row.with("name", "subagent_spawn").from(of_turn);
+        row.insert(&world.test.owner).await;
+        groups.push((group, turn.id.uuid()));
+    }
+    let spawned = async |group: usize, ordinal: i32, label: &str, state: &str| {
+        let (group, turn) = groups[group];
+        let of_session = format!(
+            "session s where s.account_id = '{}' and s.id = '{}'",
+            tenant.id, desk.session
+        );
+        let row = rows("branch").with("group_id", group).with("parent_turn_id", turn);
+        let row = row.with("ordinal", ordinal).with("label", label).with("state", state);
+        let row = match state {
+            "live" => row,
+            _ => row.with("joined_item", format!("join:{group}")),
+        };
+        row.from(of_session).insert(&world.test.owner).await;
+    };
+    spawned(0, 1, "docs", "live").await;
+    spawned(1, 2, "tests", "failed").await;
+    spawned(1, 1, "code", "finished").await;
+    spawned(2, 1, "later", "live").await;
+
+    let log = desk.log("").await;
+    let turns = log["segments"][0]["turns"].as_array().unwrap();
+    let lines = |turn: &Value| -> Vec<String> {
+        let branches = turn["branches"].as_array().unwrap().iter();
+        let line = |branch: &Value| {
+            let word = |name: &str| branch[name].as_str().unwrap_or("-").to_owned();
+            format!(
+                "{} {} {} {}",
+                word("label"),
+                word("agent"),
+                word("state"),
+                word("joined_item")
+            )
+        };
+        branches.map(line).collect()
+    };
+    let joined = format!("join:{}", groups[1].0);
+    assert_eq!(
+        lines(&turns[0]),
+        [
+            format!("code coder finished {joined}"),
+            format!("tests coder failed {joined}"),
+            "docs coder live -".to_owned(),
+        ]
+    );
+    assert_eq!(lines(&turns[1]), ["later coder live -"]);
+
+    let path = tenant.path(&format!("/sessions/{}/log", desk.session));
+    let call = world.call(Method::GET, &path).token(&tenant.member);
+    let text = call.header("accept", "text/plain").send().await.body;
+    let indented = "\n     branch code (coder) finished  session ";
+    assert!(text.as_str().unwrap().contains(indented), "{text}");
+}
+
+/// Calls that no tool ran for are in the turn's journal only: those of a replay, and those that delivery refused.
+#[tokio::test]
+async fn calls_that_delivery_answered_are_shown_in_their_places() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let (other, turn) = (desk.turn(1).await, desk.turn(2).await);
+    for ordinal in [2, 0, 1] {
+        seed::tool_call(&world, &tenant, turn.id.uuid(), ordinal, "{}").await;
+    }
+    let passed = |ordinal: i32| json!({"call_id": format!("call-{ordinal}"), "ordinal": ordinal, "name": "task_history", "arguments": "{}"});
+    let answered = |id: &str, answer: &str| json!({"call_id": id, "ordinal": 0, "name": "message", "arguments": "{\"n\": 1}", "answered": answer});
+    let round = |calls: Value| json!({"response_id": null, "text": "", "calls": calls, "usage": null});
+    let refusal = r#"{"error":{"code":"not_recorded"}}"#;
+    let journal = json!([
+        round(json!([answered("a", "first"), passed(1), answered("b", refusal)])),
+        round(json!([answered("c", r#"{"ok":true}"#), passed(2)])),
+    ]);
+    world
+        .execute(format!(
+            "update turn set journal = '{journal}' where id = '{}'",
+            turn.id
+        ))
+        .await;
+
+    let expected = [
+        "call-0 finished a result",
+        "a finished first",
+        "call-1 finished a result",
+        "b refused {\"error\":{\"code\":\"not_recorded\"}}",
+        "c finished {\"ok\":true}",
+        "call-2 finished a result",
+    ];
+    let lines = |calls: &Value| -> Vec<String> {
+        let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let line = |call: &Value| {
+            format!(
+                "{} {} {}",
+                plain(&call["call_id"]),
+                plain(&call["state"]),
+                plain(&call["result"])
+            )
+        };
+        calls.as_array().unwrap().iter().map(line).collect()
+    };
+    let get = async |path: &str| world.get(&tenant.member, &tenant.path(path)).await.body;
+    let shown = get(&format!("/turns/{}", turn.id)).await;
+    assert_eq!(lines(&shown["tool_calls"]), expected);
+    assert_eq!(shown["tool_calls"][1]["arguments"], json!({"n": 1}));
+    assert_eq!(lines(&desk.log("").await["segments"][0]["turns"][1]["calls"]), expected);
+    let (mut listed, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = get(&format!("/turns/{}/tool-calls?limit=2{cursor}", turn.id)).await;
+        listed.extend(lines(&page["items"]));
+        let Some(next) = page["next_cursor"].as_str() else {
+            break;
+        };
+        cursor = format!("&cursor={next}");
+    }
+    assert_eq!(listed, expected);
+    let diff = get(&format!("/turns/{}/diff?with={}&text=true", other.id, turn.id)).await;
+    let layers = diff["layers"].as_array().unwrap();
+    let results = layers.iter().find(|layer| layer["layer"] == "results").unwrap();
+    let lines = results["diff"].as_str().unwrap().lines();
+    let names: Vec<&str> = lines
+        .filter(|line| line.contains(" {"))
+        .map(|line| &line[1..])
+        .collect();
+    let (passed, answered) = ("task_history {}", "message {\"n\":1}");
+    assert_eq!(names, [passed, answered, passed, answered, answered, passed]);
+}
+
+/// What follows from rows is in the shown manifest, and is no part of what was stored.
+#[tokio::test]
+async fn a_turn_shows_the_parts_of_notes_and_results() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let first = desk.turn(1).await;
+    let mut told = desk.told(2, desk.notified("n-2", "Go on.").await);
+    told.notes = vec![desk.noted(told.id, "noted", "And this.").await];
+    let stored = desk.write(&told).await;
+    seed::tool_call(&world, &tenant, told.id.uuid(), 1, "{}").await;
+    let get = async |path: String| world.get(&tenant.member, &tenant.path(&path)).await.body;
+    let turn = get(format!("/turns/{}", told.id)).await;
+    let parts = turn["manifest"]["parts"].as_array().unwrap();
+    let (own, later) = parts.split_at(stored.parts.len());
+    let later: Vec<String> = later
+        .iter()
+        .map(|part| format!("{} {} {}", part["part"], part["source"], part["because"]).replace('"', ""))
+        .collect();
+    assert_eq!(
+        later,
+        [
+            "injected queue notification",
+            "injected notification/noted notification",
+            "tool_result tool_call/task_history/call-1 called",
+        ]
+    );
+    let result = parts.last().unwrap();
+    assert_eq!(
+        (&result["bytes"], &result["sha256"]),
+        (&json!(8), &json!(prompt::manifest::Hash::of("a result").to_string()))
+    );
+    for part in parts {
+        let bytes = part["bytes"].as_u64().unwrap();
+        assert_eq!(part["tokens_estimate"], json!(bytes / 4), "{part}");
+    }
+    let same = |parts: &[Value]| -> Vec<String> {
+        let same = parts.iter().filter(|part| part["same_as_previous"] == true);
+        same.map(|part| part["part"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(same(own)[..2], ["policy", "role"]);
+    assert!(!same(parts).contains(&"injected".to_owned()), "{parts:?}");
+    assert!(same(own).iter().all(|part| part != "notification"), "{own:?}");
+    let turn = get(format!("/turns/{}", first.id)).await;
+    assert_eq!(same(turn["manifest"]["parts"].as_array().unwrap()), [""; 0]);
+    // A page that begins with it knows the turn before.
+    let page = desk.log("limit=2").await;
+    let page = desk
+        .log(&format!("cursor={}", page["next_cursor"].as_str().unwrap()))
+        .await;
+    assert_eq!(page["segments"][0]["turns"][0]["parts"][0]["same_as_previous"], true);
+}
+
 #[tokio::test]
 async fn every_page_goes_on_where_the_last_one_ended() {
     let world = World::new().await;

@@ -31,7 +31,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 96] = [
+const STATEMENTS: [Planned; 98] = [
     (
         replays::store::SOURCE,
         2,
@@ -55,7 +55,7 @@ const STATEMENTS: [Planned; 96] = [
     ),
     (
         audit::store::SOURCES,
-        7,
+        12,
         &[
             "notification_pkey",
             "question_notification",
@@ -63,13 +63,28 @@ const STATEMENTS: [Planned; 96] = [
             "turn_number",
             "activity_change",
             "branch_item",
+            "branch_pkey",
+            "session_pkey",
+            "turn_pkey",
+            "agent_pkey",
+            "task_context_pkey",
         ],
     ),
-    (audit::store::CALLS, 4, &["tool_call_turn"]),
+    (
+        audit::store::CALLS,
+        6,
+        &["tool_call_turn", "task_context_pkey", "artifact_pkey", "turn_pkey"],
+    ),
     (turns::store::PASTS, 3, &["turn_pkey", "tool_call_turn"]),
     (log::store::GENERATIONS, 4, &["session_pkey", "session_generation"]),
     (log::store::TURNS, 5, &["turn_number", "session_pkey"]),
-    (diff::http::TOOLS, 3, &["turn_pkey"]),
+    (
+        log::store::BRANCHES,
+        3,
+        &["tool_call_turn", "branch_group", "agent_pkey"],
+    ),
+    (turns::store::CALLS, 3, &["tool_call_turn", "turn_pkey"]),
+    (diff::http::TOOLS, 2, &["turn_pkey"]),
     (
         ENDED_TURNS,
         2,

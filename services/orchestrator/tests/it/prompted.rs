@@ -1,12 +1,13 @@
 //! Turns as delivery writes them, with prompts of the one renderer, for those who read prompts back.
 
 use domain::{
-    AccountId, Actor, AgentSlug, InstructionLayout, MessageId, NotificationId, StopKind, TaskId, TaskStatus,
-    TurnContext, TurnId,
+    AccountId, Actor, AgentSlug, InstructionLayout, KeptContext, MessageId, NotificationId, StopKind, TaskId,
+    TaskStatus, TurnContext, TurnId,
 };
 use prompt::{
-    CalledTool, Extract, Further, Injected, InputFacts, InstructionFacts, Manifest, MarkSecret, OverviewEntry,
-    PROFILE_VERSION, Past, PastLimits, PastTurn, Stopped, TaskFacts, ThreadMessage, ToolNames, input, instructions,
+    CalledTool, Extract, Further, Injected, InputFacts, InstructionFacts, KnownContext, Manifest, MarkSecret,
+    OverviewEntry, PROFILE_VERSION, Past, PastLimits, PastTurn, Stopped, TaskFacts, ThreadMessage, ToolNames, input,
+    instructions,
     manifest::{Because, Offer},
     note, past,
 };
@@ -18,7 +19,7 @@ use uuid::Uuid;
 use crate::world::{Tenant, World};
 
 pub(crate) const TOOLS: [&str; 2] = ["task_history", "no_reply"];
-const DESCRIPTION: &str = "Main must be green.";
+pub(crate) const DESCRIPTION: &str = "Main must be green.";
 pub(crate) const ROLE: &str = "Write code.";
 pub(crate) const BRIEFING: &str = "We ship on Friday.";
 
@@ -42,6 +43,9 @@ pub(crate) struct Told {
     pub notes: Vec<Value>,
     pub layout: InstructionLayout,
     pub is_coordinator: bool,
+    pub is_branch: bool,
+    /// The version of the task's context that it has, and its text.
+    pub known: Option<(i32, &'static str)>,
     pub manifest: Option<Manifest>,
     pub input: Option<String>,
 }
@@ -170,6 +174,8 @@ impl<'a> Desk<'a> {
             notes: Vec::new(),
             layout: InstructionLayout::Layered,
             is_coordinator: false,
+            is_branch: false,
+            known: None,
             manifest: None,
             input: None,
         }
@@ -180,6 +186,17 @@ impl<'a> Desk<'a> {
         let account = AccountId::parse(&self.tenant.id).unwrap();
         let mut manifest = Manifest::new(told.layout);
         let slug = AgentSlug::parse("coder").unwrap();
+        let kept = told
+            .known
+            .and_then(|(version, body)| Some((version, KeptContext::of(body)?)));
+        let task_context = kept
+            .zip(told.facts.task.as_ref())
+            .map(|((version, kept), task)| KnownContext {
+                task: &task.id,
+                version,
+                body: kept.body,
+                size: kept.size,
+            });
         let profile = instructions(
             &InstructionFacts {
                 account: &account,
@@ -188,8 +205,8 @@ impl<'a> Desk<'a> {
                 agent_role: ROLE,
                 has_task: self.task.is_some(),
                 is_coordinator: told.is_coordinator,
-                is_branch: false,
-                task_context: None,
+                is_branch: told.is_branch,
+                task_context,
                 tools: &ToolNames::new(str::to_owned),
             },
             &mut manifest,
@@ -248,21 +265,24 @@ impl<'a> Desk<'a> {
         told
     }
 
+    /// A turn that was written, as later ones know it.
+    pub(crate) fn past_turn(&self, told: &Told, manifest: &Manifest) -> PastTurn {
+        let account = AccountId::parse(&self.tenant.id).unwrap();
+        let marks = MarkSecret::new([7; 32]).marks(&account, told.id);
+        PastTurn {
+            id: told.id,
+            state: domain::TurnState::Finished,
+            input: input(&told.facts, marks, &mut Manifest::new(told.layout)),
+            manifest: Some(manifest.clone()),
+            notes: Vec::new(),
+            called: Vec::<CalledTool>::new(),
+            reply: Some(format!("Reply {}.", told.number)),
+        }
+    }
+
     /// The entries of turns that were written, newest first.
     pub(crate) fn past_of(&self, turns: &[(&Told, Manifest)], limits: &PastLimits) -> Past {
-        let account = AccountId::parse(&self.tenant.id).unwrap();
-        let entry = |(told, manifest): &(&Told, Manifest)| {
-            let marks = MarkSecret::new([7; 32]).marks(&account, told.id);
-            PastTurn {
-                id: told.id,
-                state: domain::TurnState::Finished,
-                input: input(&told.facts, marks, &mut Manifest::new(told.layout)),
-                manifest: Some(manifest.clone()),
-                notes: Vec::new(),
-                called: Vec::<CalledTool>::new(),
-                reply: Some(format!("Reply {}.", told.number)),
-            }
-        };
+        let entry = |(told, manifest): &(&Told, Manifest)| self.past_turn(told, manifest);
         let turns: Vec<PastTurn> = turns.iter().map(entry).collect();
         past(&turns, turns.len() + 3, limits, Because::Past, &[])
     }

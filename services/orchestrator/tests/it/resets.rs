@@ -67,6 +67,12 @@ async fn a_session_at_rest_is_reset_at_once() {
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&open[name], value, "{name}");
     }
+    let log = world
+        .get(&tenant.member, &tenant.path(&format!("/sessions/{next}/log")))
+        .await;
+    let boundary = &log.body["segments"][1]["boundary"];
+    let words = ["reason", "by", "detail"].map(|name| boundary[name].as_str());
+    assert_eq!(words, [Some("reset"), Some("a member"), Some("it is confused")]);
     let sent: Vec<_> = world.sent().await.split_off(before);
     let mut subjects: Vec<&str> = sent.iter().map(|sent| sent.subject.as_str()).collect();
     subjects.sort_unstable();

@@ -11,6 +11,7 @@ pub(crate) mod openresponses;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+pub(crate) use contracts::tools::ask_model::form;
 use domain::{AccountId, ArtifactSource, MediaType, ModelInput};
 use reqwest::Client;
 use runtime::{
@@ -35,14 +36,6 @@ pub(crate) const COPIES: usize = 3;
 const PLACE_WAIT_MAX: Duration = Duration::from_secs(5);
 const PLACE_LOOK: Duration = Duration::from_millis(50);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The whole text for a model.
-pub(crate) fn form(context: Option<&str>, request: &str) -> String {
-    match context {
-        Some(context) => format!("[Task Context]\n{context}\n\n[Request]\n{request}"),
-        None => request.to_owned(),
-    }
-}
 
 /// A file as a model is shown it.
 #[derive(Debug)]

@@ -37,3 +37,11 @@ pub(super) fn definition() -> ToolDefinition {
         wording: &[],
     }
 }
+
+/// The whole text for a model: of `ask_model`, `read_media` and `generate_media`.
+pub fn form(context: Option<&str>, request: &str) -> String {
+    match context {
+        Some(context) => format!("[Task Context]\n{context}\n\n[Request]\n{request}"),
+        None => request.to_owned(),
+    }
+}
