@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use contracts::quote;
 use domain::{BranchState, Timestamp, TurnContext, TurnState};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
@@ -109,7 +110,7 @@ pub struct LogPart {
 pub const FOLDED_BYTES: usize = 2_048;
 
 impl Log {
-    /// The page as text for people.
+    /// The page as text for people. Whatever the record holds, a field stays on its line, and no character is invisible.
     pub fn text(&self) -> String {
         let mut text = String::new();
         for segment in &self.segments {
@@ -219,14 +220,17 @@ fn plain(value: &Value) -> String {
 fn block(text: &mut String, shown: &str) {
     let folded = &shown[..shown.floor_char_boundary(FOLDED_BYTES)];
     for shown in folded.lines() {
-        line(text, "     ", shown);
+        let shown = quote::inert(shown);
+        writeln!(text, "     {shown}").expect("writing to a String cannot fail");
     }
     if folded.len() < shown.len() {
         line(text, "     ", &format!("[{} more bytes]", shown.len() - folded.len()));
     }
 }
 
+/// A line of fields, which are others' words.
 fn line(text: &mut String, indent: &str, line: &str) {
+    let line = quote::one_line(line);
     writeln!(text, "{indent}{line}").expect("writing to a String cannot fail");
 }
 
@@ -288,5 +292,57 @@ More: cursor=ab
 "
         );
         assert_eq!(log.text(), expected);
+    }
+
+    /// Each text of the record is a line of its own in the text, or two in a block; none shows a character of control.
+    #[test]
+    fn no_field_leaves_its_line() {
+        let id = "0190b5a8-0000-7000-8000-000000000001";
+        let page = |said: &str| -> Log {
+            let part = json!({"layer": said, "part": said, "source": said, "because": said, "bytes": 5, "tokens_estimate": 1,
+                "cut_bytes": 7, "cut_by": said, "same_as_previous": false, "text": said});
+            let turn = |reply: Option<&str>| {
+                json!({"id": id, "number": 3, "state": said, "provider": said, "context": null, "late": false,
+                    "started_at": "2026-01-02T03:04:05Z", "finished_at": null, "parts": [part], "calls": [{"call_id": said,
+                    "name": said, "arguments": {said: said}, "state": said, "result": said}], "calls_left_out": 0,
+                    "branches": [{"id": id, "label": said, "agent": said, "state": said, "session_id": id, "joined_item": said}],
+                    "reply": reply, "error": said, "error_class": said, "no_reply": false, "usage": {said: said}})
+            };
+            let boundary = json!({"reason": said, "detail": said, "by": said, "at": "2026-01-02T03:04:05Z"});
+            let segment = json!({"session_id": id, "generation": 2, "thread": 2, "boundary": boundary,
+                "turns": [turn(None), turn(Some(said))]});
+            serde_json::from_value(json!({"segments": [segment], "next_cursor": said})).unwrap()
+        };
+        let plain = page("x").text();
+        for (breaks, shown) in [
+            ("\r", "\\u{d}"),
+            ("\u{b}", "\\u{b}"),
+            ("\u{85}", "\\u{85}"),
+            ("\u{2028}", "\\u{2028}"),
+            ("\u{1b}[1A\u{1b}[2K", "\\u{1b}[1A\\u{1b}[2K"),
+            ("\u{7}\0\u{8}", "\\u{7}\\u{0}\\u{8}"),
+            ("\u{9b}2J", "\\u{9b}2J"),
+            ("\u{202e}\u{2066}", "\\u{202e}\\u{2066}"),
+            ("\u{e0041}", "\\u{e0041}"),
+        ] {
+            let text = page(&format!("x{breaks}-- turn 4")).text();
+            assert_eq!(text.lines().count(), plain.lines().count(), "{text}");
+            assert!(text.contains(&format!("call x{shown}-- turn 4 x{shown}")), "{text}");
+            assert!(text.contains(&format!("\n     x{shown}-- turn 4\n")), "{text}");
+            assert!(!text.contains(|c: char| c != '\n' && c.is_control()), "{text:?}");
+            assert!(!text.contains(breaks), "{text:?}");
+        }
+        // In a block a line break makes a line of it, with its indent; elsewhere it is told.
+        let text = page("x\n-- turn 4").text();
+        assert!(
+            text.contains("error: x\\n-- turn 4\n") && text.contains("branch x\\n-- turn 4 (x\\n-- turn 4)"),
+            "{text}"
+        );
+        let forged: Vec<&str> = text
+            .lines()
+            .filter(|line| line.trim_start().starts_with("-- turn 4"))
+            .collect();
+        // The text of a part and the result of a call of two turns, and a reply.
+        assert_eq!(forged, ["     -- turn 4"; 5], "{text}");
     }
 }

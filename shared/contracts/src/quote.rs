@@ -73,6 +73,16 @@ pub fn inert(text: &str) -> Cow<'_, str> {
     Cow::Owned(inert)
 }
 
+/// A text on one line, without quotation marks around it: [`inert`], with its line breaks and tabs as visible escapes. For
+/// what people read line by line. Idempotent.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    let inert = inert(text);
+    match inert.contains(['\n', '\t']) {
+        true => Cow::Owned(inert.replace('\n', "\\n").replace('\t', "\\t")),
+        false => inert,
+    }
+}
+
 /// Makes every text of a JSON value, names included, [`inert`]. JSON's own quotation marks delimit it. The reader of
 /// the value bounds its nesting, and so this recursion.
 pub fn inert_json(value: &mut Value) {
@@ -231,6 +241,22 @@ mod tests {
     }
 
     #[test]
+    fn a_text_on_one_line_shows_its_breaks() {
+        let check = |text: &str, expected: &str| {
+            assert_eq!(one_line(text), expected, "{text:?}");
+            assert_eq!(one_line(expected), expected);
+        };
+        check("{\"a\": `b`} c\\d", "{\"a\": `b`} c\\d");
+        check("a\nb\r\nc\td", "a\\nb\\nc\\td");
+        check("a\rb\u{1b}[2J\u{7}", "a\\u{d}b\\u{1b}[2J\\u{7}");
+        check(
+            "a\u{85}b\u{9b}c\u{2028}d\u{202e}",
+            "a\\u{85}b\\u{9b}c\\u{2028}d\\u{202e}",
+        );
+        check("a\n\u{200d}b 👩\u{200d}🚀", "a\\nb 👩\u{200d}🚀");
+    }
+
+    #[test]
     fn every_text_of_a_value_is_inert() {
         let mut value = json!({"a\u{202e}": ["b\u{2028}", {"c": "d\n"}, 1, null], "e": "f"});
         inert_json(&mut value);
@@ -241,6 +267,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_text_leaves_one_line(text in any::<String>()) {
+            let once = one_line(&text).into_owned();
+            prop_assert!(!once.chars().any(|c| is_hidden(c) && !is_joiner(c)), "{once:?}");
+            prop_assert_eq!(one_line(&once).into_owned(), once.clone());
+        }
+
         #[test]
         fn no_text_hides_a_run_of_joiners(
             text in "[\\x{200c}\\x{200d}\\x{fe0e}\\x{fe0f}\\x{202e}a \n\r]{0,40}",

@@ -13,9 +13,10 @@ use time::OffsetDateTime;
 use super::plan::Plan;
 use crate::store::context::{Candidate, Candidates};
 
-/// Completes the facts of a turn's prompt: what goes along with this thread. Gives what the thread has been told when the turn
-/// has had an answer, but for the messages, and these: the shown ones and the one that the notification is about, newest first. `total`: of the thread's messages since the thread was told last, or of all; at most one more than
-/// [`THREAD_COUNTED_MAX`].
+/// Completes the facts of a turn's prompt: what goes along with this thread. Gives what the thread has been told when the turn has had
+/// an answer, but for the messages, and these: the shown ones, newest first, and behind them the one that the notification is about,
+/// which may be older than any candidate. `total`: of the thread's messages since the thread was told last, or of all; at most one more
+/// than [`THREAD_COUNTED_MAX`].
 pub fn complete(
     facts: &mut InputFacts,
     (candidates, total): (Candidates, i64),
@@ -56,7 +57,7 @@ pub fn complete(
     }
     facts.extract = extract(candidates, total, facts.about_message, &before);
     let shown = facts.extract.messages.iter().rev().map(|message| message.id);
-    (after, facts.about_message.into_iter().chain(shown).collect())
+    (after, shown.chain(facts.about_message).collect())
 }
 
 const BRIEFING: &str = "account/briefing";

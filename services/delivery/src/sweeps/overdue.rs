@@ -21,6 +21,7 @@ use storage::{
     recovery::{Stuck, recovery_note},
     session::{
         items_expire::{ExpiredItem, items_expire},
+        replay_begin::replays_end,
         sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock},
         sessions_park::sessions_look,
     },
@@ -96,8 +97,17 @@ impl Overdue {
         let Some(session) = locked.into_iter().next() else {
             return Ok((0, Vec::new()));
         };
+        if session.branch.is_some() {
+            // Its own deadline ends a branch, with its items, and tells its parent.
+            return Ok((0, Vec::new()));
+        }
         let expired = items_expire(tx, &session, age, ITEMS_MAX).await?;
         let now = OffsetDateTime::now_utc();
+        if session.replay.is_some() && !expired.items.is_empty() {
+            // Nobody redrives a replay, and no task waits for one: it has failed, and is asked for again.
+            let ended = replays_end(tx, account, vec![session.id], &self.setting(now)).await?;
+            return Ok((expired.items.len() as u64, ended));
+        }
         let mut messages = Vec::new();
         let ids: Vec<String> = expired.items.iter().map(|item| item.id.to_string()).collect();
         let letters = notifications_load(tx, &self.root, account, &ids).await?;

@@ -341,12 +341,13 @@ pub fn carry_on(
     })
 }
 
-/// The messages that a turn in progress shows or is about, newest first.
+/// The messages that a turn in progress shows, newest first, and the one that it is about.
 fn shown(turn: &OpenTurn, manifest: Option<&Manifest>) -> Vec<MessageId> {
     let ids = manifest.into_iter().flat_map(Manifest::messages);
     let mut ids: Vec<MessageId> = ids.map(MessageId).collect();
     ids.reverse();
-    turn.about_message.into_iter().chain(ids).collect()
+    ids.extend(turn.about_message);
+    ids
 }
 
 /// The manifest of a turn that goes on in another thread than it began in, packed. Empty: it stays as it is.

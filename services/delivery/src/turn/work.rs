@@ -92,7 +92,7 @@ pub struct WorkThread {
     pub after: Option<String>,
     pub keeps: Thread,
     pub found_by: Continuation,
-    /// The messages of the task's thread that the prompt shows or is about, newest first.
+    /// The messages of the task's thread that the prompt shows, newest first, and the one that it is about.
     pub shown: Vec<MessageId>,
     /// What the texts in the prompt are of that go along when they have changed.
     pub texts: Vec<String>,

@@ -112,3 +112,45 @@ async fn the_search_goes_round_a_page_at_a_time() {
     }
     assert_eq!(found, 3, "each of the seven is looked at once in four pages");
 }
+
+/// Nobody redrives a replay, and a branch ends at its deadline: neither leaves a letter, or work for a person.
+#[tokio::test]
+async fn what_a_replay_or_a_branch_has_to_do_leaves_no_letter() {
+    for (kind, expected) in [("replay", "replayed cancelled failed"), ("branch", "queued")] {
+        let mut scene = Scene::with(|_| Reply::text("done")).await;
+        scene.world.set("delivery.sweep_interval_ms", 50);
+        parked(&scene).await;
+        let is = format!("update session set kind = '{kind}', origin_id = gen_random_uuid()");
+        sqlx::query(sqlx::AssertSqlSafe(is))
+            .execute(&scene.world.database.owner)
+            .await
+            .unwrap();
+        let other = scene
+            .world
+            .fixture()
+            .task(&scene.account, "OTHER-1", &[scene.agent])
+            .await;
+        let (session, _) = scene.world.fixture().session(&scene.account, &other, scene.agent).await;
+        let row = enqueued(&scene.account, session).with("id", "n-9");
+        let row = row.set("created_at", "now() - interval '9 days'");
+        row.insert(&scene.world.database.owner).await;
+        let park =
+            sqlx::query("update session set phase = 'backoff', gate = 'stopped', gated_since = now() where id = $1");
+        park.bind(session.uuid())
+            .execute(&scene.world.database.owner)
+            .await
+            .unwrap();
+        let delivery = scene.run().await;
+        scene.until("n-9", "failed").await;
+        let outcome = format!(
+            "select concat_ws(' ', s.close_reason, string_agg(distinct n.state, ' ' order by n.state)) from session s
+             join notification n on n.session_id = s.id where s.kind = '{kind}' group by s.id, s.close_reason"
+        );
+        let outcome: &'static str = outcome.leak();
+        let found = scene.world.database.texts(outcome).await.remove(0);
+        assert_eq!(found, expected);
+        let letters = "select concat_ws(' ', payload::json ->> 'id', (select count(*) from recovery)) from dead_letter";
+        assert_eq!(scene.world.database.texts(letters).await, ["n-9 1"]);
+        delivery.stop().await;
+    }
+}

@@ -351,6 +351,27 @@ async fn a_thread_goes_on_from_the_last_reply() {
     assert_eq!(scene.session_column("provider_thread").await, "resp_1");
 }
 
+/// A turn that had no answer told its thread nothing; what other turns have told stays told.
+#[tokio::test]
+async fn a_turn_without_an_answer_takes_nothing_back() {
+    let breaks = |seen: &Seen| match seen.order {
+        1 => Reply::Status(400, "{}".to_owned(), Vec::new()),
+        _ => counting(seen),
+    };
+    let scene = scene(Server::Generic, &[], breaks).await;
+    let description = sqlx::query("update task set description = 'Main must be green.'");
+    description.execute(&scene.world.database.owner).await.unwrap();
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    scene.enqueue("n-2", "They fail again").await;
+    scene.wake().await;
+    scene.until("n-2", "failed").await;
+    scene.deliver("n-3", "And again").await;
+    running.stop().await;
+    let tell = |n: usize| scene.provider.seen()[n].input().contains("must be green.");
+    assert_eq!([0, 1, 2].map(tell), [true, false, false]);
+}
+
 /// The thread goes on from before the turn that broke off, so that what it was told is told again.
 #[tokio::test]
 async fn what_a_turn_without_a_reply_was_told_is_told_again() {

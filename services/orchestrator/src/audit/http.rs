@@ -10,7 +10,7 @@ use storage::{Accounts, Tx};
 
 use super::{
     judge::{Rendered, judge},
-    store::{AuditedTurn, Scope, Span, TURNS_MAX, sources_of},
+    store::{AuditedTurn, Scope, Sources, Span, TURNS_MAX, sources_of},
     verdict::count,
 };
 use crate::{
@@ -94,15 +94,23 @@ async fn isolation(
     }
     let sources = sources_of(&tx, account, &mut turns).await?;
     tx.commit().await?;
-    let mut audit = Audit::default();
-    let mut rendered = Rendered::default();
-    for turn in &turns {
-        count(&mut audit, turn.id.uuid(), judge(turn, &sources, &mut rendered));
-        // A page takes some milliseconds of the processor: others come in between.
-        tokio::task::yield_now().await;
-    }
-    audit.next_cursor = places.cursor_after(turns.len()).map(str::to_owned);
+    let next_cursor = places.cursor_after(turns.len()).map(str::to_owned);
+    let mut audit = judged(turns, sources).await?;
+    audit.next_cursor = next_cursor;
     Ok(Json(audit))
+}
+
+/// Judges a page. That takes the processor for some time: no other request waits for it.
+async fn judged(turns: Vec<AuditedTurn>, sources: Sources) -> Result<Audit, Problem> {
+    let judging = tokio::task::spawn_blocking(move || {
+        let mut audit = Audit::default();
+        let mut rendered = Rendered::default();
+        for turn in &turns {
+            count(&mut audit, turn.id.uuid(), judge(turn, &sources, &mut rendered));
+        }
+        audit
+    });
+    judging.await.map_err(|_| Problem::internal())
 }
 
 /// What has no turns on a page has to be there all the same.
@@ -116,5 +124,34 @@ async fn exists(tx: &Tx, account: &AccountId, scope: &Scope) -> Result<(), ApiEr
     match is_there {
         true => Ok(()),
         false => Err(Problem::not_found().into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::{super::judge_tests::turn, *};
+
+    /// The one thread for long work is busy: a page waits for it, and nobody waits for the page.
+    #[test]
+    fn a_page_is_judged_beside_the_threads_of_requests() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let (free, is_free) = mpsc::channel::<()>();
+        let audit = runtime.block_on(async move {
+            let busy = tokio::task::spawn_blocking(move || is_free.recv());
+            let page = tokio::spawn(judged(vec![turn(), turn()], Sources::default()));
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            assert!(!page.is_finished());
+            drop(free);
+            assert!(busy.await.unwrap().is_err());
+            page.await.unwrap().unwrap()
+        });
+        assert_eq!((audit.turns, audit.next_cursor), (2, None));
     }
 }

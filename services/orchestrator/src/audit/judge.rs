@@ -278,6 +278,7 @@ pub(crate) mod tests {
             parent_continues_id: None,
             is_mismatched: false,
             mixes_tasks: false,
+            spawning_number: None,
             from_is_own: false,
             coordinator_task: None,
             briefing: String::new(),

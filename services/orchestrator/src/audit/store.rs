@@ -107,9 +107,12 @@ pub struct AuditedTurn {
     pub parent_continues_id: Option<Uuid>,
     /// Its provider was seen to run another session.
     pub is_mismatched: bool,
-    /// An earlier turn of its session was about another task.
+    /// An earlier turn of its session was about another task, of those that were looked at.
     pub mixes_tasks: bool,
-    /// The response that it goes on from is of an earlier turn of its session, or of the parent.
+    /// The number of the turn that made its branch. None: it is of no branch, or the branch's row is gone.
+    pub spawning_number: Option<i64>,
+    /// The response that it goes on from is of an earlier turn of its session, or, of a fork, of a turn that the parent had before the
+    /// spawning one; of those that were looked at.
     pub from_is_own: bool,
     pub coordinator_task: Option<TaskId>,
     pub briefing: String,
@@ -160,7 +163,10 @@ macro_rules! select {
     };
 }
 
-/// What else the judge needs of a turn. Of the turns before it, the newest thousand are looked at.
+/// So many of the turns before one are looked at, the newest ones: the limits of [`JOINED`].
+pub(super) const TURNS_LOOKED_AT: i64 = 1_000;
+
+/// What else the judge needs of a turn. Of the turns before it, and of those before a branch, the newest thousand are looked at.
 const JOINED: (&str, &str) = (
     ", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, r.id as replay_id,
        coalesce(u.session_id, page.session_id) as home_id, coalesce(u.number, page.number) as home_number,
@@ -193,13 +199,16 @@ const JOINED: (&str, &str) = (
            union all
            select from (select o.response_id from turn o
                         where o.account_id = page.account_id and o.session_id = h.parent_session_id and page.context ->> 'used' = 'fork'
+                          and o.number < (b.base ->> 'number')::bigint
                         order by o.number desc limit 1000) o
-           where o.response_id = page.context ->> 'from') as from_is_own",
+           where o.response_id = page.context ->> 'from') as from_is_own,
+       (b.base ->> 'number')::bigint as spawning_number",
     "join account a on a.id = page.account_id
      left join session s on s.account_id = page.account_id and s.id = page.session_id
      left join replay r on r.account_id = page.account_id and r.id = case s.kind when 'replay' then s.origin_id end
      left join turn u on u.account_id = page.account_id and u.id = r.source_turn_id
      left join session h on h.account_id = page.account_id and h.id = case when r.id is null then page.session_id else u.session_id end
+     left join branch b on b.account_id = page.account_id and b.id = case h.kind when 'branch' then h.origin_id end
      left join instruction_text i on i.account_id = page.account_id and i.hash = page.profile_hash
      left join agent g on g.account_id = page.account_id and g.id = page.agent_id
      left join task k on k.account_id = page.account_id and k.id = page.task_id",
@@ -254,8 +263,8 @@ impl Scope {
         let (first, last) = match (self, times) {
             (Scope::Turn(turn), _) => (turn.uuid(), turn.uuid()),
             (Scope::Account | Scope::Task(_) | Scope::Session(_), [from, until]) => (
-                from.map_or(Uuid::nil(), |from| first_id(from - CLOCKS_DIFFER)),
-                until.map_or(Uuid::max(), |until| first_id(until + CLOCKS_DIFFER)),
+                from.map_or(Uuid::nil(), |from| first_id(from.saturating_sub(CLOCKS_DIFFER))),
+                until.map_or(Uuid::max(), |until| first_id(until.saturating_add(CLOCKS_DIFFER))),
             ),
         };
         match self {
@@ -751,5 +760,20 @@ mod tests {
         assert!(id(at - ms) < first_id(at));
         assert!(id(at) < first_id(at + ms));
         assert_eq!(first_id(OffsetDateTime::UNIX_EPOCH - ms), Uuid::nil());
+    }
+
+    #[test]
+    fn a_span_may_end_and_begin_at_any_time() {
+        let at = |text: &str| serde_json::from_value::<Timestamp>(text.into()).unwrap();
+        let (first, last) = (at("0001-01-01T00:00:00Z"), at("9999-12-31T23:59:59.999999999Z"));
+        let check = |at: Timestamp, expected: [Uuid; 2]| {
+            let span = Span {
+                from: Some(at),
+                until: Some(at),
+            };
+            assert_eq!(Scope::Account.values(span)[..2], expected.map(Value::from), "{at}");
+        };
+        check(first, [Uuid::nil(), Uuid::nil()]);
+        check(last, [first_id(last.0 - CLOCKS_DIFFER), first_id(last.0)]);
     }
 }

@@ -2,15 +2,15 @@
 //!
 //! A thread is found by its session's key, or by a response. The key names account, task, agent and generation, and is one session's. A
 //! response from which a turn goes on has to be one of an earlier turn of the session: so was the one before it, to the first, which went
-//! on from none.
+//! on from none. The newest thousand earlier turns are looked at: what may be of older ones is not proven.
 
-use domain::{SessionKey, SessionOf, TaskId};
+use domain::{ContextMode, SessionKey, SessionOf, TaskId};
 
 use super::{
-    judge::{Ruling, proven, whole},
-    store::AuditedTurn,
+    judge::{Ruling, gone, proven, whole},
+    store::{AuditedTurn, TURNS_LOOKED_AT},
     verdict::{
-        Doubt::{Mismatch, Retention, ThreadUnconfirmed, UnknownSource},
+        Doubt::{Mismatch, Retention, ThreadUnconfirmed, UnknownSource, Unread},
         Fault::{ForeignAccount, ForeignTask, ForeignThread},
         Judged, Policy,
         Verdict::{ByPolicy, Unproven, Violation},
@@ -34,10 +34,7 @@ fn ruling(turn: &AuditedTurn, from: Option<&str>) -> Ruling {
         return ruling;
     }
     if let Some(from) = from.filter(|_| !turn.from_is_own) {
-        return (
-            Violation(ForeignThread),
-            format!("no earlier turn of its session has the response {from}"),
-        );
+        return not_found(turn, from);
     }
     if turn.is_mismatched {
         return (
@@ -54,7 +51,40 @@ fn ruling(turn: &AuditedTurn, from: Option<&str>) -> Ruling {
         let found = "the account has one session for all tasks of an agent";
         return (ByPolicy(Policy::SessionScope), found.to_owned());
     }
+    if turn.home_kind.as_deref() == Some("system") && has_older(turn.home_number) && keeps {
+        let found = "a session for all tasks of an agent, with more earlier turns than are looked at";
+        return (ByPolicy(Policy::SessionScope), found.to_owned());
+    }
     proven()
+}
+
+/// Whether there are turns before this one at which nobody looked.
+fn has_older(number: i64) -> bool {
+    number > TURNS_LOOKED_AT + 1
+}
+
+/// No turn that was looked at has the response from which it goes on.
+fn not_found(turn: &AuditedTurn, from: &str) -> Ruling {
+    let is_fork = turn
+        .context
+        .as_ref()
+        .is_some_and(|context| context.used == ContextMode::Fork);
+    let branch = turn.branch_id.filter(|_| is_fork);
+    let of_parent = match (branch, turn.spawning_number) {
+        (Some(branch), None) => return gone(turn, &format!("branch/{branch}")),
+        (Some(_), Some(number)) => has_older(number),
+        (None, _) => false,
+    };
+    match of_parent || has_older(turn.home_number) {
+        true => (
+            Unproven(Unread),
+            format!("older turns than were looked at may have the response {from}"),
+        ),
+        false => (
+            Violation(ForeignThread),
+            format!("no earlier turn of its session has the response {from}"),
+        ),
+    }
 }
 
 /// What is wrong with the name of a thread, if anything.
@@ -187,6 +217,22 @@ mod tests {
             turn.context = context(None, "assembled");
         };
         check(&shared_and_assembled, "proven");
+        // Nobody looked at its first turn.
+        let of_number = |kind: &str, number: i64| {
+            let kind = kind.to_owned();
+            move |turn: &mut AuditedTurn| {
+                turn.home_kind = Some(kind.clone());
+                turn.home_number = number;
+            }
+        };
+        check(&of_number("system", 1_001), "proven");
+        check(&of_number("system", 1_002), "by_policy session_scope");
+        check(&of_number("task", 1_002), "proven");
+        let assembled = |turn: &mut AuditedTurn| {
+            of_number("system", 1_002)(turn);
+            turn.context = context(None, "assembled");
+        };
+        check(&assembled, "proven");
     }
 
     #[test]
@@ -208,5 +254,31 @@ mod tests {
             }
         };
         check(true, &unconfirmed, "unproven thread_unconfirmed");
+    }
+
+    #[test]
+    fn a_response_of_a_turn_that_was_not_looked_at_is_not_known_to_be_foreign() {
+        let check = |used: &str, number: i64, spawning: Option<i64>, expected: &str| {
+            let mut turn = turn();
+            turn.context = context(Some("resp_1"), used);
+            turn.home_number = number;
+            turn.branch_id = Some(uuid::Uuid::from_u128(1));
+            turn.spawning_number = spawning;
+            assert_eq!(
+                words(&ruling(&turn, Some("resp_1"))),
+                expected,
+                "{used} {number} {spawning:?}"
+            );
+            turn.from_is_own = true;
+            assert_eq!(words(&ruling(&turn, Some("resp_1"))), "proven");
+        };
+        let violation = "violation foreign_thread";
+        check("continue", 1_001, Some(5_000), violation);
+        check("continue", 1_002, Some(1), "unproven unread");
+        check("continue", 7, None, violation);
+        check("fork", 1, Some(1_001), violation);
+        check("fork", 1, Some(1_002), "unproven unread");
+        check("fork", 1_002, Some(1), "unproven unread");
+        check("fork", 1, None, "violation source_missing");
     }
 }

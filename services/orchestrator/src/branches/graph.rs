@@ -8,13 +8,10 @@ use prompt::{
 
 use super::store::GraphRow;
 
-/// The node of a turn, and the edges that end in it.
-pub fn node(row: &GraphRow) -> (Node, Vec<Edge>) {
-    let edge = |from, kind| Edge {
-        from,
-        to: row.turn_id,
-        kind,
-    };
+/// The node of a turn, and the edges that end in it. None: the row has no turn.
+pub fn node(row: &GraphRow) -> Option<(Node, Vec<Edge>)> {
+    let turn = row.turn_id?;
+    let edge = |from, kind| Edge { from, to: turn, kind };
     let edges = row
         .previous
         .map(|from| edge(from, EdgeKind::Next))
@@ -22,7 +19,7 @@ pub fn node(row: &GraphRow) -> (Node, Vec<Edge>) {
         .chain(row.spawned_by.map(|from| edge(from, EdgeKind::Spawned)))
         .chain(row.folded.iter().map(|from| edge(*from, EdgeKind::Folded)));
     let node = Node {
-        turn: row.turn_id,
+        turn,
         session: row.session_id,
         branch: row.branch_id,
         number: row.number,
@@ -32,7 +29,7 @@ pub fn node(row: &GraphRow) -> (Node, Vec<Edge>) {
             .and_then(Manifest::unpacked)
             .map_or_else(Vec::new, knew),
     };
-    (node, edges.collect())
+    Some((node, edges.collect()))
 }
 
 /// The turns and messages that a prompt held, each once, in their order.
@@ -82,7 +79,8 @@ mod tests {
             rank: 1,
             begun_at: OffsetDateTime::UNIX_EPOCH,
             lane: id(20),
-            turn_id: TurnId(id(3)),
+            place: 1,
+            turn_id: Some(TurnId(id(3))),
             session_id: SessionId(id(10)),
             branch_id: Some(id(20).into()),
             number: 1,
@@ -92,7 +90,7 @@ mod tests {
             spawned_by: Some(TurnId(id(2))),
             folded: vec![TurnId(id(4))],
         };
-        let (node, edges) = node(&row);
+        let (node, edges) = super::node(&row).unwrap();
         let named = |n| format!("{}", id(n));
         let knew = [
             format!("turn/{}", named(1)),
@@ -108,5 +106,6 @@ mod tests {
             .map(|edge| format!("{:?} {}", edge.kind, edge.from))
             .collect();
         assert_eq!(lines, [format!("Spawned {}", named(2)), format!("Folded {}", named(4))]);
+        assert!(super::node(&GraphRow { turn_id: None, ..row }).is_none());
     }
 }

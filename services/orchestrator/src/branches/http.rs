@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 use super::{
     graph::node,
-    store::{self, GraphPlace},
+    store::{self, GraphPlace, GraphRow, LANES_MAX},
 };
 use crate::{
     app::App,
@@ -154,18 +154,21 @@ async fn graph(
     let limit = i64::try_from(page.rows()).unwrap_or(i64::MAX);
     let rows = store::graph_read(&tx, &access.account, &task, after, limit).await?;
     tx.commit().await?;
-    let (rows, places) = page
-        .cut(rows, |row| {
-            let micros = row.begun_at.unix_timestamp_nanos() / 1000;
-            format!("{} {micros} {} {}", row.rank, row.lane.simple(), row.number)
-        })
-        .apart();
-    let (nodes, edges): (Vec<_>, Vec<_>) = rows.iter().map(node).unzip();
+    let is_more = rows.last().is_some_and(|row| row.place == LANES_MAX);
+    let rows = rows.into_iter().map(|row| (row.turn_id.is_some(), place_of(&row), row));
+    let (rows, places) = page.cut_to(rows.collect(), is_more).apart();
+    let (nodes, edges): (Vec<_>, Vec<_>) = rows.iter().filter_map(node).unzip();
     Ok(Json(Graph {
         nodes,
         edges: edges.into_iter().flatten().collect(),
         next_cursor: places.next_cursor().map(str::to_owned),
     }))
+}
+
+/// The place of a cursor after this row.
+fn place_of(row: &GraphRow) -> String {
+    let micros = row.begun_at.unix_timestamp_nanos() / 1000;
+    format!("{} {micros} {} {}", row.rank, row.lane.simple(), row.number)
 }
 
 /// A cursor's place: the list has checked it.

@@ -52,7 +52,7 @@ pub async fn branch_find(tx: &Tx, account: &AccountId, branch: BranchId) -> Resu
     tx.one("find branch", FIND, [account.into(), branch.into()]).await
 }
 
-/// A turn on a task.
+/// A turn on a task; or, without one, the last lane that was looked at.
 #[derive(Debug, FromQueryResult)]
 pub struct GraphRow {
     /// 0: a session of the task, by its id; 1: a branch, by its time and id.
@@ -60,9 +60,12 @@ pub struct GraphRow {
     /// Of a session, the epoch.
     pub begun_at: OffsetDateTime,
     pub lane: Uuid,
-    pub turn_id: TurnId,
+    /// Of the lane, among those that were looked at: from 1 to [`LANES_MAX`].
+    pub place: i64,
+    pub turn_id: Option<TurnId>,
     pub session_id: SessionId,
     pub branch_id: Option<BranchId>,
+    /// Without a turn, that of the last one which was shown.
     pub number: i64,
     pub manifest_packed: Option<Vec<u8>>,
     pub notes: Notes,
@@ -73,6 +76,10 @@ pub struct GraphRow {
     pub folded: Vec<TurnId>,
 }
 
+/// Lanes at which a page of a graph looks. A lane may have no turn yet, or never get one: it takes no place on a page, but that the last
+/// one which was looked at is returned all the same, and the next page continues with it. So there have to be two at least.
+pub const LANES_MAX: i64 = 1_000;
+
 /// The turns of a task's own sessions, and of its branches, each session's in their order; from the turn after a place on. Relies on
 /// session_generation, branch_of_task, branch_item and turn_number, whose orders are requested, and on primary keys.
 pub const GRAPH: &str = "
@@ -81,15 +88,19 @@ pub const GRAPH: &str = "
                 null::uuid as parent_turn_id
          from (select * from session s where s.account_id = $1 and s.kind = 'task' and s.task_id = $2
                order by s.account_id, s.kind, s.task_id, s.agent_id offset 0) s
-         where $3 = 0 and s.id >= $5 order by s.id limit $7)
+         where $3 = 0 and s.id >= $5 order by s.id limit $8)
         union all
         (select 1, b.created_at, b.id, b.session_id, b.id, b.parent_turn_id from branch b
          where b.account_id = $1 and b.task_id = $2
            and (b.created_at, b.id) >= (case when $3 = 1 then $4 else '-infinity'::timestamptz end,
                                         case when $3 = 1 then $5 else '00000000-0000-0000-0000-000000000000'::uuid end)
-         order by b.created_at, b.id limit $7)
+         order by b.created_at, b.id limit $8)
+    ), looked_at as materialized (
+        select l.*, row_number() over (order by rank, begun_at, lane) as place from lanes l order by rank, begun_at, lane limit $8
     )
-    select l.rank, l.begun_at, l.lane, t.id as turn_id, t.session_id, l.branch_id, t.number, t.manifest_packed, coalesce(t.notes, '[]') as notes,
+    select l.rank, l.begun_at, l.lane, l.place, t.id as turn_id, l.session_id, l.branch_id,
+           coalesce(t.number, case when l.rank = $3 and l.lane = $5 then $6 else 0 end) as number, t.manifest_packed,
+           coalesce(t.notes, '[]') as notes,
            (select p.id from turn p where p.account_id = t.account_id and p.session_id = t.session_id and p.number < t.number
             order by p.account_id desc, p.session_id desc, p.number desc limit 1) as previous,
            case when t.number = 1 then l.parent_turn_id end as spawned_by,
@@ -100,12 +111,13 @@ pub const GRAPH: &str = "
                  cross join lateral (
                      select f.id from turn f where f.account_id = b.account_id and f.session_id = b.session_id
                      order by f.account_id desc, f.session_id desc, f.number desc limit 1) f) as folded
-    from (select * from lanes order by rank, begun_at, lane limit $7) l
-    cross join lateral (
+    from (select * from looked_at order by rank, begun_at, lane) l
+    left join lateral (
         select * from turn t
         where t.account_id = $1 and t.session_id = l.session_id
           and t.number > case when l.rank = $3 and l.lane = $5 then $6 else 0 end
-        order by t.account_id, t.session_id, t.number limit $7) t
+        order by t.account_id, t.session_id, t.number limit $7) t on true
+    where t.id is not null or l.place = $8
     order by l.rank, l.begun_at, l.lane, t.number limit $7";
 
 /// Where a page of a graph begins: after this turn.
@@ -142,6 +154,7 @@ pub async fn graph_read(
         after.lane.into(),
         after.number.into(),
         limit.into(),
+        LANES_MAX.into(),
     ];
     tx.rows("read the turns of a task", GRAPH, values).await
 }

@@ -18,8 +18,12 @@ pub fn problem(refused: Refused, item: Option<&NotificationId>) -> Problem {
             Problem::new(axum::http::StatusCode::FORBIDDEN, "not_author").detail(what)
         }
         Refused::Immutable { kind } => {
-            let what =
-                format!("{item} has type {kind}, so it is Signalbox's own: move it, or have an admin withdraw it");
+            let hint = match kind.as_str() {
+                domain::branch::REQUEST => "cancel the subagent with POST …/branches/{branch}/cancel",
+                domain::replay::REPLAY => "withdraw it, which ends the replay",
+                _ => "move it, or have an admin withdraw it",
+            };
+            let what = format!("{item} has type {kind}, so it is Signalbox's own: {hint}");
             Problem::conflict("immutable_item", what)
         }
         Refused::Started { turn } => {

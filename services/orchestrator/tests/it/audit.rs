@@ -106,6 +106,9 @@ async fn every_source_of_a_task_is_proven() {
         assert_eq!(audit["turns"], turns, "{scope}");
     }
     assert_eq!(desk.audit("from=2120-01-01T00:00:00Z").await["turns"], 0);
+    let ever = desk.audit("from=0001-01-01T00:00:00Z&until=9999-12-31T23:59:59Z").await;
+    assert_eq!(ever["turns"], 4);
+    assert_eq!(desk.audit("from=9999-12-31T23:59:59Z").await["turns"], 0);
 }
 
 #[tokio::test]
@@ -473,6 +476,65 @@ async fn a_thread_belongs_to_one_session() {
     assert!(
         by_policy[0].starts_with("by_policy session_scope thread system:agent:"),
         "{by_policy:?}"
+    );
+}
+
+/// Further turns of a session, whose responses have their numbers.
+async fn many_turns(world: &World, session: Uuid, (first, last): (i64, i64)) {
+    let row = rows("turn").set("number", "n").set("response_id", "'resp_' || n");
+    row.from(format!(
+        "session s join generate_series({first}, {last}) n on s.id = '{session}'"
+    ))
+    .insert(&world.test.owner)
+    .await;
+}
+
+/// The findings on the thread of a turn.
+async fn of_thread(desk: &Desk<'_>, turn: TurnId) -> Vec<String> {
+    let mut found = findings(&desk.audit(&format!("turn={turn}")).await);
+    found.retain(|line| line.contains(" thread "));
+    found
+}
+
+/// Of the turns before one, the newest thousand are looked at: what may be of older ones is not proven.
+#[tokio::test]
+async fn a_thread_of_many_turns_is_proven_as_far_as_it_is_looked_at() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    many_turns(&world, desk.session, (1, 1_000)).await;
+    let from = async |number: i64, from: &str| {
+        let mut told = desk.told(number, desk.notified(&format!("n-{number}"), "Go on.").await);
+        told.context.from = Some(from.to_owned());
+        desk.write(&told).await;
+        of_thread(&desk, told.id).await
+    };
+    assert_eq!(from(1_001, "resp_1").await, [""; 0]);
+    assert_eq!(from(1_002, "resp_1").await, ["unproven unread thread resp_1"]);
+    assert_eq!(from(1_003, "resp_3").await, [""; 0]);
+
+    // One session for all tasks of an agent.
+    let all = desk.on(None).await;
+    many_turns(&world, all.session, (1, 1_000)).await;
+    let first = async |task: &str| {
+        let set = format!(
+            "update turn set task_id = {task} where session_id = '{}' and number = 1",
+            all.session
+        );
+        world.execute(set).await;
+    };
+    first("'proj-7'").await;
+    let by_policy = format!("by_policy session_scope thread system:agent:{}:acme:v1", desk.agent);
+    let last = all.turn(1_001).await.id;
+    assert_eq!(of_thread(&all, last).await, [by_policy.as_str()]);
+    first("null").await;
+    assert_eq!(of_thread(&all, last).await, [""; 0]);
+    first("'proj-7'").await;
+    let next = all.turn(1_002).await.id;
+    assert_eq!(
+        of_thread(&all, next).await,
+        [by_policy.as_str()],
+        "nobody looked at the first"
     );
 }
 
@@ -942,7 +1004,30 @@ async fn a_fork_goes_on_where_its_parent_was() {
     assert_eq!(found, [""; 0]);
     let branch = spawned.branch;
     let found = spawned.found(|told| told.context = fork("resp_3")).await;
-    assert_eq!(found, [format!("violation foreign_thread base branch/{branch}")]);
+    let thread = "violation foreign_thread thread resp_3".to_owned();
+    assert_eq!(
+        found,
+        [format!("violation foreign_thread base branch/{branch}"), thread]
+    );
+
+    // However far its parent went on since.
+    assert_eq!(spawned.found(|told| told.context = fork("resp_1")).await, [""; 0]);
+    many_turns(&world, spawned.parent.session, (4, 1_200)).await;
+    let turn = spawned.told.id;
+    assert_eq!(of_thread(&spawned.desk, turn).await, [""; 0]);
+    // It is made by this turn.
+    let spawned_by = async |number: i64| {
+        let set = format!(r#"update branch set base = base || '{{"number": {number}}}'"#);
+        world.execute(set).await;
+        of_thread(&spawned.desk, turn).await
+    };
+    assert_eq!(spawned_by(1_001).await, [""; 0]);
+    assert_eq!(spawned_by(1_002).await, ["unproven unread thread resp_1"]);
+    assert_eq!(spawned_by(1).await, ["violation foreign_thread thread resp_1"]);
+    // The branch is gone.
+    world.execute("delete from branch").await;
+    let gone = ["violation source_missing thread resp_1"];
+    assert_eq!(of_thread(&spawned.desk, turn).await, gone);
 }
 
 #[tokio::test]

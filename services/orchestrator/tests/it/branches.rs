@@ -186,3 +186,60 @@ async fn a_graph_is_read_by_pages_without_a_turn_twice() {
     let missing = tenant.path("/tasks/PROJ-8/graph");
     assert_eq!(world.get(&tenant.member, &missing).await.status, 404);
 }
+
+/// A generation and branches may have no turn, however many: the graph goes on behind them.
+#[tokio::test]
+async fn a_graph_goes_on_behind_what_has_no_turns() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let coder = world.agent(&tenant, "coder").await;
+    world.task(&tenant, "PROJ-7", &[]).await;
+    let session = seed::session(&world, &tenant, "PROJ-7", &coder, 1, true).await;
+    let (oldest, _) = seed::branch(&world, &tenant, session, "finished").await;
+    world
+        .execute(format!(
+            "update branch set created_at = now() - interval '1 day' where id = '{oldest}'"
+        ))
+        .await;
+    let (newest, _) = seed::branch(&world, &tenant, session, "finished").await;
+    let path = tenant.path("/tasks/PROJ-7/graph");
+    let pages = async |limit: &str| {
+        let (mut pages, mut cursor) = (Vec::new(), String::new());
+        loop {
+            let page = world.get(&tenant.member, &format!("{path}?{limit}{cursor}")).await.body;
+            let nodes = page["nodes"].as_array().unwrap().iter();
+            pages.push(
+                nodes
+                    .map(|node| node["branch"].as_str().unwrap().to_owned())
+                    .collect::<Vec<String>>(),
+            );
+            let Some(next) = page["next_cursor"].as_str() else {
+                return pages;
+            };
+            cursor = format!("&cursor={next}");
+        }
+    };
+    let (oldest, newest) = (oldest.to_string(), newest.to_string());
+    // The session takes no place.
+    assert_eq!(pages("limit=1").await, [[oldest.as_str()], [newest.as_str()]]);
+    assert_eq!(pages("").await, [[oldest.as_str(), newest.as_str()]]);
+    let empty = async |count: u32| {
+        let row = rows("branch").with("state", "cancelled");
+        let row = row.set("created_at", "now() - interval '1 hour' - n * interval '1 ms'");
+        row.from(format!(
+            "session s join generate_series(1, {count}) n on s.id = '{session}'"
+        ))
+        .insert(&world.test.owner)
+        .await;
+    };
+    // With the session and the two others a thousand, at which one page looks.
+    empty(997).await;
+    let none: [&str; 0] = [];
+    assert_eq!(pages("limit=1").await, [[oldest.as_str()], [newest.as_str()]]);
+    assert_eq!(pages("").await, [&[oldest.as_str(), &newest][..], &none]);
+    // The newest is the 2,001st, and a page begins with the lane with which the one before it ended.
+    empty(1_001).await;
+    let one_by_one = [&[oldest.as_str()][..], &none, &none, &[&newest]];
+    assert_eq!(pages("limit=1").await, one_by_one);
+    assert_eq!(pages("").await, [&[oldest.as_str()][..], &none, &[&newest]]);
+}

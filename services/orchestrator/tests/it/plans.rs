@@ -252,7 +252,7 @@ const STATEMENTS: [Planned; 98] = [
     ),
     (
         branches::store::GRAPH,
-        7,
+        8,
         &["session_generation", "branch_of_task", "branch_item", "turn_number"],
     ),
     (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),

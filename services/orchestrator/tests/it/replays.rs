@@ -74,6 +74,21 @@ async fn a_replay_is_made_once_and_waits_for_delivery() {
     assert_eq!(world.test.texts(rows).await, ["replay proj-7 1 t queued"]);
     let opened = world.sent_on("signalbox.event.acme.PROJ-7.session.opened").await;
     assert_eq!(opened[0].payload["data"]["kind"], "replay");
+    // What it is to do is not edited; it ends with its item.
+    let session = shown["session"].as_str().unwrap();
+    let item = tenant.path(&format!("/sessions/{session}/queue/replay:{id}"));
+    let edited = world
+        .patch(&tenant.admin, &item, json!({"revision": 1, "body": "x"}))
+        .await;
+    edited.is_problem(409, "immutable_item", "ends the replay");
+    assert_eq!(world.delete(&tenant.admin, &item).await.status, 200);
+    let ended = world
+        .get(&tenant.member, &tenant.path(&format!("/replays/{id}")))
+        .await
+        .body;
+    assert_eq!(ended["state"], "failed");
+    let closed = "select concat_ws(' ', phase, queued, close_reason) from session where kind = 'replay'";
+    assert_eq!(world.test.texts(closed).await, ["idle 0 replayed"]);
     let none = tenant.path(&format!("/replays/{}", Uuid::now_v7()));
     assert_eq!(world.get(&tenant.member, &none).await.status, 404);
     let none = path_of(&tenant, Uuid::now_v7());

@@ -38,6 +38,8 @@ use crate::{
 /// How long a step in the database is tried again while it is away.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PATIENCE_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause before the outcome of a call is recorded again.
+const FINISH_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// A started call, with all that it sends.
 struct Job {
@@ -289,7 +291,10 @@ impl External {
         for (place, image) in (1..).zip(made.images) {
             let file = match image {
                 images::Image::Content(content) => File::of(content).await,
-                images::Image::At(url) => Some(self.models.fetcher.fetch(&url, &mut job.room).await?.1),
+                images::Image::At(url) => {
+                    let (fetcher, model) = (&self.models.fetcher, &job.model.name);
+                    Some(fetcher.fetch_made(model, &url, &mut job.room).await?)
+                }
             };
             let file = file.filter(|file| file.media_type.is_image());
             let file = file.ok_or_else(|| job.model.failed("malformed", "what it made is no image"))?;
@@ -309,7 +314,8 @@ impl External {
         })
     }
 
-    /// Records the outcome, however long the database is away within limits; without it, the sweep finds the call.
+    /// Records the outcome, however long the database refuses it, while this process is the call's runner: nobody asks again meanwhile.
+    /// Afterwards the sweep finds the call.
     async fn finish_patiently(
         &self,
         account: &AccountId,
@@ -319,7 +325,7 @@ impl External {
         trace: &TraceContext,
     ) {
         let mut answered = answered;
-        let until = Instant::now() + PATIENCE;
+        let mut pause = PATIENCE_PAUSE;
         loop {
             let error = match self.finish(account, call, runner, &answered, trace).await {
                 Ok(Ok(())) => return,
@@ -337,13 +343,14 @@ impl External {
                 is_retryable,
                 "could not record the end of an external call"
             );
-            if Instant::now() >= until {
+            if self.runner() != Some(runner) {
                 return;
             }
             if !is_retryable {
                 answered = Err(internal());
             }
-            sleep(PATIENCE_PAUSE).await;
+            sleep(pause).await;
+            pause = FINISH_PAUSE_MAX.min(2 * pause);
         }
     }
 

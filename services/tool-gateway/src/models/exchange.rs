@@ -1,9 +1,10 @@
 //! One HTTP exchange with a model, within its limits of time and size; and what an answer that is none means.
 
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 use super::{Model, Room};
 use crate::call::{ToolAnswer, cut};
+use domain::error_chain;
 use reqwest::{
     RequestBuilder, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
@@ -93,30 +94,45 @@ impl Model {
 
     async fn sent(&self, request: RequestBuilder) -> Result<Response, Failure> {
         request.send().await.map_err(|error| {
-            let (class, lost) = match error.is_connect() || error.is_builder() {
-                true => ("unreachable", Lost::Unsent(None)),
-                false => ("connection_lost", Lost::Sent),
+            let lost = match error.is_connect() || error.is_builder() {
+                true => Lost::Unsent(None),
+                false => Lost::Sent,
             };
-            Failure {
-                answer: model_failed(&self.name, class, &self.without_key(chain(error))),
-                lost: Some(lost),
-            }
+            self.lost(lost, error)
         })
     }
 
     async fn read(&self, mut response: Response, bytes_max: usize, room: &mut Room) -> Result<Vec<u8>, Failure> {
         let mut body = Vec::new();
         loop {
-            let chunk = response.chunk().await.map_err(|error| Failure {
-                answer: model_failed(&self.name, "connection_lost", &self.without_key(chain(error))),
-                lost: Some(Lost::Sent),
-            })?;
+            let chunk = response.chunk().await.map_err(|error| self.lost(Lost::Sent, error))?;
             let Some(chunk) = chunk else { return Ok(body) };
             if body.len() + chunk.len() > bytes_max {
                 return Err(too_large(&self.name, &format!("more than {bytes_max} bytes")).into());
             }
             room.grow(2 * chunk.len())?;
             body.extend_from_slice(&chunk);
+        }
+    }
+
+    /// The agent is told fixed words, since causes name what stands behind the address; they are for the operator.
+    fn lost(&self, lost: Lost, error: reqwest::Error) -> Failure {
+        let (class, words) = match lost {
+            Lost::Unsent(_) => ("unreachable", "it cannot be reached"),
+            Lost::Sent if error.is_timeout() => ("connection_lost", "it did not answer in time"),
+            Lost::Sent => ("connection_lost", "the connection broke"),
+        };
+        let causes = self.without_key(error_chain(&error.without_url()));
+        let host = self.settings.url.host_str().unwrap_or_default();
+        // A certificate's error has it.
+        let causes = match host.trim_matches(['[', ']']) {
+            "" => causes,
+            host => causes.replace(host, "(host)"),
+        };
+        tracing::warn!(model = %self.name, class, error = %causes, "a model gave no answer: {words}");
+        Failure {
+            answer: model_failed(&self.name, class, words),
+            lost: Some(lost),
         }
     }
 
@@ -174,21 +190,141 @@ fn said(body: &[u8]) -> String {
     }
 }
 
-/// An error with its causes, without the address.
-fn chain(error: reqwest::Error) -> String {
-    let error = error.without_url();
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        write!(text, ": {cause}").expect("a text takes more text");
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+    use tracing::{Event, Metadata, Subscriber, span};
+
     use super::*;
+
+    /// The lines of the process log, of this thread.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<String>>>);
+
+    impl Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("tool_gateway")
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut line = String::new();
+            let mut add = |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+                line.push_str(&format!("{field}={value:?} "));
+            };
+            event.record(&mut add);
+            self.0.lock().push(line);
+        }
+
+        fn enter(&self, _: &span::Id) {}
+
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    /// What stands behind a model's address is for the operator: an agent is told fixed words.
+    #[tokio::test]
+    async fn causes_are_logged_and_not_told() {
+        testkit::install_tls_provider();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let open = listener.local_addr().unwrap();
+        let closed = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        tokio::spawn(async move {
+            let mut silent = Vec::new();
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = vec![0; 4_096];
+                let read = stream.read(&mut request).await.unwrap();
+                match &request[..read] {
+                    text if text.starts_with(b"POST /cut") => {
+                        let half = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhal";
+                        stream.write_all(half).await.unwrap();
+                    }
+                    text if text.starts_with(b"POST /gone") => {}
+                    text if text.starts_with(b"POST /repeats") => {
+                        stream.write_all(b"HTTP/9 sk-secret\r\n\r\n").await.unwrap();
+                    }
+                    _ => silent.push(stream),
+                }
+            }
+        });
+        let lines = Lines::default();
+        let _guard = tracing::subscriber::set_default(lines.clone());
+        let check = async |client: reqwest::ClientBuilder, url: String, class: &str, words: &str, causes: &str| {
+            let model = Model::of_url(client.build().unwrap(), &url);
+            let asked = model
+                .post(b"{}".to_vec(), "id", 1_000, &mut Room::of_bytes(10_000))
+                .await;
+            let failure = asked.unwrap_err();
+            assert_eq!(
+                failure.answer.message,
+                format!("The model asks failed ({class}): {words}"),
+                "{url}"
+            );
+            let is_unsent = failure.lost == Some(Lost::Unsent(None));
+            assert_eq!(is_unsent, class == "unreachable", "{url}");
+            let line = std::mem::take(&mut *lines.0.lock()).concat();
+            assert!(line.contains("model=asks ") && line.contains(causes), "{line}");
+            for secret in ["sk-secret", "127.0.0.1", "localhost", &open.port().to_string()] {
+                assert!(!line.contains(secret), "{line}");
+            }
+        };
+        let plain = || runtime::egress::client(true).no_proxy();
+        let broke = "the connection broke";
+        check(
+            plain(),
+            format!("http://{closed}/v1"),
+            "unreachable",
+            "it cannot be reached",
+            "refused",
+        )
+        .await;
+        let name = format!("http://localhost:{}/v1", open.port());
+        let public = runtime::egress::client(false);
+        check(public, name, "unreachable", "it cannot be reached", "no public address").await;
+        check(
+            plain(),
+            format!("http://{open}/gone"),
+            "connection_lost",
+            broke,
+            "connection closed",
+        )
+        .await;
+        check(plain(), format!("http://{open}/cut"), "connection_lost", broke, "body").await;
+        check(
+            plain(),
+            format!("http://{open}/repeats"),
+            "connection_lost",
+            broke,
+            "HTTP",
+        )
+        .await;
+        let hasty = plain().timeout(Duration::from_millis(200));
+        let late = "it did not answer in time";
+        check(
+            hasty,
+            format!("http://{open}/silent"),
+            "connection_lost",
+            late,
+            "timed out",
+        )
+        .await;
+    }
 
     #[test]
     fn a_refusal_is_told_in_a_few_words() {

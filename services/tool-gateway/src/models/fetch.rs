@@ -1,14 +1,14 @@
 //! Reads a file at an address that an agent or a model named: https, at a public address, through at most three redirects, each
 //! of which is held to the same rules. Whatever answers is a stranger: its bytes count, its headers do not.
 
-use std::{error::Error as StdError, io, time::Duration};
+use std::time::Duration;
 
 use reqwest::{Client, Response, StatusCode, Url, header::LOCATION};
 use runtime::egress;
 use storage::lifecycle::artifact_store::File;
 use tokio::time::{Instant, timeout_at};
 
-use super::Room;
+use super::{Room, exchange::too_large};
 use crate::call::ToolAnswer;
 
 const REDIRECTS_MAX: usize = 3;
@@ -28,7 +28,7 @@ pub(crate) struct Fetcher {
 /// Why there is no file.
 #[derive(Debug, PartialEq, Eq)]
 enum NotFetched {
-    /// The address that was given is none that may be asked.
+    /// The address that was given is none that may be asked, as is known before any look-up.
     NotAllowed,
     /// In a few words.
     Failed(String),
@@ -49,15 +49,25 @@ impl Fetcher {
 
     /// Reads a file, of a type that is kept; with its name.
     pub(crate) async fn fetch(&self, url: &str, room: &mut Room) -> Result<(String, File), ToolAnswer> {
+        self.fetched(url, room).await.map_err(|why| self.told(why))
+    }
+
+    /// Reads an image at an address that a model answered with: if it is too large, the model's answer is.
+    pub(crate) async fn fetch_made(&self, model: &str, url: &str, room: &mut Room) -> Result<File, ToolAnswer> {
+        let fetched = self.fetched(url, room).await;
+        fetched.map(|(_, file)| file).map_err(|why| match why {
+            NotFetched::TooLarge => too_large(model, &format!("an image of more than {} bytes", self.bytes_max)),
+            why => self.told(why),
+        })
+    }
+
+    async fn fetched(&self, url: &str, room: &mut Room) -> Result<(String, File), NotFetched> {
         let deadline = Instant::now() + self.timeout;
-        let fetched = match timeout_at(deadline, self.read(url, room)).await {
-            Ok(read) => read,
-            Err(_) => Err(NotFetched::Failed(format!(
-                "no whole answer within {} s",
-                self.timeout.as_secs()
-            ))),
-        };
-        fetched.map_err(|why| self.told(why))
+        let read = timeout_at(deadline, self.read(url, room)).await;
+        read.unwrap_or_else(|_| {
+            let seconds = self.timeout.as_secs();
+            Err(NotFetched::Failed(format!("no whole answer within {seconds} s")))
+        })
     }
 
     async fn read(&self, url: &str, room: &mut Room) -> Result<(String, File), NotFetched> {
@@ -65,10 +75,7 @@ impl Fetcher {
         let mut redirects = 0;
         loop {
             let sent = self.client.get(url.clone()).send().await;
-            let response = sent.map_err(|error| match is_private(&error) && redirects == 0 {
-                true => NotFetched::NotAllowed,
-                false => NotFetched::Failed(words(&error)),
-            })?;
+            let response = sent.map_err(|error| NotFetched::Failed(words(&error)))?;
             let status = response.status();
             if status.is_redirection() && status != StatusCode::NOT_MODIFIED {
                 redirects += 1;
@@ -144,23 +151,10 @@ fn next(from: &Url, response: &Response, redirects: usize, vet: Vet) -> Result<U
     to.ok_or_else(|| NotFetched::Failed("it leads to an address that may not be asked".to_owned()))
 }
 
-/// The name stands for no public address (`egress`).
-fn is_private(error: &reqwest::Error) -> bool {
-    let mut source = StdError::source(error);
-    while let Some(cause) = source {
-        let refused = cause.downcast_ref::<io::Error>();
-        if refused.is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied) {
-            return true;
-        }
-        source = cause.source();
-    }
-    false
-}
-
-/// Without the address and what stands behind it: the agent learns nothing of what is reachable from here.
+/// Without the address and what stands behind it: the agent learns nothing of what is reachable from here. A name that stands for
+/// no public address (`egress`) is told like one that nobody has, or an agent would learn which names exist inside.
 fn words(error: &reqwest::Error) -> String {
     let what = match () {
-        () if is_private(error) => "it leads to an address that may not be asked",
         () if error.is_connect() => "it cannot be reached",
         () if error.is_timeout() => "it did not answer in time",
         () => "the connection broke",
@@ -181,6 +175,9 @@ fn name_of(url: &Url) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{io, sync::Arc};
+
+    use reqwest::dns::{Name, Resolve, Resolving};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -241,7 +238,7 @@ mod tests {
         }
     }
 
-    /// `localhost`, and a name that nobody has: looked up, vetted, and not told apart from the outside.
+    /// Refused before it is looked up.
     #[tokio::test]
     async fn a_name_that_leads_inside_is_not_connected_to() {
         testkit::install_tls_provider();
@@ -292,6 +289,8 @@ mod tests {
             "/inside" => to("https://169.254.169.254/latest/meta-data/"),
             "/local" => to("http://localhost:1/"),
             "/nowhere" => to(""),
+            "/private" => to("http://private.example/"),
+            "/nobody" => to("http://nobody.example/"),
             "/plain" => "HTTP/1.1 302 Found\r\ncontent-length: 0\r\n\r\n".to_owned(),
             "/large" => body(&"x".repeat(1_001)),
             "/binary" => body("\u{0}\u{1}"),
@@ -339,6 +338,18 @@ mod tests {
         check("/gone", "fetch_failed", "HTTP 404").await;
         check("/large", "artifact_too_large", "1000 bytes").await;
         check("/binary", "unsupported_media_type", "PNG").await;
+        let made = async |path: &str| {
+            let url = format!("http://127.0.0.1:{port}{path}");
+            fetcher.fetch_made("paints", &url, &mut Room::of_bytes(100_000)).await
+        };
+        let large = made("/large").await.unwrap_err();
+        assert_eq!(large.code, "model_answer_too_large");
+        assert_eq!(
+            large.message,
+            "The answer of the model paints is too large: an image of more than 1000 bytes."
+        );
+        assert_eq!(made("/gone").await.unwrap_err().code, "fetch_failed");
+        assert_eq!(made("/1").await.unwrap().content(), b"hello");
         check("/cut", "fetch_failed", "connection broke").await;
         let little = fetcher
             .fetch(&format!("http://127.0.0.1:{port}/1"), &mut Room::of_bytes(10))
@@ -346,5 +357,63 @@ mod tests {
         assert_eq!(little.unwrap_err().code, "rate_limited");
         let outside = fetcher.fetch("http://127.0.0.2/", &mut Room::of_bytes(10)).await;
         assert_eq!(outside.unwrap_err().code, "url_not_allowed");
+    }
+
+    /// What a look-up finds: as `egress` refuses a name of private addresses, or as the system does not know one.
+    struct Looks;
+
+    impl Resolve for Looks {
+        fn resolve(&self, name: Name) -> Resolving {
+            let why = match name.as_str() {
+                "private.example" => io::Error::new(io::ErrorKind::PermissionDenied, "the name has no public address"),
+                _ => io::Error::other("failed to lookup address information: Name or service not known"),
+            };
+            Box::pin(async move { Err(why.into()) })
+        }
+    }
+
+    /// A name of private addresses, one that nobody has, and a closed port: one answer, at once and behind a redirect.
+    #[tokio::test]
+    async fn what_a_look_up_finds_inside_is_not_told() {
+        testkit::install_tls_provider();
+        let port = server(answer).await;
+        let closed = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let fetcher = |client: Client| Fetcher {
+            client,
+            vet: |_| true,
+            timeout: Duration::from_secs(5),
+            bytes_max: 1_000,
+        };
+        let looks = fetcher(
+            egress::client(true)
+                .no_proxy()
+                .dns_resolver(Arc::new(Looks))
+                .build()
+                .unwrap(),
+        );
+        // As in use: only its own resolver keeps it from the server.
+        let vetted = fetcher(egress::client(false).build().unwrap());
+        let mut answers = Vec::new();
+        for (fetcher, url) in [
+            (&looks, "http://private.example/".to_owned()),
+            (&looks, "http://nobody.example/".to_owned()),
+            (&looks, format!("http://127.0.0.1:{port}/private")),
+            (&looks, format!("http://127.0.0.1:{port}/nobody")),
+            (&looks, format!("http://{closed}/")),
+            (&vetted, format!("http://localhost:{port}/a/notes%20one.txt")),
+        ] {
+            let answer = fetcher.fetch(&url, &mut Room::of_bytes(10_000)).await.unwrap_err();
+            assert_eq!(answer.code, "fetch_failed", "{url}");
+            assert_eq!(
+                answer.message, "The file could not be read: it cannot be reached.",
+                "{url}"
+            );
+            answers.push(answer.text());
+        }
+        answers.dedup();
+        assert_eq!(answers.len(), 1, "{answers:?}");
     }
 }

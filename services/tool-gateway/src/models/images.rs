@@ -96,6 +96,11 @@ struct WireImage<'a> {
 
 /// Reads an answer: at least one image, and no more than were asked for. Pure.
 pub(crate) fn read(body: &[u8], count: usize, bytes_max: usize) -> Result<Made, NoImages> {
+    if !contracts::json::fits_within(body, 0) {
+        return Err(NoImages::Malformed(
+            "the answer is nested too deep, or has too many values",
+        ));
+    }
     // Without a tree of values: the texts are megabytes.
     let wire: Wire<'_> = serde_json::from_slice(body)
         .map_err(|_| NoImages::Malformed("the answer is not JSON with a list of images"))?;
@@ -169,6 +174,36 @@ mod tests {
             malformed("the answer is not JSON with a list of images"),
         );
         check(json!([]), malformed("the answer is not JSON with a list of images"));
+        // Small values cost a hundred times their bytes: none is built. Texts cost theirs.
+        let bounded = |body: String| {
+            assert_eq!(
+                read(body.as_bytes(), 2, 6).map(|made| made.images),
+                malformed("the answer is nested too deep, or has too many values"),
+            )
+        };
+        let many = |value: &str| vec![value; contracts::json::VALUES_MAX].join(",");
+        bounded(format!("{{\"data\":[{}]}}", many("{}")));
+        bounded(format!(
+            "{{\"data\":[{{\"b64_json\":\"aA==\"}}],\"usage\":[{}]}}",
+            many("0")
+        ));
+        bounded(format!(
+            "{{\"data\":[{{\"b64_json\":\"aA==\",\"more\":[{}]}}]}}",
+            many("\"\"")
+        ));
+        bounded(format!(
+            "{{\"data\":[],\"usage\":{}1{}}}",
+            "[".repeat(65),
+            "]".repeat(65)
+        ));
+        let image = vec![b'x'; 12_000_000];
+        let more = ",[{:\\\"".repeat(1_000_000);
+        let long = format!(
+            "{{\"data\":[{{\"revised_prompt\":\"{more}\",\"b64_json\":\"{}\"}}]}}",
+            BASE64.encode(&image)
+        );
+        let made = read(long.as_bytes(), 1, image.len()).unwrap();
+        assert!(made.images == [Image::Content(image)], "texts of megabytes pass");
         // Escaped, as some write it.
         let escaped = br#"{"data":[{"b64_json":"\u0061A=="}],"usage":{"total_tokens":9}}"#;
         let made = read(escaped, 1, 6).unwrap();

@@ -139,6 +139,24 @@ impl Model {
         let waited = patient(|| self.places.take(account, 1)).await;
         waited.ok_or_else(|| rate_limited(&format!("The model {} is busy with other calls", self.name)))
     }
+
+    /// For tests of a protocol: `asks`, with a key.
+    #[cfg(test)]
+    pub(crate) fn of_url(client: Client, url: &str) -> Model {
+        let toml = format!(
+            "[models.asks]\nkind = \"openresponses\"\nurl = \"{url}\"\nmodel = \"m-1\"\napi_key = \"sk-secret\"\n\
+             private_addresses = true\n"
+        );
+        let settings = runtime::Settings::load_from(&toml, [("", ""); 0]).expect("settings");
+        let models: Models = settings.section("models").expect("models");
+        let (name, settings) = models.iter().next().expect("a model");
+        Model {
+            name: name.to_owned(),
+            settings: settings.clone(),
+            client,
+            places: Shared::in_halves(settings.in_flight_max),
+        }
+    }
 }
 
 /// Bytes that a call holds in memory.

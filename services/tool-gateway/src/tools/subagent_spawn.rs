@@ -1,11 +1,11 @@
 //! `subagent_spawn`: makes branches of the turn's work. All checks come before anything is written; then all are made, or none.
 
 use contracts::tools::{BODY_BYTES_MAX, subagent_spawn::DEADLINE_S_MAX};
-use domain::{AgentId, BranchContext, JoinMode, TaskId};
+use domain::{AgentId, BranchContext, JoinMode, TaskId, TurnId};
 use serde_json::{Map, Value, json};
 use storage::{
     lifecycle::task_context_find,
-    session::branch_spawn::{NewBranch, NewGroup, Parent, branch_spawn, branches_count},
+    session::branch_spawn::{BRANCHES_OF_TURN_MAX, NewBranch, NewGroup, Parent, branch_spawn, branches_count},
 };
 use time::Duration;
 
@@ -46,7 +46,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     }
     task_open(running).await?;
     let agents = agents(running, &asked).await?;
-    room(running, task, asked.len()).await?;
+    room(running, (task, turn.id), asked.len()).await?;
     if facts.hops().saturating_add(2) > limits.hops_max {
         let why = format!(
             "Agents have woken each other {} times in a row to get here, and a result would be the {}th of at most {}.",
@@ -176,11 +176,18 @@ async fn agents(running: Running<'_>, asked: &[Asked<'_>]) -> Result<Vec<AgentRo
     }
 }
 
-/// Whether so many more may be live.
-async fn room(running: Running<'_>, task: &TaskId, more: usize) -> Result<(), ToolError> {
+/// Whether so many more may be live, and this turn may make so many more.
+async fn room(running: Running<'_>, (task, turn): (&TaskId, TurnId), more: usize) -> Result<(), ToolError> {
     let limits = running.branches;
-    let live = branches_count(running.questions.tx, running.account, running.session).await?;
+    let live = branches_count(running.questions.tx, running.account, (running.session, turn)).await?;
     let more = i64::try_from(more).unwrap_or(i64::MAX);
+    if live.of_turn + more > BRANCHES_OF_TURN_MAX {
+        let made = live.of_turn;
+        let why =
+            format!("This turn has made {made} subagents, at most {BRANCHES_OF_TURN_MAX} may be made in one turn.");
+        let instead = "Finish your turn: the results of those that work come as a notification.";
+        return Err(refused("too_many_branches", why, instead).into());
+    }
     let (count, of, max) = match live {
         live if live.of_session + more > limits.live_session_max => {
             (live.of_session, "this conversation", limits.live_session_max)

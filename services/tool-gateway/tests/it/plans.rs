@@ -54,7 +54,11 @@ const STATEMENTS: [Planned; 37] = [
             "activity_change",
         ],
     ),
-    (branch_spawn::BRANCHES_COUNT, 2, &["branch_live of the account"]),
+    (
+        branch_spawn::BRANCHES_COUNT,
+        4,
+        &["branch_live of the account", "branch_of_parent", "turn_pkey"],
+    ),
     (branch_end::BRANCHES_LIVE, 1, &["branch_live of the account"]),
     (
         branch_end::GROUPS_LOCK,

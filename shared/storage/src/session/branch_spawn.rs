@@ -163,26 +163,39 @@ pub const BASE_READ: &str = concat!(
 
 const BRANCHES_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('branches of ' || $1, 0))";
 
-/// Live branches of a session, and of its account. Relies on branch_live.
+/// Branches that a turn may make, those included that have ended: one that makes and cancels them has an end.
+pub const BRANCHES_OF_TURN_MAX: i64 = 64;
+
+/// Live branches of a session, and of its account; and all that the turn in progress has made, up to a limit. Relies on branch_live,
+/// and on branch_of_parent, whose order is requested.
 pub const BRANCHES_COUNT: &str = "
     select (select count(*) from branch s where s.account_id = $1 and s.parent_session_id = $2 and s.state = 'live') as of_session,
-           (select count(*) from branch b where b.account_id = $1 and b.state = 'live') as of_account";
+           (select count(*) from branch b where b.account_id = $1 and b.state = 'live') as of_account,
+           (select count(*) from (
+                select from branch m
+                where m.account_id = $1 and m.parent_session_id = $2
+                  and m.created_at >= (select t.started_at from turn t where t.account_id = $1 and t.id = $3 offset 0)
+                order by m.account_id, m.parent_session_id, m.created_at limit $4) m) as of_turn";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, FromQueryResult)]
 pub struct LiveCount {
     pub of_session: i64,
     pub of_account: i64,
+    pub of_turn: i64,
 }
 
 /// Counts live branches. The account's next spawn waits for the end of this transaction, so that the count is exact. The caller
 /// holds the session.
-pub async fn branches_count(tx: &Tx, account: &AccountId, session: SessionId) -> Result<LiveCount, StorageError> {
+pub async fn branches_count(
+    tx: &Tx,
+    account: &AccountId,
+    (session, turn): (SessionId, TurnId),
+) -> Result<LiveCount, StorageError> {
     const ATTEMPT: &str = "count branches";
     tx.execute("lock the branches of an account", BRANCHES_LOCK, [account.into()])
         .await?;
-    let count = tx
-        .one(ATTEMPT, BRANCHES_COUNT, [account.into(), session.into()])
-        .await?;
+    let values: [Value; 4] = [account.into(), session.into(), turn.into(), BRANCHES_OF_TURN_MAX.into()];
+    let count = tx.one(ATTEMPT, BRANCHES_COUNT, values).await?;
     count.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 

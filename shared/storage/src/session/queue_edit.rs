@@ -17,6 +17,7 @@ use serde_json::json;
 use super::{
     SessionName,
     item_content::ItemContent,
+    replay_begin::replays_end,
     sessions_lock::{LockedSession, SESSIONS_LOCK, queue_revision, sessions_lock},
     sessions_park::{sessions_look, sessions_unpark},
     turn_stop::{StopRequest, stops_continue, turn_stop},
@@ -210,7 +211,12 @@ pub async fn queue_edit(
         by: editor.actor,
         setting,
     };
-    editing.write(change).await.map(Ok)
+    let ends = session.replay.is_some() && change.withdrawn;
+    let mut messages = editing.write(change).await?;
+    if ends {
+        messages.extend(replays_end(tx, &session.account, vec![session.id], setting).await?);
+    }
+    Ok(Ok(messages))
 }
 
 async fn item_lock(tx: &Tx, session: &LockedSession, id: &NotificationId) -> Result<Option<Item>, StorageError> {
@@ -241,6 +247,12 @@ fn allowed(session: &LockedSession, item: Option<&Item>, edit: &Edit<'_>, editor
         Edit::Withdraw { revision } => *revision,
         Edit::Promote { .. } | Edit::Order { .. } | Edit::Steer { .. } | Edit::Inject { .. } => None,
     };
+    // What a branch or a replay is to do is not its queue's to change. A replay ends with its item.
+    let is_kept = session.branch.is_some() || session.replay.is_some() && edit.op() != QueueOp::Withdraw;
+    if let Some(item) = item.filter(|_| is_kept) {
+        let kind = item.content.kind.clone();
+        return Err(Refused::Immutable { kind });
+    }
     if let Some(item) = item {
         permitted(edit.op(), &item.editable(), editor, of_item).map_err(|refused| match refused {
             NotEditable::NotAuthor => Refused::NotAuthor {

@@ -118,15 +118,24 @@ pub(super) async fn record(
     Ok(record)
 }
 
-/// Whether the gateway has a session of this key: its newest row is read.
+/// Whether the gateway has a conversation under this key: its newest row is read. A person may have emptied it there.
 pub(super) async fn thread_check(transport: &Transport, key: &GatewayKey) -> ThreadCheck {
     let mut url = page_url(&transport.url, key, None);
     url.query_pairs_mut().clear().append_pair("limit", "1");
     match transport.get(url, PAGE_BYTES_MAX).await {
+        Ok(fetched) if fetched.status.is_success() && is_reset(&fetched.body) => ThreadCheck::Gone,
         Ok(fetched) if fetched.status.is_success() => ThreadCheck::There,
         Ok(fetched) if fetched.status == StatusCode::NOT_FOUND && says_no_session(&fetched.body) => ThreadCheck::Gone,
         Ok(_) | Err(_) => ThreadCheck::NotChecked,
     }
+}
+
+/// Whether the newest row is the gateway's mark of a reset.
+fn is_reset(body: &[u8]) -> bool {
+    let body = json::read(body).unwrap_or_default();
+    let items = body["items"].as_array().or(body["messages"].as_array());
+    let newest = items.and_then(|items| items.last());
+    newest.is_some_and(|row| row["__openclaw"]["kind"] == "reset")
 }
 
 /// Distinguishes a missing session from a gateway without histories.

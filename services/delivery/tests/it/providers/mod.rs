@@ -13,6 +13,7 @@ mod requests;
 mod servers;
 mod stopping;
 mod stub;
+mod threads;
 mod vetted;
 use std::time::Duration;
 

@@ -8,6 +8,7 @@ use super::stub::{Act, Script, chunk, stream_end};
 #[derive(Debug, Clone)]
 pub(super) struct Recording {
     pub(super) request_path: String,
+    request_headers: Vec<(String, String)>,
     pub(super) request_body: String,
     status: String,
     headers: Vec<(String, String)>,
@@ -44,6 +45,12 @@ impl Recording {
         let is_stream = body.starts_with("event:");
         Self {
             request_path: request_head.split(' ').nth(1).unwrap().to_owned(),
+            request_headers: request_head
+                .lines()
+                .skip(1)
+                .map(|line| line.split_once(": ").unwrap())
+                .map(|(n, v)| (n.into(), v.into()))
+                .collect(),
             request_body: request_body.trim().to_owned(),
             status: status.strip_prefix("HTTP/1.1 ").unwrap_or_default().to_owned(),
             headers: lines
@@ -59,6 +66,14 @@ impl Recording {
             },
             is_cut: note.contains("connection closed by the server"),
         }
+    }
+
+    /// A header of the request, by its name as recorded.
+    pub(super) fn request_header(&self, name: &str) -> Option<&str> {
+        self.request_headers
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// The gateway accepted the request: any failure was not caused by the body.

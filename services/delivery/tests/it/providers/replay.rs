@@ -1,5 +1,5 @@
 //! The OpenClaw driver with recorded answers: text and calls of good answers, class and certainty of failed ones. Every
-//! recording is in one of the tables here, or in those of `history.rs` and `requests.rs`.
+//! recording is in one of the tables here, or in those of `history.rs`, `requests.rs` and `threads.rs`.
 
 use std::time::Duration;
 
@@ -231,6 +231,7 @@ fn no_recording_is_forgotten() {
         .collect();
     used.extend(super::history::RECORDINGS);
     used.extend(super::requests::RECORDINGS);
+    used.extend(super::threads::RECORDINGS);
     used.sort_unstable();
     used.dedup();
     assert_eq!(recording::names(), used);
