@@ -179,7 +179,7 @@ mod tests {
             assert_eq!(
                 read(body.as_bytes(), 2, 6).map(|made| made.images),
                 malformed("the answer is nested too deep, or has too many values"),
-            )
+            );
         };
         let many = |value: &str| vec![value; contracts::json::VALUES_MAX].join(",");
         bounded(format!("{{\"data\":[{}]}}", many("{}")));

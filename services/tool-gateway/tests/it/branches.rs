@@ -138,7 +138,9 @@ async fn all_are_made_or_none_with_the_reason() {
     refused(&taskless, parts(1), "no_task").await;
 
     // A turn that makes and cancels them has an end: those of before it do not count.
-    world.run(sqlx::query("update branch set state = 'cancelled', ended_at = now()")).await;
+    world
+        .run(sqlx::query("update branch set state = 'cancelled', ended_at = now()"))
+        .await;
     let more = "insert into branch select b.* from (select * from branch order by ordinal limit 1) o, generate_series(1, 61) n,
         jsonb_populate_record(null::branch, to_jsonb(o) || jsonb_build_object('id', gen_random_uuid(), 'group_id', gen_random_uuid(),
                                                                               'session_id', gen_random_uuid(), 'ordinal', n)) b";
