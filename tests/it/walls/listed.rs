@@ -412,6 +412,31 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "b.account_id = n.account_id",
         "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
     ),
+    (
+        "select c.id, c.turn_id, c.ordinal, 0::bigint as behind",
+        "t.account_id = $1",
+        "no turn whose calls the walk lists has any that no tool was asked for",
+    ),
+    (
+        "coalesce(notes, '[]') as notes, (select p.manifest_packed from turn p",
+        "p.account_id = t.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
+    (
+        "select c.what, c.turn_id, c.session_id, c.call_id",
+        "t.account_id = $1",
+        "no replay of the walk has calls",
+    ),
+    (
+        "select c.what, c.turn_id, c.session_id, c.call_id",
+        "c.account_id = $1",
+        "no replay of the walk has calls",
+    ),
+    (
+        "coalesce(notes, '[]') as notes, (select p.manifest_packed from turn p",
+        "p.account_id = turn.account_id",
+        "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
+    ),
 ];
 
 /// Number of queries of the mapper in each file. A new query must be executed by the walk.

@@ -547,6 +547,11 @@ impl Walk<'_> {
         self.trials.next_step();
         let answer = field.send(&asks("generate_media", json!({"request": "r"}))).await;
         assert_eq!(answer.status, 200, "{answer:?}");
+        let turn = "select turn_id::text from notification where account_id = 'alder' and id = 'asks-models'";
+        let turn = database.texts(turn).await.remove(0);
+        self.trials.next_step();
+        self.api("GET", &format!("/audit/isolation?turn={turn}"), &Value::Null)
+            .await;
     }
 
     /// The provider takes no calls: new turns are parked, and one between two attempts waits. Then one tries, and all goes on.

@@ -682,29 +682,33 @@ async fn an_answer_of_an_agent_that_acts_stands_though_it_denies_its_thread() {
     assert_eq!(unconfirmed, [false, true, false]);
 }
 
-/// The replica that found the thread gone dies; the other one sends the same.
+/// The replica that found the thread gone dies, before its record or after it; the other one sends the same.
 #[tokio::test]
 async fn a_fresh_start_survives_its_replica() {
-    let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
-    let first = scene.run().await;
-    scene.deliver("n-1", "Tests fail on main").await;
-    scene.provider.forget();
-    first.crash_at("delivery.outcome_committed", 1);
-    scene.enqueue("n-2", "They fail again").await;
-    scene.wake().await;
-    first.crashed().await;
-    assert_eq!(scene.turns("state").await, ["finished", "started"]);
-    assert_eq!(scene.session_column("thread_number").await, "2");
-    let second = scene.run().await;
-    scene.until("n-2", "delivered").await;
-    second.stop().await;
-    let seen = scene.provider.seen();
-    let sent = texts(&seen[2].body["input"]);
-    assert!(
-        sent[0].contains("Tests fail on main") && sent[2].contains("They fail again"),
-        "{sent:?}"
-    );
-    scene.manifests_account_for(&[seen[0].clone(), seen[2].clone()]).await;
+    for (point, number) in [("delivery.outcome_written", "1"), ("delivery.outcome_committed", "2")] {
+        let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
+        let first = scene.run().await;
+        scene.deliver("n-1", "Tests fail on main").await;
+        scene.provider.forget();
+        first.crash_at(point, 1);
+        scene.enqueue("n-2", "They fail again").await;
+        scene.wake().await;
+        first.crashed().await;
+        assert_eq!(scene.turns("state").await, ["finished", "started"], "{point}");
+        assert_eq!(scene.session_column("thread_number").await, number, "{point}");
+        let second = scene.run().await;
+        scene.until("n-2", "delivered").await;
+        second.stop().await;
+        let seen = scene.provider.seen();
+        let last = seen.last().unwrap();
+        let sent = texts(&last.body["input"]);
+        assert!(
+            sent[0].contains("Tests fail on main") && sent[2].contains("They fail again"),
+            "{point}: {sent:?}"
+        );
+        assert_eq!(scene.session_column("thread_number").await, "2", "{point}");
+        scene.manifests_account_for(&[seen[0].clone(), last.clone()]).await;
+    }
 }
 
 /// What rules of rotation count: the tokens of ended turns, and failures that are not their provider's.

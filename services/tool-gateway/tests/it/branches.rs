@@ -141,10 +141,14 @@ async fn all_are_made_or_none_with_the_reason() {
     world
         .run(sqlx::query("update branch set state = 'cancelled', ended_at = now()"))
         .await;
-    let more = "insert into branch select b.* from (select * from branch order by ordinal limit 1) o, generate_series(1, 61) n,
-        jsonb_populate_record(null::branch, to_jsonb(o) || jsonb_build_object('id', gen_random_uuid(), 'group_id', gen_random_uuid(),
-                                                                              'session_id', gen_random_uuid(), 'ordinal', n)) b";
-    world.run(sqlx::query(more)).await;
+    rows("branch")
+        .with("state", "cancelled")
+        .from(format!(
+            "session s, generate_series(1, 61) where s.id = '{}'",
+            coder.id.0
+        ))
+        .insert(&world.database.owner)
+        .await;
     let told = refused(&coder, parts(1), "too_many_branches").await;
     assert!(told.to_string().contains("This turn has made 64"), "{told}");
     world
