@@ -122,14 +122,14 @@ pub(super) fn own_words(evidence: &Evidence<'_>) -> Vec<Violation> {
         };
         let own = match &key.of {
             SessionOf::Task { task, .. } => Some(task.key().to_string()),
-            SessionOf::Branch { .. } => {
+            SessionOf::Branch { .. } | SessionOf::Replay(_) => {
                 let mut sessions = evidence.rows.sessions.iter();
                 let session = sessions.find(|session| session.key == call.session_key);
                 // It is removed with its session.
                 let Some(session) = session else { continue };
                 session.task_id.clone()
             }
-            SessionOf::Agent(_) | SessionOf::Replay(_) | SessionOf::User(_) | SessionOf::Account => None,
+            SessionOf::Agent(_) | SessionOf::User(_) | SessionOf::Account => None,
         };
         for word in &call.words {
             let Some((account, task)) = home(&homes, word) else {

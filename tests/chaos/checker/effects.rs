@@ -165,8 +165,8 @@ pub(super) fn replies_posted(evidence: &Evidence<'_>) -> Vec<Violation> {
         let session = evidence
             .sessions
             .get(&(turn.account_id.as_str(), turn.session_id.as_str()));
-        // The reply of a branch is its parent's.
-        let is_branch = session.is_some_and(|session| session.kind == "branch");
+        // The reply of a branch is its parent's, and that of a replay is only shown.
+        let is_branch = session.is_some_and(|session| matches!(session.kind.as_str(), "branch" | "replay"));
         turn.state == "finished" && !turn.late && !turn.no_reply && turn.task_id.is_some() && says && !is_branch
     });
     speaking

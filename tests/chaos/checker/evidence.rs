@@ -39,9 +39,13 @@ pub(super) struct NotificationRow {
 }
 
 impl SessionRow {
-    /// The branch whose only session it is; None: its task and its agent are its conversation.
-    pub(super) fn branch(&self) -> Option<&str> {
-        self.key.strip_prefix("branch:")?.split(':').next()
+    /// The branch or the replay whose only session it is; None: its task and its agent are its conversation.
+    pub(super) fn origin(&self) -> Option<&str> {
+        let of = self
+            .key
+            .strip_prefix("branch:")
+            .or_else(|| self.key.strip_prefix("replay:"));
+        of?.split(':').next()
     }
 }
 

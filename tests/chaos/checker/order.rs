@@ -240,7 +240,18 @@ pub(super) fn turns_announced(evidence: &Evidence<'_>) -> Vec<Violation> {
     let turns = evidence.rows.turns.iter();
     let kept = turns.filter(|turn| wiped.is_none_or(|at| at < turn.started_at));
     kept.flat_map(|turn| {
-        ["started", "finished"].map(|event| (turn, format!("turn.{event}:{}:{}", turn.account_id, turn.id)))
+        let session = evidence
+            .sessions
+            .get(&(turn.account_id.as_str(), turn.session_id.as_str()));
+        let is_replay = session.is_some_and(|session| session.kind == "replay");
+        let events: &[&str] = if is_replay {
+            &["replayed"]
+        } else {
+            &["started", "finished"]
+        };
+        events
+            .iter()
+            .map(move |event| (turn, format!("turn.{event}:{}:{}", turn.account_id, turn.id)))
     })
     .filter(|(_, event)| !evidence.records.heard.turns.contains(event))
     .map(|(_, event)| Violation {
@@ -264,7 +275,7 @@ fn is_promoted(evidence: &Evidence<'_>, session: &str) -> bool {
     let conversation = |id: &str| {
         let mut rows = evidence.rows.sessions.iter().filter(|row| row.id == id);
         rows.next()
-            .map(|row| (&row.account_id, (&row.kind, row.branch()), &row.task_id, &row.agent_id))
+            .map(|row| (&row.account_id, (&row.kind, row.origin()), &row.task_id, &row.agent_id))
     };
     let of = conversation(session);
     evidence.records.aims.iter().any(|aim| {

@@ -1,7 +1,7 @@
 //! I1: every accepted notification has exactly one outcome, and no row exists that was not offered. `effects` has I17: one request,
 //! one effect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Violation, evidence::Evidence};
 use crate::records::{Answer, Offered};
@@ -117,11 +117,17 @@ pub(super) fn at_most_one(evidence: &Evidence<'_>) -> Vec<Violation> {
 pub(super) fn nothing_unasked(evidence: &Evidence<'_>) -> Vec<Violation> {
     let offered = evidence.offered();
     let is_offered = |account: &str, id: &str| offered.contains(&(account.to_owned(), id.to_owned()));
+    let replays = evidence.rows.replays.iter();
+    let replays: BTreeSet<(&str, String)> = replays
+        .map(|replay| (replay.account_id.as_str(), format!("replay:{}", replay.id)))
+        .collect();
+    let is_replay = |account: &str, id: &str| replays.contains(&(account, id.to_owned()));
     let rows = evidence.rows.notifications.iter();
     rows.filter(|row| {
         !is_offered(&row.account_id, &row.id)
             && !row.body.contains("-asked;")
             && row.of.is_none()
+            && !is_replay(&row.account_id, &row.id)
             && row.state != "refused"
     })
     .map(|row| {

@@ -38,7 +38,7 @@ pub(super) fn is_one_line(evidence: &Evidence<'_>, account: &str, [one, other]: 
     let [Some(one), Some(other)] = found else {
         return false;
     };
-    let branch = |row: &SessionRow| row.branch().map(str::to_owned);
+    let branch = |row: &SessionRow| row.origin().map(str::to_owned);
     let of = |row: &SessionRow| (row.kind.clone(), branch(row), row.task_id.clone(), row.agent_id.clone());
     let (first, last) = match one.generation <= other.generation {
         true => (one, other),

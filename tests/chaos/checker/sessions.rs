@@ -21,7 +21,7 @@ pub(super) fn generations(evidence: &Evidence<'_>) -> Vec<Violation> {
     for session in &evidence.rows.sessions {
         let of = (
             &session.account_id,
-            (&session.kind, session.branch()),
+            (&session.kind, session.origin()),
             &session.task_id,
             &session.agent_id,
         );
