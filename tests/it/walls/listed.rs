@@ -437,6 +437,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "p.account_id = turn.account_id",
         "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
     ),
+    (
+        "select c.what, c.turn_id, c.session_id, c.call_id",
+        "f.account_id = $1",
+        "it tells the tasks of a call's files, by ids of one account, and the twin's files are of the same tasks",
+    ),
 ];
 
 /// Number of queries of the mapper in each file. A new query must be executed by the walk.
