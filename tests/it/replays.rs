@@ -281,7 +281,11 @@ async fn a_replay_has_another_role_or_another_text() {
         .await;
     assert_eq!(own["instructions"], "Say nothing.");
     let audit = house.get("/api/orgs/acme/audit/isolation").await;
-    assert_eq!(audit["violations"], json!([]), "{audit}");
+    assert_eq!(
+        (&audit["violations"], &audit["unproven"]),
+        (&json!([]), &json!(0)),
+        "{audit}"
+    );
     let list = house.get(&format!("/api/orgs/acme/turns/{turn}/replays")).await;
     assert_eq!(list["items"].as_array().unwrap().len(), 2);
     assert_eq!(list["items"][0]["id"], replay["id"]);

@@ -20,6 +20,10 @@ const FAILED_ONCE: &[(u64, &str)] = &[
         529_613,
         "the same, while the carried one waited: the check expected it before the new one",
     ),
+    (
+        9_029,
+        "a branch ended in the transaction that stopped its parent's turn: the check expected its result behind the stop",
+    ),
 ];
 
 /// Seeds of every test run. `make chaos SIM=…` runs more.
@@ -76,6 +80,8 @@ fn a_thousand_seeds_keep_every_promise() {
         ("branches made", counts.spawned),
         ("branches that ended early", counts.cut_short),
         ("items with results of branches", counts.folded),
+        ("replays made", counts.replayed),
+        ("calls of replays answered from the record", counts.replay_calls),
     ] {
         assert!(count > SEEDS / 200, "only {count} {what} in {SEEDS} seeds");
     }

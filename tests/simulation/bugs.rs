@@ -99,6 +99,10 @@ pub(crate) enum Bug {
     CancelForgetsJoin,
     /// The end of a session leaves its branches.
     CloseLeavesBranches,
+    /// A replay's calls are passed on.
+    ReplayPassesOn,
+    /// The end of a task cancels the items of its replays.
+    TaskEndsReplay,
 }
 
 impl Bug {
@@ -129,7 +133,7 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 25] = [
+    pub(crate) const OF_CONTROL: [Bug; 27] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -155,5 +159,7 @@ impl Bug {
         Bug::FoldedTwice,
         Bug::CancelForgetsJoin,
         Bug::CloseLeavesBranches,
+        Bug::ReplayPassesOn,
+        Bug::TaskEndsReplay,
     ];
 }

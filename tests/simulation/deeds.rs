@@ -7,8 +7,8 @@ mod control;
 use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ResetInFlight,
-    ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
+    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ReplaySpec,
+    ResetInFlight, ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
 };
 
 use self::answers::Reply;
@@ -42,6 +42,7 @@ pub(crate) enum Deed {
     /// End a session's generation.
     Reset(SessionName, ResetQueue, ResetInFlight),
     EndBranch(AccountId, BranchId),
+    Replay(AccountId, TurnId, ReplaySpec),
 }
 
 /// The name of the person who stops.
@@ -166,7 +167,8 @@ impl World {
             | Deed::Hold(..)
             | Deed::Release(..)
             | Deed::Reset(..)
-            | Deed::EndBranch(..) => self.orchestrator().is_some(),
+            | Deed::EndBranch(..)
+            | Deed::Replay(..) => self.orchestrator().is_some(),
         }
     }
 
@@ -206,6 +208,7 @@ impl World {
             Deed::Release(account, hold) => self.release(account, *hold),
             Deed::Reset(session, queue, in_flight) => self.reset(session, *queue, *in_flight),
             Deed::EndBranch(account, branch) => self.end_branch(account, *branch),
+            Deed::Replay(account, turn, spec) => self.replay(account, *turn, spec),
         }
     }
 

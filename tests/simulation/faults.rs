@@ -84,6 +84,9 @@ impl World {
         if self.random.chance(rates.end_branch) {
             self.plan_end_of_branch();
         }
+        if self.random.chance(rates.replay) {
+            self.plan_replay();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.

@@ -202,6 +202,8 @@ impl fmt::Display for Many {
             spawned,
             cut_short,
             folded,
+            replayed,
+            replay_calls,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -221,7 +223,8 @@ impl fmt::Display for Many {
         )?;
         writeln!(
             f,
-            "{spawned} branches made, {cut_short} of them ended early, {folded} items with results"
+            "{spawned} branches made, {cut_short} of them ended early, {folded} items with results; {replayed} replays made, \
+             {replay_calls} calls answered from the record"
         )?;
         write!(
             f,
@@ -279,5 +282,7 @@ impl Counts {
         self.spawned += other.spawned;
         self.cut_short += other.cut_short;
         self.folded += other.folded;
+        self.replayed += other.replayed;
+        self.replay_calls += other.replay_calls;
     }
 }

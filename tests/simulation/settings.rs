@@ -46,6 +46,8 @@ pub(crate) struct Rates {
     pub(crate) reset: u32,
     /// A person ends a branch.
     pub(crate) end_branch: u32,
+    /// A person replays a turn.
+    pub(crate) replay: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -204,6 +206,7 @@ impl Rates {
             hold: rate(6),
             reset: rate(8),
             end_branch: rate(40),
+            replay: rate(15),
         }
     }
 

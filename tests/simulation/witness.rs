@@ -1,11 +1,12 @@
-//! Checks the invariants I1 to I11, I18 to I28 and I30 independently of the rows that they concern: some after every transaction, the rest
-//! at the end.
+//! Checks the invariants I1 to I11, I18 to I28, I30 and I31 independently of the rows that they concern: some after every
+//! transaction, the rest at the end.
 
 mod brakes;
 mod branches;
 mod breaker;
 mod control;
 mod questions;
+mod replays;
 mod resets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +69,7 @@ pub(crate) struct Witness {
     control: control::Control,
     resets: resets::Resets,
     branches: branches::Branches,
+    replays: replays::Replays,
     /// Calls that a person has approved, by their records.
     pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
@@ -91,6 +93,7 @@ impl Witness {
         self.look_at_turns(database);
         self.look_at_asked(database);
         self.look_at_branches(database);
+        self.look_at_replays(database);
     }
 
     fn look_at_sessions(&mut self, database: &Database) {
@@ -352,12 +355,18 @@ impl Witness {
     /// No step is left.
     pub(crate) fn look_at_the_end(&mut self, database: &Database, events: &BTreeSet<String>) {
         self.look(database);
-        for ((_, id), turn) in &database.turns {
-            let finished = turn.state.is_over().then(|| Message::finished(*id));
-            for event in [Some(Message::started(*id)), finished].into_iter().flatten() {
+        self.replays_at_the_end(database);
+        for ((account, id), turn) in &database.turns {
+            let is_replay = database.sessions[&(account.clone(), turn.session)].replay.is_some();
+            let is_over = turn.state.is_over();
+            for (event, is_due) in [
+                (Message::started(*id), !is_replay),
+                (Message::finished(*id), is_over && !is_replay),
+                (Message::replayed(*id), is_over && is_replay),
+            ] {
                 let event = event.id();
-                if !events.contains(&event) {
-                    self.breaks("I10", || format!("{event} was never published"));
+                if events.contains(&event) != is_due {
+                    self.breaks("I10", || format!("{event} was to be published: {is_due}"));
                 }
             }
         }

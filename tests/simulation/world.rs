@@ -93,6 +93,9 @@ pub(crate) struct Counts {
     pub(crate) spawned: u64,
     pub(crate) cut_short: u64,
     pub(crate) folded: u64,
+    /// Replays that were made, and their calls that the record answered.
+    pub(crate) replayed: u64,
+    pub(crate) replay_calls: u64,
 }
 
 /// Possible next steps.

@@ -42,7 +42,7 @@ async fn read(
     let found = found.ok_or_else(Problem::not_found)?;
     let newest = found.newest.ok_or_else(|| {
         let what = format!(
-            "task {} has no task context: write one with PUT, or let its agent",
+            "task {0} has no task context: write one with `signalbox context {0} --set FILE` or PUT, or let its agent",
             found.task
         );
         Problem::new(StatusCode::NOT_FOUND, "task_context_missing").detail(what)

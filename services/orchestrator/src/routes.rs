@@ -53,7 +53,7 @@ pub fn router(app: App) -> Router {
 /// The router, whose uploads have a limit of their own.
 pub fn served(app: App) -> Routes {
     let artifact_bytes_max = app.settings.artifact_bytes_max.usize();
-    Routes::from(router(app)).with_bodies_of(UPLOAD_PATH, artifact_bytes_max)
+    Routes::from(router(app)).with_bodies_of(UPLOAD_PATH, artifact_bytes_max, "orchestrator.artifact_bytes_max")
 }
 
 /// Routes behind the guard.

@@ -3,10 +3,14 @@
 use std::{
     net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
+    str::FromStr,
 };
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use domain::{BranchState, QuestionState, QueueMode, ResetInFlight, ResetQueue, StopThen, Timestamp, TurnId, Verdict};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum, builder::Resettable, error::ErrorKind};
+use domain::{
+    BranchId, BranchState, QuestionState, QueueMode, ReplayId, ResetInFlight, ResetQueue, SessionId, StopThen,
+    Timestamp, TurnId, Verdict,
+};
 use reqwest::Url;
 
 use crate::client::AccessArgs;
@@ -38,6 +42,29 @@ pub(crate) struct Cli {
     pub(crate) json: bool,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads the command line; prints a refusal or the help, and ends the process.
+    pub(crate) fn read() -> Cli {
+        Cli::try_parse().unwrap_or_else(|error| match error.kind() {
+            ErrorKind::DisplayHelp
+            | ErrorKind::DisplayVersion
+            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+            // The usage line of a refusal lists each option that has a value, as if the option were required. A second reading
+            // without the environment lists only what is required and what was typed.
+            _ => {
+                let typed = without_environment(Cli::command()).try_get_matches();
+                typed.err().unwrap_or(error).exit()
+            }
+        })
+    }
+}
+
+fn without_environment(command: clap::Command) -> clap::Command {
+    command
+        .mut_args(|argument| argument.env(Resettable::Reset))
+        .mut_subcommands(without_environment)
 }
 
 #[derive(Subcommand, Debug)]
@@ -96,6 +123,8 @@ pub(crate) enum Command {
     Diff(DiffArgs),
     /// Run a turn again without effects: its tool calls are answered from the record
     Replay(ReplayArgs),
+    /// Show the replays of a turn, or one of them
+    Replays(ReplaysArgs),
     /// Hold prompts against the rows that they are of
     Audit(AuditArgs),
     /// Show notifications, or one of them
@@ -152,6 +181,7 @@ pub(crate) enum Service {
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArgs {
+    /// The service to run
     pub(crate) service: Service,
 }
 
@@ -176,6 +206,7 @@ pub(crate) struct SampleArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct DemoAgentArgs {
+    /// Address of the agent's HTTP API; port 0 picks a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8090", value_parser = address)]
     pub(crate) listen: SocketAddr,
 }
@@ -197,14 +228,20 @@ pub(crate) struct DoctorArgs {
 pub(crate) struct NotifyArgs {
     #[command(flatten)]
     pub(crate) item: ItemArgs,
-    /// How a busy session takes the notification
-    #[arg(long, value_name = "MODE", value_parser = ["followup", "collect", "steer", "inject"])]
+    /// How a busy session takes the notification [default: followup]
+    ///
+    /// followup: the notification waits, and has a turn of its own
+    /// collect: the notification waits, and shares one turn with the `collect` notifications next to it in the queue
+    /// steer: the turn in progress ends, and the notification goes before all that wait
+    /// inject: the turn in progress gets the notification with the next results of its tools
+    #[arg(long, value_name = "MODE", verbatim_doc_comment, value_parser = ["followup", "collect", "steer", "inject"])]
     pub(crate) queue_mode: Option<String>,
 }
 
 /// A notification without its queue mode.
 #[derive(Args, Debug)]
 pub(crate) struct ItemArgs {
+    /// The account's id
     pub(crate) account: String,
     /// The task's id, or `-` for none
     pub(crate) task: String,
@@ -215,8 +252,10 @@ pub(crate) struct ItemArgs {
     /// The idempotency key: the same notification again does nothing, and another one with its id is refused
     #[arg(long)]
     pub(crate) id: Option<String>,
+    /// The notification's title
     #[arg(long)]
     pub(crate) title: Option<String>,
+    /// The notification's type, a word that the agent is shown [default: notification]
     #[arg(long = "type", value_name = "TYPE")]
     pub(crate) kind: Option<String>,
     /// Wait for the outcome and print it; code 1 unless it was delivered
@@ -232,6 +271,7 @@ pub(crate) struct ItemArgs {
 /// The account that a command is about, and the way to its API.
 #[derive(Args, Debug)]
 pub(crate) struct AccountArgs {
+    /// The account's id
     #[arg(long, default_value = "demo")]
     pub(crate) account: String,
     #[command(flatten)]
@@ -241,7 +281,7 @@ pub(crate) struct AccountArgs {
 /// Options of every list.
 #[derive(Args, Debug)]
 pub(crate) struct ListArgs {
-    /// Items at most
+    /// Items at most, up to 10,000
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) limit: u16,
     #[command(flatten)]
@@ -251,6 +291,7 @@ pub(crate) struct ListArgs {
 #[derive(Args, Debug)]
 pub(crate) struct SessionsArgs {
     /// One session's id
+    #[arg(value_parser = session_id)]
     pub(crate) id: Option<String>,
     /// Only sessions of this task
     #[arg(long)]
@@ -266,8 +307,11 @@ pub(crate) struct SessionsArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Reads and prints all pages of the log. With --json, each page is a JSON value of its own.")]
 pub(crate) struct LogArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: String,
     /// Only this generation
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -279,8 +323,10 @@ pub(crate) struct LogArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DiffArgs {
     /// The turn before
+    #[arg(value_parser = turn_id)]
     pub(crate) before: TurnId,
     /// The turn after
+    #[arg(value_parser = turn_id)]
     pub(crate) after: TurnId,
     /// Show the texts that differ, too
     #[arg(long)]
@@ -292,17 +338,21 @@ pub(crate) struct DiffArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ReplayArgs {
     /// The turn to run again; it has ended
+    #[arg(value_parser = turn_id)]
     pub(crate) turn: TurnId,
     /// The provider to ask, in place of the turn's
     #[arg(long, value_name = "NAME")]
     pub(crate) provider: Option<String>,
-    /// Build the instructions again from this version of the template
+    /// Build the instructions again from the template of this version. The server has one version, its own; the refusal of
+    /// another version names it
     #[arg(long, value_name = "VERSION")]
     pub(crate) profile_version: Option<String>,
-    /// Build the instructions again, with the text of this file as the agent's role; `-` reads standard input
+    /// Build the instructions again, with the text of this file as the agent's role, up to 16 KiB; `-` reads standard
+    /// input
     #[arg(long, value_name = "FILE")]
     pub(crate) role: Option<PathBuf>,
-    /// Send the text of this file as the instructions; `-` reads standard input
+    /// Send the text of this file, up to 64 KiB, as the instructions; `-` reads standard input. Excludes --role and
+    /// --profile-version
     #[arg(long, value_name = "FILE", conflicts_with_all = ["role", "profile_version"])]
     pub(crate) instructions: Option<PathBuf>,
     /// Wait for the outcome, and show what differs from the turn
@@ -311,6 +361,41 @@ pub(crate) struct ReplayArgs {
     /// How long to wait
     #[arg(long, value_name = "SECONDS", default_value_t = 120, requires = "wait", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(crate) timeout: u64,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct ReplaysArgs {
+    #[command(flatten)]
+    pub(crate) filter: ReplaysFilter,
+    #[command(subcommand)]
+    pub(crate) command: Option<ReplaysCommand>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplaysFilter {
+    /// The turn that was run again
+    #[arg(required = true, value_parser = turn_id)]
+    pub(crate) turn: Option<TurnId>,
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ReplaysCommand {
+    /// List the replays of a turn, newest first
+    List(ReplaysFilter),
+    /// Show one: its state and, when it is over, its outcome and what differs from the turn
+    Show(ReplayShowArgs),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayShowArgs {
+    /// The replay's id
+    #[arg(value_parser = replay_id)]
+    pub(crate) id: ReplayId,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
 }
@@ -332,9 +417,12 @@ pub(crate) enum AuditCommand {
 pub(crate) struct IsolationArgs {
     #[command(flatten)]
     pub(crate) scope: AuditScopeArgs,
-    /// Only turns that began at this time or later, as in 2026-01-31T18:00:00Z
+    /// Only turns that began at this time or later, as in 2026-01-31T18:00:00Z (over HTTP: `from`)
     #[arg(long, value_name = "TIME", value_parser = moment)]
     pub(crate) since: Option<Timestamp>,
+    /// Only turns that began before this time
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) until: Option<Timestamp>,
     /// Code 1 also if a part cannot be proven
     #[arg(long)]
     pub(crate) strict: bool,
@@ -346,23 +434,24 @@ pub(crate) struct IsolationArgs {
 #[derive(Args, Debug, Default)]
 #[group(multiple = false)]
 pub(crate) struct AuditScopeArgs {
-    /// Only turns about this task
+    /// Only turns about this task; excludes --session and --turn
     #[arg(long)]
     pub(crate) task: Option<String>,
-    /// Only turns of this session
-    #[arg(long, value_name = "ID")]
+    /// Only turns of this generation of a session; excludes --task and --turn
+    #[arg(long, value_name = "ID", value_parser = session_id)]
     pub(crate) session: Option<String>,
-    /// Only this turn
-    #[arg(long, value_name = "ID")]
+    /// Only this turn; excludes --task and --session
+    #[arg(long, value_name = "ID", value_parser = turn_id)]
     pub(crate) turn: Option<TurnId>,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct StopArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: String,
     /// Only this turn; if it is not in progress, nothing is stopped
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = turn_id)]
     pub(crate) turn: Option<TurnId>,
     /// What happens to the notifications that wait behind it: `hold` keeps them until `resume`, or until a person sends
     /// another one
@@ -373,8 +462,11 @@ pub(crate) struct StopArgs {
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Messages that the agent posted to the task's thread stay in the thread, and can be shown to the next generation.")]
 pub(crate) struct ResetArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: String,
     /// Why, for the session's log
     #[arg(long, value_name = "TEXT")]
@@ -395,6 +487,7 @@ pub(crate) struct ResetArgs {
 #[group(required = true, multiple = false)]
 pub(crate) struct ScopeArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: Option<String>,
     /// A task, with all of its sessions
     #[arg(long)]
@@ -438,6 +531,7 @@ pub(crate) struct ResumeArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ReleaseArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: String,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
@@ -476,7 +570,8 @@ pub(crate) struct HandoverArgs {
 pub(crate) struct ContextArgs {
     /// The task's id
     pub(crate) task: String,
-    /// Write the text of this file as the next version; `-` reads it from standard input
+    /// Write the text of this file as the next version; `-` reads standard input. A text over 64 KiB is refused; of a
+    /// shorter text the first 10,000 characters are kept
     #[arg(long, value_name = "FILE")]
     pub(crate) set: Option<PathBuf>,
     /// Write only if this is the newest version; 0: only if there is none
@@ -490,7 +585,7 @@ pub(crate) struct ContextArgs {
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct QueueArgs {
     /// The session's id
-    #[arg(required = true)]
+    #[arg(required = true, value_parser = session_id)]
     pub(crate) session: Option<String>,
     #[command(flatten)]
     pub(crate) list: ListArgs,
@@ -517,6 +612,7 @@ pub(crate) enum QueueCommand {
 #[derive(Args, Debug)]
 pub(crate) struct QueueItemArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: String,
     /// The notification's id
     pub(crate) notification: String,
@@ -530,14 +626,41 @@ fn moment(text: &str) -> Result<Timestamp, String> {
     read.map_err(|_| "expected a time such as 2026-01-31T18:00:00Z".to_owned())
 }
 
+/// A UUID. The server answers any other text with a 404 without detail, so the text is refused here, with the command that lists
+/// the ids: often the text is the id of a task.
+fn id<T: FromStr>(text: &str, lists: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("not a UUID: list {lists}"))
+}
+
+/// As text, as it stands in a path.
+fn session_id(text: &str) -> Result<String, String> {
+    id(text, "sessions with `signalbox sessions --task TASK`").map(|id: SessionId| id.to_string())
+}
+
+/// As text, as it stands in a path.
+fn branch_id(text: &str) -> Result<String, String> {
+    id(text, "branches with `signalbox branches TASK`").map(|id: BranchId| id.to_string())
+}
+
+fn turn_id(text: &str) -> Result<TurnId, String> {
+    id(text, "turns with `signalbox turns --task TASK`")
+}
+
+fn replay_id(text: &str) -> Result<ReplayId, String> {
+    id(text, "replays with `signalbox replays TURN`")
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct QueueEditArgs {
     #[command(flatten)]
     pub(crate) item: QueueItemArgs,
+    /// The new text
     #[arg(long, required_unless_present_any = ["title", "mode"])]
     pub(crate) body: Option<String>,
+    /// The new title
     #[arg(long)]
     pub(crate) title: Option<String>,
+    /// The new queue mode: `signalbox notify --help` explains the modes
     #[arg(long, value_name = "followup|collect|steer|inject")]
     pub(crate) mode: Option<QueueMode>,
     /// Only if it still has this revision [default: the present one]
@@ -548,6 +671,7 @@ pub(crate) struct QueueEditArgs {
 #[derive(Args, Debug)]
 pub(crate) struct QueueOrderArgs {
     /// The session's id
+    #[arg(value_parser = session_id)]
     pub(crate) session: String,
     /// The notifications' ids
     #[arg(required = true)]
@@ -561,7 +685,7 @@ pub(crate) struct QueueTurnArgs {
     #[command(flatten)]
     pub(crate) item: QueueItemArgs,
     /// Only if this turn is in progress
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = turn_id)]
     pub(crate) turn: Option<TurnId>,
 }
 
@@ -607,6 +731,7 @@ pub(crate) enum BranchesCommand {
 #[derive(Args, Debug)]
 pub(crate) struct BranchArgs {
     /// The branch's id
+    #[arg(value_parser = branch_id)]
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
@@ -705,9 +830,10 @@ pub(crate) struct QuestionWithdrawArgs {
 #[derive(Args, Debug)]
 pub(crate) struct TurnsArgs {
     /// One turn's id
-    pub(crate) id: Option<String>,
+    #[arg(value_parser = turn_id)]
+    pub(crate) id: Option<TurnId>,
     /// Turns of one session
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = session_id)]
     pub(crate) session: Option<String>,
     /// Turns of this task's sessions
     #[arg(long)]
@@ -723,7 +849,7 @@ pub(crate) struct TurnsArgs {
 pub(crate) struct NotificationsArgs {
     /// One notification's id
     pub(crate) id: Option<String>,
-    /// Only sessions of this task
+    /// Only notifications about this task
     #[arg(long)]
     pub(crate) task: Option<String>,
     /// Only those for this agent (slug or id)
@@ -754,6 +880,7 @@ pub(crate) enum DeadCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct DeadOneArgs {
+    /// The message's id, as `signalbox dead list` shows it
     pub(crate) id: String,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
@@ -804,6 +931,7 @@ pub(crate) struct ProviderCheckArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct SchemasArgs {
+    /// Folder of the descriptions
     #[arg(long, value_name = "DIR", default_value = "schemas")]
     pub(crate) dir: PathBuf,
     /// Write nothing; fail and name the files that are out of date
@@ -813,9 +941,9 @@ pub(crate) struct SchemasArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
+
+    const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -847,6 +975,7 @@ mod tests {
 
     #[test]
     fn refuses_what_makes_no_sense() {
+        // S stands for an id that is well formed.
         for line in [
             "signalbox",
             "signalbox up --http 8080",
@@ -877,15 +1006,102 @@ mod tests {
             "signalbox health delivery",
             "signalbox log",
             "signalbox log S --generation 0",
-            "signalbox diff T",
+            "signalbox diff S",
             "signalbox diff nonsense nonsense",
             "signalbox audit",
             "signalbox audit isolation --task T --session S",
+            "signalbox audit isolation --task T --turn S",
+            "signalbox audit isolation --session S --turn S",
+            "signalbox replay S --instructions a --role b",
+            "signalbox replay S --instructions a --profile-version 4",
+            "signalbox replays",
+            "signalbox replays show",
             "signalbox audit isolation --since yesterday",
+            "signalbox audit isolation --until tomorrow",
             "signalbox provider",
             "signalbox provider check",
         ] {
-            assert!(Cli::try_parse_from(line.split(' ')).is_err(), "{line}");
+            let words = line.split(' ').map(|word| if word == "S" { ID } else { word });
+            assert!(Cli::try_parse_from(words).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn an_id_that_is_none_is_refused_with_the_command_that_lists_ids() {
+        let check = |line: &str, list: &str| {
+            let refused =
+                |id: &str| Cli::try_parse_from(format!("signalbox {line}").replace("ID", id).split(' ')).err();
+            assert!(refused(ID).is_none(), "{line}");
+            let said = refused("DEMO-7").unwrap().to_string();
+            assert!(said.contains(&format!("not a UUID: list {list}`")), "{said}");
+        };
+        for line in [
+            "log ID",
+            "reset ID --reason x",
+            "stop ID",
+            "pause ID",
+            "resume ID",
+            "release ID",
+            "queue ID",
+            "queue withdraw ID n-1",
+            "queue order ID n-1",
+            "sessions ID",
+            "turns --session ID",
+            "audit isolation --session ID",
+        ] {
+            check(line, "sessions with `signalbox sessions --task TASK");
+        }
+        for line in [
+            "turns ID",
+            "diff ID ID",
+            "replay ID",
+            "replays ID",
+            "audit isolation --turn ID",
+        ] {
+            check(line, "turns with `signalbox turns --task TASK");
+        }
+        for line in ["branches show ID", "branches cancel ID"] {
+            check(line, "branches with `signalbox branches TASK");
+        }
+        check("replays show ID", "replays with `signalbox replays TURN");
+    }
+
+    #[test]
+    fn every_argument_is_explained() {
+        fn visit(command: &clap::Command, path: &str) {
+            for argument in command.get_arguments().filter(|argument| !argument.is_hide_set()) {
+                assert!(argument.get_help().is_some(), "{path} {}", argument.get_id());
+            }
+            for command in command.get_subcommands() {
+                assert!(command.get_about().is_some(), "{path} {}", command.get_name());
+                visit(command, &format!("{path} {}", command.get_name()));
+            }
+        }
+        visit(&Cli::command(), "signalbox");
+    }
+
+    /// Help texts are literals: they say what the code has.
+    #[test]
+    fn help_names_the_limits_of_the_code() {
+        let help = |command: &str, argument: &str| {
+            let cli = Cli::command();
+            let command = cli.find_subcommand(command).unwrap();
+            let argument = command
+                .get_arguments()
+                .find(|found| found.get_id() == argument)
+                .unwrap();
+            argument.get_help().unwrap().to_string()
+        };
+        let kib = |bytes: usize| format!("{} KiB", bytes / 1024);
+        let set = help("context", "set");
+        assert!(set.contains(&kib(api::contexts::BODY_BYTES_MAX)), "{set}");
+        assert_eq!(domain::task_context::CHARACTERS_MAX, 10_000);
+        assert!(set.contains("10,000 characters"), "{set}");
+        assert!(help("replay", "role").contains(&kib(domain::replay::ROLE_BYTES_MAX)));
+        assert!(help("replay", "instructions").contains(&kib(domain::replay::INSTRUCTIONS_BYTES_MAX)));
+        let kind = format!("[default: {}]", contracts::notification::KIND_DEFAULT);
+        assert!(help("notify", "kind").contains(&kind));
+        let mode = format!("[default: {}]", QueueMode::Followup);
+        assert!(help("notify", "queue_mode").contains(&mode));
     }
 }

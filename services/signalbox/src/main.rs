@@ -19,15 +19,14 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use runtime::{SettingsError, StartError};
 
 use crate::{
     cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
         audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, migrate, nats_users,
-        next, notifications, notify, pause, provider, providers, questions, queue, release, replay, reset, resume,
-        sessions, stop, turns,
+        next, notifications, notify, pause, provider, providers, questions, queue, release, replay, replays, reset,
+        resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -41,7 +40,7 @@ const EXIT_REFUSED: u8 = 2;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::read();
     if let Command::Serve(args) = &cli.command {
         return commands::serve::run(args.service);
     }
@@ -89,6 +88,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Log(args) => log::run(&args, json).await,
         Command::Diff(args) => diff::run(&args, json).await,
         Command::Replay(args) => replay::run(&args, json).await,
+        Command::Replays(args) => replays::run(&args, json).await,
         Command::Audit(args) => match args.command {
             AuditCommand::Isolation(args) => audit::isolation(&args, json).await,
         },

@@ -90,6 +90,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     }
 
     let routes = http::routes(executor, context.connect_callers().await?);
-    let routes = Routes::from(routes).with_bodies_of(http::UPLOAD_PATH, config.artifact_bytes_max.usize());
+    let artifact_bytes_max = config.artifact_bytes_max.usize();
+    let routes =
+        Routes::from(routes).with_bodies_of(http::UPLOAD_PATH, artifact_bytes_max, "tool_gateway.artifact_bytes_max");
     Ok(context.serve(config.listen, routes, context.health()).await?)
 }

@@ -207,8 +207,16 @@ impl LogTurn {
             (None, None) => {}
         }
         if let Some(usage) = &self.usage {
-            line(text, "   ", &format!("usage {usage}"));
+            line(text, "   ", &in_words(usage));
         }
+    }
+}
+
+/// Usage as its provider says it, in words where it has the usual members.
+fn in_words(usage: &Value) -> String {
+    match (usage["input_tokens"].as_u64(), usage["output_tokens"].as_u64()) {
+        (Some(input), Some(output)) => format!("{input} tokens in, {output} out"),
+        _ => format!("usage {usage}"),
     }
 }
 

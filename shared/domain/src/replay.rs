@@ -110,7 +110,10 @@ impl ReplayProfile {
             text.as_ref().is_none_or(is_good)
         };
         if self.version.as_deref().is_some_and(|asked| asked != version) {
-            return Some(("version", format!("this program has template {version}")));
+            return Some((
+                "version",
+                format!("only template {version}, which is this program's own, can be built"),
+            ));
         }
         if !is_text(&self.role, ROLE_BYTES_MAX) {
             return Some(("role", format!("1-{ROLE_BYTES_MAX} bytes that are not blank")));

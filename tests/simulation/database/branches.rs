@@ -9,8 +9,8 @@ use delivery::{
 };
 use domain::{
     AccountId, AgentId, BRANCH_ENDED, BranchEvent, BranchId, BranchState, Conversation, Generation, JoinMode,
-    NotificationId, NotificationState, SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TaskId, TimerKind,
-    TimerState, TurnId,
+    NotificationId, NotificationState, SessionId, SessionPhase, StopKind, StopThen, TaskId, TimerKind, TimerState,
+    TurnId,
     branch::{REQUEST, RESULT},
 };
 use storage::{
@@ -306,14 +306,7 @@ impl Database {
             return;
         }
         let reason = state.closes().expect("it has ended");
-        row.on(SessionEvent::Closed, bug);
-        row.closed = Some((now, reason));
-        row.gate = None;
-        row.reset = None;
-        row.thread.at = None;
-        if row.phase == SessionPhase::Backoff {
-            row.wake_at = Some(now);
-        }
+        row.close(now, reason, bug);
         let stop = row.active_turn.map(|turn| StopRequest {
             session: name.clone(),
             turn: Some(turn),

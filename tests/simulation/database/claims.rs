@@ -32,8 +32,8 @@ use delivery::{
 };
 use domain::{
     AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
-    NotificationId, NotificationState, QueueMode, SessionEvent, SessionId, SessionPhase, TaskStatus, TurnId, TurnRef,
-    TurnState, context::Told, progress::Streak,
+    NotificationId, NotificationState, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
+    TaskStatus, TurnId, TurnRef, TurnState, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
@@ -52,6 +52,7 @@ use super::{
     branches::DEPTH_MAX,
     moment,
     outbox::Message,
+    replays::replay_plan,
     succession::{Succeeded, Succession},
 };
 use crate::simulation::{bugs::Bug, settings::Settings};
@@ -86,9 +87,9 @@ impl Database {
         };
         Some(LockedSession {
             tool_policies: 1,
-            kind: row.conversation.kind(),
-            branch: row.conversation.branch,
-            replay: None,
+            kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
+            branch: row.conversation.branch.filter(|_| row.replay.is_none()),
+            replay: row.replay,
             parent: row.parent,
             account: name.0.clone(),
             id: name.1,
@@ -262,7 +263,7 @@ impl Database {
             work.pass = pass;
             self.turn_resume(&name, work.turn.id, work.state);
             claimed.resumed.push((name, work.turn.id));
-            if bug == Some(Bug::StartedNotRepeated) {
+            if bug == Some(Bug::StartedNotRepeated) || session.replay.is_some() {
                 work.heard.hear();
             }
             if bug == Some(Bug::LostSentBlindly) && work.due == Due::LookUp {
@@ -325,6 +326,12 @@ impl Database {
         let Some(mut item) = self.queue_next(session, settings) else {
             return Start::Nothing;
         };
+        let replayed = self.replay_of(session);
+        if let Some((replay, source)) = &replayed {
+            item.provider = replay.spec.provider.as_ref().unwrap_or(&source.provider).clone();
+            item.breaker = self.breaker_of(&item.provider);
+        }
+        let source = replayed.as_ref().map(|(_, source)| source);
         let task = item.facts.task.as_ref().map(|task| &task.id);
         if let Some(hold) = self.kept(session, task, bug) {
             claimed.parked.extend(self.park_for_hold(session, &hold, settings, bug));
@@ -360,21 +367,23 @@ impl Database {
             .collect();
         let provider = settings.provider(&item.provider);
         let branch = self.branch_of(&session.account, &self.sessions[&name].conversation);
-        let planned = plan(&PlanFacts {
-            asked: item.context_policy,
-            keeps: provider.keeps,
-            found_by: provider.found_by,
-            provider: &item.provider,
-            thread: &session.thread,
-            rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
-            branch: branch.map(|_| BranchFacts {
-                context: BranchContext::Snapshot,
-                is_first: session.turn_count == 0,
-                provider: None,
-                at: None,
-                base_sha256: "",
-            }),
-        });
+        let by_policy = || {
+            plan(&PlanFacts {
+                asked: item.context_policy,
+                keeps: provider.keeps,
+                found_by: provider.found_by,
+                provider: &item.provider,
+                thread: &session.thread,
+                rotated: session.thread.told.rotated.as_ref().map(|rotated| rotated.rule),
+                branch: branch.map(|_| BranchFacts {
+                    context: BranchContext::Snapshot,
+                    is_first: session.turn_count == 0,
+                    provider: None,
+                    at: None,
+                    base_sha256: "",
+                }),
+            })
+        };
         let told = Told {
             provider: Some(item.provider.clone()),
             ..Told::default()
@@ -383,16 +392,25 @@ impl Database {
             turn_id,
             pass,
             prompt: empty_prompt(),
-            plan: planned,
-            branch_task: branch.map(|branch| branch.task.clone()),
+            plan: source.map_or_else(by_policy, replay_plan),
+            branch_task: match source {
+                Some(source) => source.task.as_ref().map(TaskId::key),
+                None => branch.map(|branch| branch.task.clone()),
+            },
             past: Past::default(),
             told: (told, Vec::new()),
             provider,
-            tools: offered(item.facts.task.is_some(), branch.map(|branch| branch.depth)),
+            tools: match source {
+                Some(source) => definitions(source.tools.iter().cloned()),
+                None => offered(item.facts.task.is_some(), branch.map(|branch| branch.depth)),
+            },
             tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
             trace: TraceContext::default(),
         };
         if let Some((new, work)) = possible(begin(session, item, beginning), bug) {
+            if session.replay.is_some() {
+                work.heard.hear();
+            }
             self.lease_take(&name, replica, new.phase);
             self.turn_begin(&name, &work, &new);
             claimed.started.push((name, turn_id, notifications));
@@ -729,12 +747,7 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
             models: ModelKinds::default(),
         };
-        let tools = tools::offered(context).into_iter().map(|tool| ToolDefinition {
-            name: tool.name.to_owned(),
-            description: String::new(),
-            parameters: serde_json::value::RawValue::NULL.to_owned(),
-        });
-        tools.collect()
+        definitions(tools::offered(context).into_iter().map(|tool| tool.name.to_owned()))
     }
     // Definitions hold schemas and are created once.
     thread_local! {
@@ -749,6 +762,15 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
         (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),
         (_, Some(_)) => BRANCH.with(Arc::clone),
     }
+}
+
+fn definitions(names: impl Iterator<Item = String>) -> Arc<[ToolDefinition]> {
+    let tools = names.map(|name| ToolDefinition {
+        name,
+        description: String::new(),
+        parameters: serde_json::value::RawValue::NULL.to_owned(),
+    });
+    tools.collect()
 }
 
 /// The prompt has no effect here.

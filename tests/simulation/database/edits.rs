@@ -55,7 +55,9 @@ impl Database {
                 revision: row.revision,
             };
             let is_here = row.place.is_some_and(|(session, _)| session == name.1);
-            if !is_here || permitted(op, &editable, &editor, edit.item_revision).is_err() {
+            // A replay ends with its item.
+            let is_kept = locked.replay.is_some() && op != QueueOp::Withdraw;
+            if !is_here || is_kept || permitted(op, &editable, &editor, edit.item_revision).is_err() {
                 return None;
             }
         }
@@ -109,8 +111,10 @@ impl Database {
             session.phase = state.phase;
             (session.wake_at, session.gate) = (None, None);
         }
+        let over = (withdrawn && locked.replay.is_some()).then(|| self.replay_end(name, bug));
         self.version += 1;
-        Some((opens || looks).then(|| self.wake_up(name)).into_iter().collect())
+        let woken = (opens || looks).then(|| self.wake_up(name));
+        Some(woken.into_iter().chain(over).collect())
     }
 
     /// `QUEUE_PLACES`.

@@ -449,7 +449,8 @@ impl Database {
         bug: Option<Bug>,
     ) -> Option<OwnItem> {
         let session = self.active_session(&self.active(conversation)?.clone())?;
-        let id = NotificationId::parse(&self.fresh_id().to_string()).expect("a UUID is an id");
+        let fresh = || NotificationId::parse(&self.fresh_id().to_string()).expect("a UUID is an id");
+        let id = message.id.clone().unwrap_or_else(fresh);
         let message = NotificationMessage {
             id: Some(id.clone()),
             agent: Some(conversation.agent.to_string()),
@@ -541,6 +542,7 @@ impl Database {
             continues: None,
             reset: None,
             parent: None,
+            replay: None,
             conversation,
         };
         self.sessions.insert((row.conversation.account.clone(), id), row);

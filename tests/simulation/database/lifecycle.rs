@@ -189,7 +189,7 @@ impl Database {
             .of_account(account)
             .filter(|(_, row)| {
                 row.closed.is_none()
-                    && row.conversation.branch.is_none()
+                    && (row.conversation.branch.is_none() || row.replay.is_some())
                     && match scope {
                         Scope::Task(task) => row.conversation.task.as_ref() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
@@ -200,14 +200,7 @@ impl Database {
         let branches = self.branches_close(account, scope, &ids, bug);
         for id in &ids {
             let row = self.sessions.get_mut(&(account.clone(), *id)).expect("locked");
-            row.on(SessionEvent::Closed, bug);
-            row.closed = Some((now, reason));
-            row.gate = None;
-            row.reset = None;
-            row.thread.at = None;
-            if row.phase == SessionPhase::Backoff {
-                row.wake_at = Some(now);
-            }
+            row.close(now, reason, bug);
         }
         let mut items: Vec<(NotificationId, SessionId, i64)> = self
             .notifications
@@ -216,7 +209,9 @@ impl Database {
             .filter_map(|((_, id), row)| row.place.map(|(session, position)| (id, row, session, position)))
             .filter(|(_, row, session, _)| {
                 let of_task = matches!(scope, Scope::Task(task) if row.task.as_ref() == Some(&task.key()));
-                ids.contains(session) || of_task
+                let row = self.sessions.get(&(account.clone(), *session));
+                let is_replay = row.is_some_and(|row| row.replay.is_some()) && bug != Some(Bug::TaskEndsReplay);
+                ids.contains(session) || (of_task && !is_replay)
             })
             .map(|(id, _, session, position)| (id.clone(), session, position))
             .collect();

@@ -17,6 +17,7 @@ pub(crate) mod lifecycle;
 pub(crate) mod outbox;
 pub(crate) mod outcomes;
 pub(crate) mod questions;
+pub(crate) mod replays;
 pub(crate) mod succession;
 pub(crate) mod timers;
 
@@ -26,15 +27,15 @@ use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
-    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ResetRequest, SessionEvent, SessionId,
-    SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId, ToolCallState,
-    TurnContext, TurnId, TurnState, breaker::Breaker, hold::Hold,
+    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ReplayId, ResetRequest, SessionEvent,
+    SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
+    ToolCallState, TurnContext, TurnId, TurnState, breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use self::{branches::BranchRow, outbox::OutboxRow, questions::QuestionRow, timers::TimerRow};
+use self::{branches::BranchRow, outbox::OutboxRow, questions::QuestionRow, replays::ReplayRow, timers::TimerRow};
 use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
@@ -101,6 +102,8 @@ pub(crate) struct SessionRow {
     pub(crate) reset: Option<ResetRequest>,
     /// The session that spawned its branch.
     pub(crate) parent: Option<SessionId>,
+    /// The replay that it runs.
+    pub(crate) replay: Option<ReplayId>,
 }
 
 /// `stop_turn_id`, `stop_kind`, `stop_by`, `stop_at`, `stop_then`.
@@ -142,6 +145,18 @@ impl SessionRow {
         match bug {
             Some(Bug::StopKept) => asked.is_some() && self.active_turn.is_some(),
             _ => asked.is_some() && asked == self.active_turn,
+        }
+    }
+
+    /// `CLOSE`.
+    pub(crate) fn close(&mut self, now: Millis, reason: CloseReason, bug: Option<Bug>) {
+        self.on(SessionEvent::Closed, bug);
+        self.closed = Some((now, reason));
+        self.gate = None;
+        self.reset = None;
+        self.thread.at = None;
+        if self.phase == SessionPhase::Backoff {
+            self.wake_at = Some(now);
         }
     }
 
@@ -278,6 +293,7 @@ pub(crate) struct Database {
     pub(crate) questions: BTreeMap<(AccountId, QuestionId), QuestionRow>,
     pub(crate) timers: BTreeMap<(AccountId, TimerId), TimerRow>,
     pub(crate) branches: BTreeMap<(AccountId, BranchId), BranchRow>,
+    pub(crate) replays: BTreeMap<(AccountId, ReplayId), ReplayRow>,
     /// Replies in threads, by message id.
     pub(crate) messages: BTreeMap<(AccountId, MessageId), TurnId>,
     pub(crate) outbox: BTreeMap<Uuid, OutboxRow>,

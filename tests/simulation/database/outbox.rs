@@ -51,6 +51,10 @@ impl Message {
         Message::Event(format!("turn.finished:{turn}"))
     }
 
+    pub(crate) fn replayed(turn: TurnId) -> Message {
+        Message::Event(format!("turn.replayed:{turn}"))
+    }
+
     pub(crate) fn id(&self) -> String {
         match self {
             Self::SessionResolved(message) => message.message_id(),

@@ -41,6 +41,8 @@ pub(crate) struct Recorded {
     /// Branches that ended with their turns.
     pub(crate) ended: Vec<BranchesEnded>,
     pub(crate) stale: u64,
+    /// Calls that the record of another turn answered.
+    pub(crate) replay_calls: usize,
 }
 
 /// The effect of one record on its turn.
@@ -87,10 +89,13 @@ impl Database {
             }
             let breaker = self.said(report.said(), settings);
             let decision = decide(report, &session, breaker, moment(self.now), &settings.delivery);
-            let Some(decided) = possible(decision, bug) else {
+            let Some(mut decided) = possible(decision, bug) else {
                 recorded.free.push((name, false));
                 continue;
             };
+            if bug != Some(Bug::ReplayPassesOn) {
+                recorded.replay_calls += Self::replay_answer(&mut decided);
+            }
             if !self.turn_change(&decided.change, bug) {
                 recorded.free.push((name, true));
                 continue;
@@ -128,6 +133,7 @@ impl Database {
             let mut ended = self.fold(&decided, bug);
             messages.append(&mut ended.messages);
             recorded.ended.push(ended);
+            messages.extend(self.replay_over(&decided, bug));
             if !report.work.heard.is_heard() {
                 messages.push(Message::started(report.work.turn.id));
             }
@@ -244,7 +250,11 @@ impl Database {
 
     fn messages(&mut self, decided: &Decided<'_>, bug: Option<Bug>) -> Vec<Message> {
         let (work, session) = (&decided.report.work, decided.session);
-        let over = Message::finished(work.turn.id);
+        let is_replay = session.replay.is_some();
+        let over = match is_replay {
+            true => Message::replayed(work.turn.id),
+            false => Message::finished(work.turn.id),
+        };
         match &decided.settled {
             Settled::AwaitTools { round } => round
                 .calls
@@ -255,7 +265,7 @@ impl Database {
                 .collect(),
             Settled::Again { .. } | Settled::FreshStart { .. } | Settled::LookAgain { .. } => Vec::new(),
             Settled::GaveUp { .. } => {
-                for id in decided.change.ended() {
+                for id in decided.change.ended().filter(|_| !is_replay) {
                     self.bury(&work.turn.account, id);
                 }
                 vec![over]

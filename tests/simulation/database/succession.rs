@@ -5,8 +5,7 @@ use contracts::session::SessionStopRequested;
 use delivery::{store::SessionName, turn::change::Reset};
 use domain::{
     AccountId, BranchEvent, BranchId, CloseReason, Gate, HoldScope, NotificationId, NotificationState, ResetInFlight,
-    ResetQueue, ResetRequest, SESSION_RESET, SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TurnId,
-    context::Rotated,
+    ResetQueue, ResetRequest, SESSION_RESET, SessionId, StopKind, StopThen, TurnId, context::Rotated,
 };
 use storage::session::{sessions_lock::LockedSession, turn_stop::StopRequest};
 
@@ -88,14 +87,7 @@ impl Database {
             Succession::Rotated(_) => CloseReason::Rotated,
             Succession::Reset { .. } => CloseReason::Reset,
         };
-        row.on(SessionEvent::Closed, bug);
-        row.closed = Some((now, reason));
-        row.gate = None;
-        row.reset = None;
-        row.thread.at = None;
-        if row.phase == SessionPhase::Backoff {
-            row.wake_at = Some(now);
-        }
+        row.close(now, reason, bug);
         let queue = self.queue(account, *old);
         let queue: Vec<NotificationId> = queue.into_iter().map(|(_, id, _)| id.clone()).collect();
         let (moved, cancelled): (Vec<_>, Vec<_>) = queue

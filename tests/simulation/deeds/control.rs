@@ -1,9 +1,10 @@
-//! People who edit what waits, and who pause and go on. Each has looked at the rows before, so what is asked may no longer fit.
+//! People who edit what waits, who pause and go on, and who replay turns. Each has looked at the rows before, so what is
+//! asked may no longer fit.
 
 use delivery::store::SessionName;
 use domain::{
-    AccountId, BranchId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ResetInFlight, ResetQueue,
-    ResetRequest, StopKind, StopThen, hold::Hold,
+    AccountId, BranchId, HoldId, HoldRunning, HoldScope, NotificationId, QueueOp, ReplaySpec, ResetInFlight,
+    ResetQueue, ResetRequest, StopKind, StopThen, TurnId, hold::Hold,
 };
 use storage::session::sessions_lock::queue_revision;
 
@@ -16,6 +17,7 @@ use crate::simulation::{
         outbox::{Message, Service},
         succession::{Asked, IN_FLIGHT, QUEUES},
     },
+    settings::GATEWAY_ONLY,
     world::{Fate, World},
 };
 
@@ -224,6 +226,40 @@ impl World {
         self.branches_ended(&ended);
         let messages = std::mem::take(&mut ended.messages);
         self.commit_rows(p, fate, messages)
+    }
+
+    /// Somebody runs a turn again. One in progress, or a replay's, is refused.
+    pub(crate) fn plan_replay(&mut self) {
+        let turns: Vec<(AccountId, TurnId)> = self.database.turns.keys().cloned().collect();
+        if turns.is_empty() {
+            return;
+        }
+        let (account, turn) = self.random.pick(&turns).clone();
+        let provider = self.random.chance(500).then(|| GATEWAY_ONLY.to_owned());
+        let spec = ReplaySpec {
+            provider,
+            profile: None,
+        };
+        self.deeds.insert(0, Deed::Replay(account, turn, spec));
+    }
+
+    /// `POST …/replays`. As [`Self::stop`], a client without an answer gives up.
+    pub(super) fn replay(&mut self, account: &AccountId, turn: TurnId, spec: &ReplaySpec) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let begun = self.database.replay_begin(account, turn, spec, self.bug);
+        self.note("replay asked", [u64::from(begun.is_some()), 0], || {
+            format!("turn {turn}, {spec:?}: {begun:?}; {fate:?}")
+        });
+        if let Some(item) = begun {
+            self.counts.replayed += 1;
+            self.witness.own_items(&self.database, std::slice::from_ref(&item));
+            self.commit_rows(p, fate, item.messages);
+        }
+        true
     }
 
     /// When the faults end, so do all pauses: work is to end.

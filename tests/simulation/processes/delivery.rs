@@ -524,6 +524,7 @@ impl World {
             .database
             .record(&batch, (&going_on, replica), &self.settings, self.bug);
         self.counts.stale += recorded.stale;
+        self.counts.replay_calls += recorded.replay_calls as u64;
         let begun = &recorded.begun;
         self.counts.turns += begun.started.len() as u64;
         self.counts.gone_on += begun.started.len() as u64;

@@ -10,7 +10,7 @@ use delivery::{
 };
 use domain::{
     AccountId, ActorKind, BRANCH_ENDED, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET,
-    SessionId, StopKind, StopThen, TASK_CLOSED, TurnId, TurnState,
+    SessionId, StopKind, StopThen, TASK_CLOSED, TurnId, TurnState, branch::RESULT,
 };
 use storage::lifecycle::close_reason;
 
@@ -97,6 +97,7 @@ impl Witness {
 
     /// A call is sent: not by a claim after the request to stop its turn, and with the note that the same call had before.
     pub(crate) fn sent(&mut self, work: &Work) {
+        self.replay_sent(work);
         let text = match &work.input {
             CallInput::ToolResults { note, .. } => note.clone().unwrap_or_default(),
             CallInput::Conversation(items) => match items.last() {
@@ -416,11 +417,18 @@ impl Witness {
                 });
             }
         }
-        let holds = is_stopped && then == Some(StopThen::Hold) && session.queued > 0 && session.closed.is_none();
+        // A branch that ends in the same transaction tells its parent before the turn has ended, or after: either is right.
+        let has_waited = database.notifications.iter().any(|((owner, _), item)| {
+            let waits = item.state == NotificationState::Queued && item.place.is_some_and(|(of, _)| of == row.session);
+            owner == account && waits && (item.kind != RESULT || item.created_at < database.now)
+        });
+        let is_parked = session.gate == Some(Gate::Stopped);
+        let may_hold = is_stopped && then == Some(StopThen::Hold) && session.queued > 0 && session.closed.is_none();
+        let holds = may_hold && (has_waited || is_parked);
         if holds {
             self.brakes.held.insert(row.session);
         }
-        if holds != (session.gate == Some(Gate::Stopped)) {
+        if holds != is_parked {
             let (session, gate) = (row.session, session.gate);
             self.breaks("I20", || {
                 format!("turn {id} ended, then {then:?}: session {session} has gate {gate:?}")

@@ -2,7 +2,7 @@
 //! that a prompt names are branches of its session.
 
 use domain::{BranchId, ContextMode};
-use prompt::{PastTurn, Subagent, at_work, manifest::Part, spawning};
+use prompt::{Subagent, at_work, manifest::Part};
 use time::Duration;
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
         Verdict::{Unproven, Violation},
     },
 };
-use crate::turns::store::PastSource;
+use crate::turns::store::{PastSource, SpawningTurn};
 
 /// The least time that the sessions of ended branches are kept, and their rows with them.
 const KEPT: Duration = Duration::DAY;
@@ -71,7 +71,8 @@ impl<'a> Case<'a> {
         let number = self.sources.numbers.get(&past.turn.id.uuid());
         let is_before = past.session == branch.parent.uuid() && number.is_some_and(|n| *n <= branch.base.number);
         let is_continued = self.turn.parent_continues_id == Some(past.session);
-        match (is_before || is_continued, branch.is_whole) {
+        let is_read = self.spawning().is_some_and(|spawning| spawning.is_whole);
+        match (is_before || is_continued, is_read) {
             (false, _) => Err((
                 Violation(ForeignThread),
                 format!("{of} is not in the base of its branch"),
@@ -84,11 +85,9 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The spawning turn as its branch knows it. None: it is another turn.
-    pub(super) fn spawning(&self, past: &PastSource) -> Option<PastTurn> {
-        let branch = self.branch().filter(|branch| branch.turn == past.turn.id.uuid())?;
-        let notes = usize::try_from(branch.base.notes).unwrap_or_default();
-        Some(spawning(past.turn.clone(), &branch.said, notes))
+    /// The turn that made its branch.
+    pub(super) fn spawning(&self) -> Option<&'a SpawningTurn> {
+        self.sources.spawning.get(&self.turn.branch_id?)
     }
 
     /// A subagent at work: a branch of a turn of this session, about its task.

@@ -115,15 +115,18 @@ async fn judged(turns: Vec<AuditedTurn>, sources: Sources) -> Result<Audit, Prob
 
 /// What has no turns on a page has to be there all the same.
 async fn exists(tx: &Tx, account: &AccountId, scope: &Scope) -> Result<(), ApiError> {
-    let is_there = match scope {
-        Scope::Account => true,
-        Scope::Task(task) => task_find(tx, account, task).await?.is_some(),
-        Scope::Session(session) => session_find(tx, account, *session).await?.is_some(),
-        Scope::Turn(turn) => turn_exists(tx, account, *turn).await?,
+    let (is_there, what) = match scope {
+        Scope::Account => return Ok(()),
+        Scope::Task(task) => (task_find(tx, account, task).await?.is_some(), format!("task {task}")),
+        Scope::Session(session) => {
+            let is_there = session_find(tx, account, *session).await?.is_some();
+            (is_there, format!("session {session}"))
+        }
+        Scope::Turn(turn) => (turn_exists(tx, account, *turn).await?, format!("turn {turn}")),
     };
     match is_there {
         true => Ok(()),
-        false => Err(Problem::not_found().into()),
+        false => Err(Problem::not_found().detail(format!("there is no {what} here")).into()),
     }
 }
 

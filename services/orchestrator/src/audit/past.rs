@@ -3,10 +3,7 @@
 
 use std::collections::HashMap;
 
-use prompt::{
-    entry_input_cut, entry_reply_cut,
-    manifest::{Because, Hash, Layer, Part, PartKind, Source},
-};
+use prompt::manifest::{Because, Hash, Layer, Part, PartKind, Source};
 use uuid::Uuid;
 
 use super::{
@@ -18,11 +15,17 @@ use super::{
         Verdict::{Unproven, Violation},
     },
 };
-use crate::turns::{sent::context_text, store::PastSource};
+use crate::turns::{
+    sent::{Earlier, context_text},
+    store::PastSource,
+};
 
-/// Entries that are rendered already: a turn is an entry of many prompts of a page. By source and by what was cut of it.
+/// Entries that are rendered already: a turn is an entry of many prompts of a page.
 #[derive(Debug, Default)]
-pub struct Rendered(HashMap<(Source, usize), Option<(usize, Hash)>>);
+pub struct Rendered(HashMap<EntryKey, Option<(usize, Hash)>>);
+
+/// The source, the bytes that were cut off, and, of a spawning turn, the branch that knows the turn.
+type EntryKey = (Source, usize, Option<Uuid>);
 
 impl Case<'_> {
     pub(super) fn context(&self, rendered: &mut Rendered, judged: &mut Vec<Judged>) {
@@ -33,6 +36,10 @@ impl Case<'_> {
 
     fn entry(&self, part: &Part, rendered: &mut Rendered) -> Ruling {
         let is_same = |text: Option<(usize, Hash)>| text == Some((part.bytes, part.sha256));
+        let earlier = Earlier {
+            pasts: &self.sources.pasts,
+            spawning: self.spawning(),
+        };
         match (part.part, &part.source) {
             (PartKind::Entry, Source::TurnInput(id) | Source::TurnReply(id)) => {
                 let past = match self.past(part, *id) {
@@ -45,23 +52,20 @@ impl Case<'_> {
                         format!("turn {id} is too long to be read with the others"),
                     );
                 }
-                // As its branch knows it, which is another text than later entries have.
-                if let Some(spawning) = self.spawning(past) {
-                    let cut = part.cut_bytes;
-                    let text = match matches!(part.source, Source::TurnInput(_)) {
-                        true => entry_input_cut(&spawning, cut),
-                        false => entry_reply_cut(&spawning, cut),
-                    };
-                    let text = text.map(|text| (text.as_str().len(), Hash::of(text.as_str())));
-                    return self.rendered(is_same(text), &format!("turn {id}, as its branch knows it"));
-                }
-                let render = || context_text(part, self.manifest, &self.sources.pasts);
-                let text = rendered.0.entry((part.source.clone(), part.cut_bytes));
+                // Later entries have another text of the spawning turn than its branch has.
+                let knows = earlier.spawning.filter(|spawning| spawning.id == *id);
+                let knows = knows.and(self.turn.branch_id);
+                let render = || context_text(part, self.manifest, earlier);
+                let text = rendered.0.entry((part.source.clone(), part.cut_bytes, knows));
                 let text = *text.or_insert_with(|| render().map(|text| (text.len(), Hash::of(&text))));
-                self.rendered(is_same(text), &format!("turn {id}"))
+                let of = match knows {
+                    Some(_) => format!("turn {id}, as its branch knows it"),
+                    None => format!("turn {id}"),
+                };
+                self.rendered(is_same(text), &of)
             }
             (PartKind::EntriesLeftOut, _) => {
-                let text = context_text(part, self.manifest, &self.sources.pasts);
+                let text = context_text(part, self.manifest, earlier);
                 self.rendered(
                     is_same(text.map(|text| (text.len(), Hash::of(&text)))),
                     "the number of left out entries",

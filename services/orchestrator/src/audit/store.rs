@@ -1,5 +1,5 @@
-//! Reads pages of turns for the audit, and the rows that their parts name. Four statements a page, always within the account. The
-//! texts of a page are bounded: a page ends before the turn whose sources would be too long.
+//! Reads pages of turns for the audit, and the rows that their parts name. Four statements a page, and another one for turns of branches,
+//! always within the account. The texts of a page are bounded: a page ends before the turn whose sources would be too long.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +28,7 @@ use crate::{
     paging::{Column, Listing, Order},
     turns::{
         sent::past_of,
-        store::{Pasts, pasts_of},
+        store::{Pasts, SpawningTurn, pasts_of, spawning_turns},
     },
 };
 
@@ -182,7 +182,7 @@ const JOINED: (&str, &str) = (
        (select p.continues_id from session p where p.account_id = page.account_id and p.id = h.parent_session_id offset 0) as parent_continues_id,
        s.mismatch is not null as is_mismatched, a.coordinator_task,
        case when a.coordinator_task = page.task_id then a.briefing else '' end as briefing,
-       g.slug as agent_slug, g.name as agent_name, g.role as agent_role,
+       g.slug as agent_slug, g.name as agent_name, coalesce(r.spec #>> '{profile,role}', g.role) as agent_role,
        k.display_id as task_display, k.title as task_title, k.description as task_description,
        h.continues_id is not null and exists (
            select from session c where c.account_id = page.account_id and c.id = h.continues_id and c.emptied_at is null offset 0) as continues_kept,
@@ -324,16 +324,10 @@ pub struct Branch {
     pub task: Option<TaskId>,
     pub label: Option<String>,
     pub base: Base,
-    /// The spawning turn.
-    pub turn: Uuid,
     /// The messages of its base.
     pub messages: Vec<Uuid>,
     /// Its agent's slug.
     pub agent: Option<String>,
-    /// What the spawning turn had said; for turns of the branch.
-    pub said: Vec<String>,
-    /// False: that was not read.
-    pub is_whole: bool,
 }
 
 /// What else is read of a version of a context.
@@ -348,7 +342,6 @@ struct KnownFacts {
 #[derive(Deserialize)]
 struct BranchFacts {
     base: Base,
-    turn: Uuid,
     messages: Vec<Uuid>,
     agent: Option<String>,
 }
@@ -390,6 +383,8 @@ pub struct Sources {
     /// By the keys of tasks.
     pub contexts: HashMap<(String, i32), Known>,
     pub branches: HashMap<Uuid, Branch>,
+    /// Of the branches whose turns are on the page.
+    pub spawning: HashMap<Uuid, SpawningTurn>,
     /// The numbers of turns that branches know.
     pub numbers: HashMap<Uuid, i64>,
 }
@@ -450,21 +445,16 @@ pub const SOURCES: &str = "
             left join lateral (
                 select * from task_context c where c.account_id = $1 and c.task_id = w.id and c.version = w.version offset 0) c on true
             union all
-            select 'branch', w.place, b.id::text, 0, b.task_id, b.parent_session_id, b.agent_id, '', b.label, coalesce(t.said, ''), null,
+            select 'branch', w.place, b.id::text, 0, b.task_id, b.parent_session_id, b.agent_id, '', b.label, '', null,
                    'service', '', '', null, b.created_at, 1, null, null, null,
-                   jsonb_build_object('base', b.base, 'turn', b.parent_turn_id, 'messages', to_jsonb(b.base_messages), 'agent', g.slug)
-            from unnest($10::uuid[], $11::boolean[]) with ordinality as w (id, is_own, place)
+                   jsonb_build_object('base', b.base, 'messages', to_jsonb(b.base_messages), 'agent', g.slug)
+            from unnest($10::uuid[]) with ordinality as w (id, place)
             cross join lateral (select * from branch b where b.account_id = $1 and b.id = w.id offset 0) b
             left join lateral (select g.slug from agent g where g.account_id = b.account_id and g.id = b.agent_id offset 0) g on true
-            left join lateral (
-                select (select json_agg(coalesce(r.round ->> 'text', '') order by r.place)
-                        from jsonb_array_elements(t.journal) with ordinality as r (round, place)
-                        where r.place <= (b.base ->> 'rounds')::integer)::text as said
-                from turn t where t.account_id = b.account_id and t.id = b.parent_turn_id and w.is_own offset 0) t on true
             union all
             select 'known', 0, t.id::text, t.number, null, t.session_id, null, '', null, '', null, 'service', '', '', null, now(), 1, null, null,
                    null, null
-            from unnest($12::uuid[]) as w (id)
+            from unnest($11::uuid[]) as w (id)
             cross join lateral (
                 select t.id, t.number, t.session_id from turn t where t.account_id = $1 and t.id = w.id offset 0) t) i) x
     order by x.what, x.revision desc";
@@ -600,9 +590,8 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
         .collect();
     let contexts = each_once(all.iter().flat_map(|named| named.contexts.clone()));
     let own = each_once(turns.iter().filter_map(|turn| turn.branch_id));
-    let mut branches: Vec<(Uuid, bool)> = own.iter().map(|id| (*id, true)).collect();
-    let others = each_once(all.iter().flat_map(|named| named.branches.clone()));
-    branches.extend(others.into_iter().filter(|id| !own.contains(id)).map(|id| (id, false)));
+    let others = all.iter().flat_map(|named| named.branches.clone());
+    let branches = each_once(own.iter().copied().chain(others));
     let tasks: HashSet<&TaskId> = turns.iter().filter_map(|turn| turn.task.as_ref()).collect();
     let values = [
         account.into(),
@@ -622,8 +611,7 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
         bytes_max.into(),
         column(&contexts, |(task, _)| task.to_string()),
         column(&contexts, |(_, version)| *version),
-        column(&branches, |(id, _)| *id),
-        column(&branches, |(_, is_own)| *is_own),
+        branches.into(),
         each_once(all.iter().flat_map(|named| named.bases.clone())).into(),
     ];
     let mut sources = Sources::default();
@@ -633,13 +621,14 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
     }
     let pasts = each_once(all.iter().flat_map(|named| named.pasts.clone()));
     sources.pasts = pasts_of(tx, account, pasts, SOURCES_BYTES_MAX).await?;
+    sources.spawning = spawning_turns(tx, account, own, SOURCES_BYTES_MAX).await?;
     let is_whole = |(named, turn): (&Named, &AuditedTurn)| {
-        let branch = turn.branch_id.and_then(|id| sources.branches.get(&id));
+        let spawning = turn.branch_id.and_then(|id| sources.spawning.get(&id));
         let is_cut = |id: &String| sources.notifications.get(id).is_some_and(|item| !item.is_whole);
         let is_past_cut = |id: &Uuid| sources.pasts.get(id).is_some_and(|past| !past.is_whole);
         !named.notifications.iter().any(is_cut)
             && !named.pasts.iter().any(is_past_cut)
-            && branch.is_none_or(|branch| branch.is_whole)
+            && spawning.is_none_or(|spawning| spawning.is_whole)
     };
     let whole = all.iter().zip(turns.iter()).take_while(|one| is_whole(*one)).count();
     turns.truncate(whole.max(1));
@@ -716,11 +705,8 @@ fn branch(id: &str, item: Item, facts: Option<Json>) -> Option<(Uuid, Branch)> {
         task: item.task_id,
         label: item.title,
         base: facts.base,
-        turn: facts.turn,
         messages: facts.messages,
         agent: facts.agent,
-        said: serde_json::from_str(&item.body).unwrap_or_default(),
-        is_whole: item.is_whole,
     };
     Some((Uuid::try_parse(id).ok()?, branch))
 }

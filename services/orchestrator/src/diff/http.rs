@@ -1,5 +1,7 @@
 //! `/api/orgs/{account}/turns/{turn}/diff`.
 
+use std::slice;
+
 use api::{diff::Diff, turns::Turn};
 use axum::{Json, extract::State, http::StatusCode};
 use domain::{AccountId, TurnId};
@@ -16,11 +18,9 @@ use crate::{
     auth::Access,
     body::{Named, Query},
     error::ApiError,
+    log::earlier::earlier_turns,
     route::routes,
-    turns::{
-        sent::{PASTS_BYTES_MAX, manifest_of, past_of},
-        store::{pasts_of, turn_find},
-    },
+    turns::{sent::manifest_of, store::turn_find},
 };
 
 routes! {
@@ -65,11 +65,15 @@ async fn read(
     let (account, ids) = (&access.account, [turn, with]);
     let bytes_max = app.settings.list_bytes_max.usize();
     let tx = app.begin(account).await?;
-    let [before, after] = [
-        turn_find(&tx, account, ids[0], bytes_max).await?,
-        turn_find(&tx, account, ids[1], bytes_max).await?,
-    ];
-    let (before, after) = before.zip(after).ok_or_else(Problem::not_found)?;
+    let found = async |turn: TurnId| -> Result<Turn, ApiError> {
+        let found = turn_find(&tx, account, turn, bytes_max).await?;
+        found.ok_or_else(|| {
+            Problem::not_found()
+                .detail(format!("there is no turn {turn} here"))
+                .into()
+        })
+    };
+    let (before, after) = (found(turn).await?, found(with).await?);
     let values = [account.into(), ids.to_vec().into()];
     let offered: Vec<ToolsRow> = tx.rows("read offered tools", TOOLS, values).await?;
     let [layers_before, layers_after] = [
@@ -102,7 +106,6 @@ async fn read(
 }
 
 async fn layers_of(tx: &Tx, account: &AccountId, turn: &Turn) -> Result<Layers, StorageError> {
-    let pasts = manifest_of(turn).as_ref().map(past_of).unwrap_or_default();
-    let pasts = pasts_of(tx, account, pasts, PASTS_BYTES_MAX).await?;
-    Ok(Layers::of(turn, &pasts))
+    let earlier = earlier_turns(tx, account, slice::from_ref(turn)).await?;
+    Ok(Layers::of(turn, earlier.shown()))
 }

@@ -10,10 +10,7 @@ use prompt::Manifest;
 use serde_json::Value;
 use similar::TextDiff;
 
-use crate::turns::{
-    sent::{Piece, Stored, manifest_of, pieces},
-    store::Pasts,
-};
+use crate::turns::sent::{Earlier, Piece, Stored, manifest_of, pieces};
 
 /// Lines of the differences of all layers together.
 pub const LINES_MAX: usize = 5_000;
@@ -31,14 +28,14 @@ pub struct Layers(Vec<(&'static str, String)>);
 const LAYERS: [&str; 6] = ["instructions", "context", "input", "notes", "results", "reply"];
 
 impl Layers {
-    pub fn of(turn: &Turn, pasts: &Pasts) -> Layers {
+    pub fn of(turn: &Turn, earlier: Earlier<'_>) -> Layers {
         let manifest = manifest_of(turn);
         let stored = Stored {
             instructions: turn.instructions.as_deref(),
             input: &turn.input,
             notes: &turn.notes,
         };
-        let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, pasts));
+        let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, earlier));
         let context = pieces
             .iter()
             .flatten()

@@ -63,7 +63,12 @@ async fn read(
     let tx = app.begin_list(&Accounts::one(account)).await?;
     let log = log_page(&tx, account, (session, only), &page).await?;
     tx.commit().await?;
-    let log = log.ok_or_else(Problem::not_found)?;
+    let log = log.ok_or_else(|| match query.generation {
+        Some(number) => {
+            Problem::not_found().detail(format!("there is no session {session} with a generation {number} here"))
+        }
+        None => Problem::not_found(),
+    })?;
     Ok(match accepts {
         Accepts::Json => Shown::Json(log),
         Accepts::Text => Shown::Text(log.text()),

@@ -8,15 +8,13 @@ use storage::{StorageError, Tx};
 use uuid::Uuid;
 
 use super::{
+    earlier::earlier_turns,
     segments::{Generation, beginning, segments},
     store::{GenerationRow, LogRow, branches, generations, turns},
 };
 use crate::{
     paging::{Column, Columns, Page, Places},
-    turns::{
-        sent::{PASTS_BYTES_MAX, manifest_of, past_of},
-        store::{TurnRow, pasts_of, whole},
-    },
+    turns::store::{TurnRow, whole},
 };
 
 /// Turns of a page, and generations.
@@ -55,11 +53,7 @@ pub(super) async fn log_page(
     let shown = whole(tx, account, bodies, page.bytes_max()).await?;
     // Long calls may have cut the page once more.
     let rows_shown = turns_at.get(shown.len()).copied().unwrap_or(rows_read);
-    let mut pasts = Vec::new();
-    for turn in &shown {
-        pasts.extend(manifest_of(turn).as_ref().map(past_of).unwrap_or_default());
-    }
-    let pasts = pasts_of(tx, account, pasts, PASTS_BYTES_MAX).await?;
+    let earlier = earlier_turns(tx, account, &shown).await?;
     let branches = branches(tx, account, shown.iter().map(|turn| turn.id).collect()).await?;
 
     let begun: Vec<i32> = begun
@@ -68,7 +62,7 @@ pub(super) async fn log_page(
         .map(|(_, number)| number)
         .collect();
     Ok(Some(Log {
-        segments: segments(on_page(&found, &begun, shown), &pasts, branches),
+        segments: segments(on_page(&found, &begun, shown), earlier.shown(), branches),
         next_cursor: places.cursor_after(rows_shown).map(str::to_owned),
     }))
 }

@@ -10,10 +10,7 @@ use domain::CloseReason;
 use uuid::Uuid;
 
 use super::store::GenerationRow;
-use crate::turns::{
-    sent::{Piece, ShownPart, Stored, manifest_of, parts_shown, pieces, word},
-    store::Pasts,
-};
+use crate::turns::sent::{Earlier, Piece, ShownPart, Stored, manifest_of, parts_shown, pieces, word};
 
 /// A generation of a page, with its turns on the page.
 pub(super) struct Generation {
@@ -47,10 +44,10 @@ fn asked(detail: &str) -> Option<(&str, &str)> {
 pub(super) type Branches = HashMap<Uuid, Vec<LogBranch>>;
 
 /// The segments of a page. A generation without turns is one, too.
-pub(super) fn segments(generations: Vec<Generation>, pasts: &Pasts, mut branches: Branches) -> Vec<Segment> {
+pub(super) fn segments(generations: Vec<Generation>, earlier: Earlier<'_>, mut branches: Branches) -> Vec<Segment> {
     let mut shown = |turn: Turn| {
         let branches = branches.remove(&turn.id).unwrap_or_default();
-        shown(turn, pasts, branches)
+        shown(turn, earlier, branches)
     };
     let mut segments = Vec::new();
     for generation in generations {
@@ -106,14 +103,14 @@ fn change(turn: &Turn) -> Boundary {
     }
 }
 
-fn shown(turn: Turn, pasts: &Pasts, branches: Vec<LogBranch>) -> LogTurn {
+fn shown(turn: Turn, earlier: Earlier<'_>, branches: Vec<LogBranch>) -> LogTurn {
     let manifest = manifest_of(&turn);
     let stored = Stored {
         instructions: turn.instructions.as_deref(),
         input: &turn.input,
         notes: &turn.notes,
     };
-    let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, pasts));
+    let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, earlier));
     let pieces = pieces.unwrap_or_default();
     let known = parts_shown(&turn);
     let parts = pieces.iter().map(|piece| part(piece, &known)).collect();
@@ -161,6 +158,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::turns::store::Pasts;
 
     const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
 
@@ -194,7 +192,11 @@ mod tests {
 
     /// Generation, thread, reason and the numbers of the turns of each segment.
     fn lines(generations: Vec<Generation>) -> Vec<String> {
-        let segments = segments(generations, &Pasts::new(), Branches::new());
+        let earlier = Earlier {
+            pasts: &Pasts::new(),
+            spawning: None,
+        };
+        let segments = segments(generations, earlier, Branches::new());
         let line = |segment: &Segment| {
             let reason = segment.boundary.as_ref().map_or("-", |boundary| &boundary.reason);
             let turns: Vec<i64> = segment.turns.iter().map(|turn| turn.number).collect();

@@ -41,7 +41,9 @@ pub fn refused(source: &Source, spec: &ReplaySpec, providers: &Providers) -> Opt
             "provider_has_effects",
             "agents of this provider have tools of their own: running the turn again would have effects",
         ),
-        None if !providers.are_unknown() => refuse("unknown_provider", "the settings have no such provider"),
+        None if !providers.are_unknown() => {
+            refuse("unknown_provider", &format!("the settings have no provider {name:?}"))
+        }
         Some(_) | None => None,
     }
 }
@@ -70,12 +72,15 @@ pub fn too_many(count: ReplayCount, settings: &OrchestratorSettings) -> Option<P
         settings.replays_per_turn_max.get(),
     );
     if count.of_turn >= i64::from(of_turn_max) {
-        let what = format!("the turn has {} replays; at most {of_turn_max} are kept", count.of_turn);
+        let what = format!(
+            "the turn has {} replays; at most {of_turn_max} are kept (replays_per_turn_max), each until closed sessions of its age are removed",
+            count.of_turn
+        );
         return Some(Problem::conflict("replays_of_turn", what));
     }
     (count.in_flight >= i64::from(in_flight_max)).then(|| {
         let what = format!(
-            "{} replays are in progress; at most {in_flight_max} may be",
+            "{} replays are in progress; at most {in_flight_max} may be (replays_in_flight_account_max): try again when one has ended",
             count.in_flight
         );
         let problem = Problem::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_replays");

@@ -197,9 +197,16 @@ async fn reset(
     let account = &access.account;
     once.run(&app, access.party(), async |work| {
         let locked = session_lock(&work.tx, account, session).await?;
-        if let Some(problem) = not_reset(&locked) {
+        if let Some((code, why)) = not_reset(&locked) {
             let open = store::session_open_of(&work.tx, account, session).await?;
-            return Err(problem.with("session", open.map(|open| open.to_string())).into());
+            let open = open.map(|open| open.to_string());
+            let which = open.as_ref().map_or_else(
+                || "its agent has no open session on the task".to_owned(),
+                |open| format!("the open session of its agent on the task is {open}"),
+            );
+            return Err(Problem::conflict(code, format!("{why}; {which}"))
+                .with("session", open)
+                .into());
         }
         let request = ResetRequest {
             reason: body.reason.to_string(),
@@ -221,20 +228,15 @@ async fn reset(
     .await
 }
 
-/// Why a session cannot be reset.
-fn not_reset(session: &LockedSession) -> Option<Problem> {
+/// Why a session cannot be reset: a code, and the reason in words.
+fn not_reset(session: &LockedSession) -> Option<(&'static str, String)> {
     let generation = session.generation;
     match session.kind {
-        _ if session.facts.closed => Some(Problem::conflict(
-            "session_closed",
-            format!("generation {generation} is closed; `session` names the open one, if there is one"),
-        )),
+        _ if session.facts.closed => Some(("session_closed", format!("generation {generation} is closed"))),
         SessionKind::Task | SessionKind::System | SessionKind::Orchestrator => None,
-        kind @ (SessionKind::Branch | SessionKind::Replay) => Some(Problem::conflict(
+        kind @ (SessionKind::Branch | SessionKind::Replay) => Some((
             "not_resettable",
-            format!(
-                "a {kind} is one piece of work and has no next generation; `session` names its agent's, if that is open"
-            ),
+            format!("a {kind} is one piece of work and has no next generation"),
         )),
     }
 }

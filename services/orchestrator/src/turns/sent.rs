@@ -5,15 +5,15 @@ use std::borrow::Cow;
 
 use api::turns::{Note, Turn};
 use prompt::{
-    Manifest, entries_left_out, entry_input_cut, entry_reply_cut,
-    manifest::{Hash, Layer, Part, PartKind, Source},
+    Manifest, PastTurn, entries_left_out, entry_input_cut, entry_reply_cut,
+    manifest::{Because, Hash, Layer, Part, PartKind, Source},
     note_parts,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::store::Pasts;
+use super::store::{Pasts, SpawningTurn};
 
 /// A part and its text.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,7 +33,15 @@ pub struct Stored<'a> {
     pub notes: &'a [Note],
 }
 
-/// Bytes of earlier turns that are read to show assembled contexts.
+/// The rows of earlier turns, from which assembled contexts are rendered again.
+#[derive(Clone, Copy, Debug)]
+pub struct Earlier<'a> {
+    pub pasts: &'a Pasts,
+    /// Of a branch.
+    pub spawning: Option<&'a SpawningTurn>,
+}
+
+/// Bytes of earlier turns that are read to show assembled contexts; and as many of what a spawning turn had said.
 pub const PASTS_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// The manifest of a turn, without the parts of results; none: another version has written it.
@@ -105,12 +113,25 @@ pub fn past_of(manifest: &Manifest) -> Vec<Uuid> {
     found
 }
 
-/// The text of a part of the layer context, from its source as it is now. None: the source is not there, or has no such text.
-pub fn context_text(part: &Part, manifest: &Manifest, pasts: &Pasts) -> Option<String> {
-    let whole = |id| pasts.get(&id).filter(|past| past.is_whole).map(|past| &past.turn);
+/// Whether a prompt shows turns that the parent of its branch had.
+pub fn has_base(manifest: &Manifest) -> bool {
+    let mut parts = manifest.layer(Layer::Context);
+    parts.any(|part| part.because == Because::Base)
+}
+
+/// The text of a part of the layer context, from its source as it is now; of a spawning turn, as its branch knows the turn. None: the
+/// source is not there, or has no such text.
+pub fn context_text(part: &Part, manifest: &Manifest, earlier: Earlier<'_>) -> Option<String> {
+    let whole = |id| -> Option<Cow<'_, PastTurn>> {
+        let past = earlier.pasts.get(&id).filter(|past| past.is_whole)?;
+        match earlier.spawning.filter(|spawning| spawning.id == id) {
+            Some(spawning) => spawning.known(&past.turn).map(Cow::Owned),
+            None => Some(Cow::Borrowed(&past.turn)),
+        }
+    };
     let text = match part.source {
-        Source::TurnInput(id) => entry_input_cut(whole(id)?, part.cut_bytes)?,
-        Source::TurnReply(id) => entry_reply_cut(whole(id)?, part.cut_bytes)?,
+        Source::TurnInput(id) => entry_input_cut(whole(id)?.as_ref(), part.cut_bytes)?,
+        Source::TurnReply(id) => entry_reply_cut(whole(id)?.as_ref(), part.cut_bytes)?,
         Source::Message(_) | Source::Named(_) => {
             let left_out = manifest
                 .left_out
@@ -123,11 +144,11 @@ pub fn context_text(part: &Part, manifest: &Manifest, pasts: &Pasts) -> Option<S
 }
 
 /// Everything that the model got but results of tools, in its order.
-pub fn pieces<'a>(stored: Stored<'a>, manifest: &'a Manifest, pasts: &Pasts) -> Vec<Piece<'a>> {
+pub fn pieces<'a>(stored: Stored<'a>, manifest: &'a Manifest, earlier: Earlier<'_>) -> Vec<Piece<'a>> {
     let instructions = stored.instructions.unwrap_or_default();
     let mut pieces = slices(manifest, ("instructions", Layer::Instructions), instructions);
     pieces.extend(manifest.layer(Layer::Context).map(|part| {
-        let text = context_text(part, manifest, pasts).filter(|text| Hash::of(text) == part.sha256);
+        let text = context_text(part, manifest, earlier).filter(|text| Hash::of(text) == part.sha256);
         Piece {
             layer: "context",
             part: Cow::Borrowed(part),

@@ -7,7 +7,7 @@ use domain::{AccountId, TaskId, ToolCallState, TurnId, TurnState};
 use prompt::{
     CalledTool, Manifest, PastTurn,
     manifest::{Layer, Part, PartKind, Source},
-    note_parts,
+    note_parts, spawning,
 };
 use sea_orm::{ColumnTrait, EntityTrait, FromQueryResult, QueryFilter, TryGetableFromJson};
 use serde::Deserialize;
@@ -384,6 +384,78 @@ impl PastRow {
             is_whole: self.is_whole,
         }
     }
+}
+
+/// The turn that made a branch, as the branch knows it.
+#[derive(Clone, Debug)]
+pub struct SpawningTurn {
+    pub id: Uuid,
+    /// Notes that the turn had by then.
+    notes: usize,
+    /// What the turn had said by then.
+    said: Vec<String>,
+    /// False: `said` was not read, since those before it are too long.
+    pub is_whole: bool,
+}
+
+impl SpawningTurn {
+    /// The turn as the branch knows it, from the turn's row. None: what the turn had said was not read.
+    pub fn known(&self, turn: &PastTurn) -> Option<PastTurn> {
+        self.is_whole.then(|| spawning(turn.clone(), &self.said, self.notes))
+    }
+}
+
+#[derive(FromQueryResult)]
+struct SpawningRow {
+    branch: Uuid,
+    id: Uuid,
+    notes: i32,
+    said: Option<Said>,
+    is_whole: bool,
+}
+
+#[derive(Deserialize)]
+struct Said(Vec<String>);
+
+impl TryGetableFromJson for Said {}
+
+/// Of each branch, how much the spawning turn had when it made the branch, and the texts of the answers among that. Relies on the
+/// primary keys.
+pub const SPAWNING: &str = "
+    select x.branch, x.id, x.notes, case when x.is_whole then x.said end as said, x.is_whole
+    from (
+        select x.*, sum(x.bytes) over (order by x.place) - x.bytes < $3 as is_whole
+        from (
+            select w.place, b.id as branch, b.parent_turn_id as id, coalesce((b.base ->> 'notes')::integer, 0) as notes, t.said,
+                   coalesce(octet_length(t.said::text), 0) as bytes
+            from unnest($2::uuid[]) with ordinality as w (id, place)
+            cross join lateral (select * from branch b where b.account_id = $1 and b.id = w.id offset 0) b
+            left join lateral (
+                select (select json_agg(coalesce(r.round ->> 'text', '') order by r.place)
+                        from jsonb_array_elements(t.journal) with ordinality as r (round, place)
+                        where r.place <= (b.base ->> 'rounds')::integer) as said
+                from turn t where t.account_id = b.account_id and t.id = b.parent_turn_id offset 0) t on true) x) x";
+
+/// The spawning turns of branches, by branch. Without a branch there is no statement.
+pub async fn spawning_turns(
+    tx: &Tx,
+    account: &AccountId,
+    branches: Vec<Uuid>,
+    bytes_max: usize,
+) -> Result<HashMap<Uuid, SpawningTurn>, StorageError> {
+    if branches.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let bytes_max = i64::try_from(bytes_max).unwrap_or(i64::MAX);
+    let values = [account.into(), branches.into(), bytes_max.into()];
+    let rows: Vec<SpawningRow> = tx.rows("read what spawning turns had said", SPAWNING, values).await?;
+    let turn = |row: SpawningRow| SpawningTurn {
+        id: row.id,
+        notes: usize::try_from(row.notes).unwrap_or_default(),
+        said: row.said.map_or_else(Vec::new, |said| said.0),
+        is_whole: row.is_whole,
+    };
+    Ok(rows.into_iter().map(|row| (row.branch, turn(row))).collect())
 }
 
 /// The calls of a turn are limited: they are sorted.

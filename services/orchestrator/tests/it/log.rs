@@ -1,11 +1,17 @@
 //! A session's log: its segments, its pages, and its text.
 
 use axum::http::Method;
+use domain::TurnId;
+use prompt::{Item, Manifest, Past, PastLimits, PastTurn, manifest::Because, past_and_base, spawning};
 use serde_json::{Value, json};
 use testkit::rows;
 use uuid::Uuid;
 
-use crate::{prompted::Desk, seed, world::World};
+use crate::{
+    prompted::{Desk, Told},
+    seed,
+    world::World,
+};
 
 /// Generation, thread, boundary and the numbers of the turns of each segment.
 fn segments(log: &Value) -> Vec<String> {
@@ -210,6 +216,156 @@ async fn branches_stand_under_the_turn_that_spawned_them() {
     let text = call.header("accept", "text/plain").send().await.body;
     let indented = "\n     branch code (coder) finished  session ";
     assert!(text.as_str().unwrap().contains(indented), "{text}");
+}
+
+const LIMITS: PastLimits = PastLimits {
+    entries_max: 50,
+    bytes_max: 131_072,
+    body_bytes_max: 4_096,
+    reply_bytes_max: 8_192,
+};
+
+/// The texts of a context.
+fn texts(past: &Past) -> Vec<Option<String>> {
+    past.items
+        .iter()
+        .map(|item| Some(Item::text(item).to_owned()))
+        .collect()
+}
+
+/// The texts of a shown turn's context. None: not kept.
+fn shown_texts(turn: &Value) -> Vec<Option<String>> {
+    let parts = turn["parts"].as_array().unwrap().iter();
+    let context = parts.filter(|part| part["layer"] == "context");
+    context.map(|part| part["text"].as_str().map(str::to_owned)).collect()
+}
+
+impl<'a> Desk<'a> {
+    /// A session of the same agent on the same task, of another kind.
+    async fn of_kind(&self, kind: &str, origin: Uuid, key: String) -> Desk<'a> {
+        let session = Uuid::now_v7();
+        let row = rows("session").with("account_id", &self.tenant.id).with("id", session);
+        let row = row.with("kind", kind).with("origin_id", origin).with("key", key);
+        let row = row.with("task_id", "proj-7").with("agent_id", &self.agent);
+        let row = match kind {
+            "branch" => row.with("parent_session_id", self.session),
+            _ => row,
+        };
+        row.insert(&self.world.test.owner).await;
+        Desk {
+            world: self.world,
+            tenant: self.tenant,
+            agent: self.agent.clone(),
+            task: self.task.clone(),
+            session,
+        }
+    }
+
+    /// A branch that a turn, the second one of its session, made when the turn had said one thing and had got one note.
+    async fn branch(&self, turn: TurnId) -> Desk<'a> {
+        let said = |text: &str| json!({"response_id": null, "text": text, "calls": [], "usage": null});
+        let journal = json!([said("I split it."), said("This is later.")]);
+        let planted = format!("update turn set journal = '{journal}' where id = '{turn}'");
+        self.world.execute(planted).await;
+        let branch = Uuid::now_v7();
+        let key = format!("branch:{branch}:agent:{}:{}:v1", self.agent, self.tenant.id);
+        let desk = self.of_kind("branch", branch, key).await;
+        let base = json!({"title": "t", "description": "d", "status": "inbox", "updated_at": "2026-01-01T00:00:00Z",
+                          "number": 2, "rounds": 1, "notes": 1, "hops": 0});
+        let row = rows("branch").with("id", branch).with("session_id", desk.session);
+        let row = row.with("parent_turn_id", turn).with("base", base);
+        let of_parent = format!(
+            "session s where s.account_id = '{}' and s.id = '{}'",
+            self.tenant.id, self.session
+        );
+        row.from(of_parent).insert(&self.world.test.owner).await;
+        desk
+    }
+
+    /// A turn about this, with an assembled context.
+    async fn assembled(&self, number: i64, past: Past) -> (Told, Manifest) {
+        let id = format!("n-{}-{number}", self.session.simple());
+        let mut told = self.told(number, self.notified(&id, "Find the prices.").await);
+        told.past = past;
+        told.context =
+            serde_json::from_value(json!({"asked": "assembled", "used": "assembled", "thread": number})).unwrap();
+        let manifest = self.write(&told).await;
+        (told, manifest)
+    }
+}
+
+/// The spawning turn went on since: the branch shows the notes and the answers that the turn had by then. A replay of the branch's turn
+/// shows the same.
+#[tokio::test]
+async fn a_branch_shows_the_turns_of_its_parent_as_it_knew_them() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let parent = Desk::open(&world, &tenant).await;
+    let mut turns: Vec<PastTurn> = Vec::new();
+    for number in 1..=2 {
+        let facts = parent
+            .notified(&format!("n-{number}"), &format!("Part {number}."))
+            .await;
+        let mut told = parent.told(number, facts);
+        for note in ["first", "second"] {
+            let note = parent.noted(told.id, &format!("{note}-{number}"), note).await;
+            told.notes.push(note);
+        }
+        let manifest = parent.write(&told).await;
+        let notes = told.notes.iter().map(|note| note["text"].as_str().unwrap().to_owned());
+        turns.push(PastTurn {
+            notes: notes.collect(),
+            ..parent.past_turn(&told, &manifest)
+        });
+    }
+    let [before, split] = [&turns[0], &turns[1]];
+    let branch = parent.branch(split.id).await;
+    let base = [spawning(split.clone(), &["I split it.".to_owned()], 1), before.clone()];
+    let past = |own: &[PastTurn]| past_and_base(own, &base, (own.len(), Because::Past), &LIMITS, &[]);
+    let (first, manifest) = branch.assembled(1, past(&[])).await;
+    let (second, _) = branch.assembled(2, past(&[branch.past_turn(&first, &manifest)])).await;
+    let replay = Uuid::now_v7();
+    let key = format!("replay:{replay}:{}:v1", tenant.id);
+    let again = branch.of_kind("replay", replay, key).await;
+    let row = rows("replay").with("id", replay).with("session_id", again.session);
+    row.from(format!("turn t where t.id = '{}'", second.id))
+        .insert(&world.test.owner)
+        .await;
+    again.assembled(1, second.past.clone()).await;
+
+    let shown = async |desk: &Desk<'_>| {
+        let log = desk.log("").await;
+        let segments = log["segments"].as_array().unwrap().iter();
+        let turns = segments.flat_map(|segment| segment["turns"].as_array().unwrap());
+        turns.map(shown_texts).collect::<Vec<_>>()
+    };
+    let (of_first, of_second) = (texts(&first.past), texts(&second.past));
+    assert_eq!((of_first.len(), of_second.len()), (4, 6));
+    assert_eq!(shown(&branch).await, [of_first.clone(), of_second.clone()]);
+    assert_eq!(shown(&again).await, std::slice::from_ref(&of_second));
+    let path = tenant.path(&format!("/sessions/{}/log", branch.session));
+    let call = world.call(Method::GET, &path).token(&tenant.member);
+    let text = call.header("accept", "text/plain").send().await.body;
+    let text = text.as_str().unwrap();
+    assert!(text.contains("I split it.") && !text.contains("[not kept]"), "{text}");
+
+    let path = tenant.path(&format!("/turns/{}/diff?with={}&text=true", first.id, second.id));
+    let diff = world.get(&tenant.member, &path).await.body;
+    let layers = diff["layers"].as_array().unwrap();
+    let context = layers.iter().find(|layer| layer["layer"] == "context").unwrap();
+    assert!(
+        context["diff"].as_str().unwrap().contains(" I split it.\n"),
+        "{context}"
+    );
+    assert!(!context.to_string().contains("not kept"), "{context}");
+
+    // Without the branch's row, nothing says what of the turn the branch knew.
+    world.execute("delete from branch").await;
+    let gone = |mut texts: Vec<Option<String>>| {
+        texts[2..4].fill(None);
+        texts
+    };
+    assert_eq!(shown(&branch).await, [gone(of_first), gone(of_second)]);
 }
 
 /// Calls that no tool ran for are in the turn's journal only: those of a replay, and those that delivery refused.

@@ -31,7 +31,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 98] = [
+const STATEMENTS: [Planned; 99] = [
     (
         replays::store::SOURCE,
         2,
@@ -55,7 +55,7 @@ const STATEMENTS: [Planned; 98] = [
     ),
     (
         audit::store::SOURCES,
-        12,
+        11,
         &[
             "notification_pkey",
             "question_notification",
@@ -76,6 +76,7 @@ const STATEMENTS: [Planned; 98] = [
         &["tool_call_turn", "task_context_pkey", "artifact_pkey", "turn_pkey"],
     ),
     (turns::store::PASTS, 3, &["turn_pkey", "tool_call_turn"]),
+    (turns::store::SPAWNING, 3, &["branch_pkey", "turn_pkey"]),
     (log::store::GENERATIONS, 4, &["session_pkey", "session_generation"]),
     (log::store::TURNS, 5, &["turn_number", "session_pkey"]),
     (

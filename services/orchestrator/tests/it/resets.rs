@@ -228,11 +228,12 @@ async fn a_closed_generation_and_one_piece_of_work_are_not_reset() {
     let (world, tenant, coder) = working("acme").await;
     let old = seed::session(&world, &tenant, "PROJ-7", &coder, 1, false).await;
     let alone = reset(&world, &tenant, old, json!({})).await;
-    alone.is_problem(409, "session_closed", "generation 1 is closed");
+    let none = "generation 1 is closed; its agent has no open session on the task";
+    alone.is_problem(409, "session_closed", none);
     assert_eq!(alone.body["session"], json!(null), "none is open");
     let open = seed::session(&world, &tenant, "PROJ-7", &coder, 2, true).await;
     let refused = reset(&world, &tenant, old, json!({})).await;
-    refused.is_problem(409, "session_closed", "`session` names the open one");
+    refused.is_problem(409, "session_closed", &format!("on the task is {open}"));
     assert_eq!(refused.body["session"], json!(open));
 
     for kind in ["branch", "replay"] {

@@ -153,7 +153,7 @@ impl Client {
             .expect("new() checked that the URL is a base")
             .pop_if_empty()
             .extend(path);
-        let what = format!("{method} {}", url.path());
+        let what = format!("{method} {}{}", url.path(), named_in(&url, query));
         let mut request = self
             .http
             .request(method, url)
@@ -192,6 +192,17 @@ async fn read<T: DeserializeOwned>(what: String, response: Response) -> Result<T
         code: problem.code,
         detail: problem.detail.unwrap_or_default(),
     })
+}
+
+/// The part of a query that names what was asked for: pages are left out.
+fn named_in(url: &Url, query: &[(&str, &str)]) -> String {
+    let mut url = url.clone();
+    let named = query.iter().filter(|(name, _)| !matches!(*name, "limit" | "cursor"));
+    url.query_pairs_mut().extend_pairs(named);
+    match url.query() {
+        Some("") | None => String::new(),
+        Some(query) => format!("?{query}"),
+    }
 }
 
 /// Reads a value of the API into the type that a table shows.

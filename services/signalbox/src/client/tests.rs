@@ -59,6 +59,13 @@ async fn says_what_was_refused_and_why() {
     );
     assert!(!error.is_retryable());
     assert!(client.notification("demo", "none").await.unwrap().is_none());
+    // A 404 names no more than its request does.
+    let query = [("task", "DEMO-7"), ("from", "a:b"), ("limit", "50"), ("cursor", "c")];
+    let error = client.get::<Value>(&["api", "none"], &query).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "GET /api/none?task=DEMO-7&from=a%3Ab was refused: 404 Not Found; not found, or the token has no access"
+    );
 }
 
 #[tokio::test]

@@ -19,10 +19,8 @@ const OTHERS_SHOWN: usize = 50;
 pub(crate) async fn isolation(args: &IsolationArgs, json: bool) -> anyhow::Result<ExitCode> {
     let client = args.of.access.client()?;
     let path = ["api", "orgs", args.of.account.as_str(), "audit", "isolation"];
-    let (turn, since) = (
-        args.scope.turn.map(|turn| turn.to_string()),
-        args.since.map(|since| since.to_string()),
-    );
+    let turn = args.scope.turn.map(|turn| turn.to_string());
+    let [since, until] = [args.since, args.until].map(|at| at.map(|at| at.to_string()));
     let mut audit = Audit::default();
     loop {
         let cursor = audit.next_cursor.take();
@@ -31,6 +29,7 @@ pub(crate) async fn isolation(args: &IsolationArgs, json: bool) -> anyhow::Resul
             ("session", args.scope.session.as_deref()),
             ("turn", turn.as_deref()),
             ("from", since.as_deref()),
+            ("until", until.as_deref()),
             ("cursor", cursor.as_deref()),
         ]);
         let page: Audit = client.get(&path, &query).await?;

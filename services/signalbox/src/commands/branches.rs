@@ -7,6 +7,7 @@ use api::{
     branches::{Branch, Cancellation},
     text::Text,
 };
+use domain::BranchState;
 use serde_json::Value;
 
 use super::{filters, moment};
@@ -53,8 +54,24 @@ async fn cancel(args: &BranchCancelArgs, json: bool) -> anyhow::Result<ExitCode>
         reason: reason.map_err(anyhow::Error::msg).context("--reason")?,
     };
     let client = args.branch.of.access.client()?;
+    // Read first: the answer to a cancellation does not say whether the branch had ended before.
+    let before: Branch = client.get(&path(&args.branch, &[]), &[]).await?;
     let branch: Value = client.post(&path(&args.branch, &["cancel"]), &body).await?;
-    show(json, &branch, |branch| Ok(ended(&read_as(branch)?)))
+    show(json, &branch, |branch| {
+        Ok(what_followed(&before, &read_as(branch)?, &body))
+    })
+}
+
+fn what_followed(before: &Branch, branch: &Branch, asked: &Cancellation) -> String {
+    let was_live = before.state == BranchState::Live.as_str();
+    if was_live && branch.state == BranchState::Cancelled.as_str() {
+        return ended(branch);
+    }
+    let reason = match asked.reason {
+        Some(_) => "the reason was not recorded",
+        None => "nothing was cancelled",
+    };
+    format!("{}; it had ended already, and {reason}", ended(branch))
 }
 
 fn table(branches: &[Value]) -> anyhow::Result<String> {
@@ -169,9 +186,51 @@ mod tests {
     }
 
     #[test]
+    fn a_cancellation_of_an_ended_branch_is_told() {
+        let in_state = |state: &str| -> Branch {
+            let mut branch = branch();
+            branch["state"] = json!(state);
+            read_as(&branch).unwrap()
+        };
+        let check = |before: &str, after: &str, reason: Option<&str>, expected: &str| {
+            let reason = reason.map(Text::parse).transpose().unwrap();
+            let said = what_followed(&in_state(before), &in_state(after), &Cancellation { reason });
+            let expected = format!("branch 0190b5a8-0000-7000-8000-000000000001 is {expected}");
+            assert_eq!(said, expected, "{before} {after}");
+        };
+        let not_recorded = "it had ended already, and the reason was not recorded";
+        check("live", "cancelled", Some("no need"), "cancelled");
+        check(
+            "finished",
+            "finished",
+            Some("no need"),
+            &format!("finished; {not_recorded}"),
+        );
+        check(
+            "cancelled",
+            "cancelled",
+            Some("no need"),
+            &format!("cancelled; {not_recorded}"),
+        );
+        // It ended between the two requests.
+        check(
+            "live",
+            "finished",
+            Some("no need"),
+            &format!("finished; {not_recorded}"),
+        );
+        check(
+            "failed",
+            "failed",
+            None,
+            "failed; it had ended already, and nothing was cancelled",
+        );
+    }
+
+    #[test]
     fn a_list_is_of_a_task() {
         let check = |line: &str, good: bool| {
-            let line = format!("signalbox branches {line}");
+            let line = format!("signalbox branches {line}").replace("ID", "0190b5a8-0000-7000-8000-000000000001");
             assert_eq!(Cli::try_parse_from(line.split_whitespace()).is_ok(), good, "{line}");
         };
         check("", false);
@@ -180,7 +239,9 @@ mod tests {
         check("DEMO-1 --state over", false);
         check("list DEMO-1", true);
         check("list", false);
-        check("show B", true);
-        check("cancel B --reason x", true);
+        check("show ID", true);
+        check("show DEMO-1", false);
+        check("cancel ID --reason x", true);
+        check("cancel DEMO-1", false);
     }
 }

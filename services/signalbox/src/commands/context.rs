@@ -1,13 +1,13 @@
 //! `signalbox context`: what is said of a task to whoever joins its work; `--set` writes the next version.
 
 use std::{
-    fs::File,
+    fs::{File, Metadata},
     io::{Read, stdin},
     path::Path,
     process::ExitCode,
 };
 
-use anyhow::Context;
+use anyhow::{Context, anyhow, bail};
 use api::{
     contexts::{BODY_BYTES_MAX, NewTaskContext, TaskContext},
     number::Whole,
@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &ContextArgs, json: bool) -> anyhow::Result<ExitCo
         Some(file) => {
             let if_version = args.if_version.map(|version| Whole::try_from(f64::from(version)));
             let new = NewTaskContext {
-                body: text(file)?,
+                body: text(file, BODY_BYTES_MAX)?,
                 if_version: if_version.transpose().map_err(anyhow::Error::msg)?,
             };
             client.put(&path, &new).await?
@@ -39,17 +39,25 @@ pub(crate) async fn run(args: &ContextArgs, json: bool) -> anyhow::Result<ExitCo
     show(json, &context, |context| Ok(in_full(&args.task, &read_as(context)?)))
 }
 
-/// The file's text; `-` reads standard input.
-pub(super) fn text(file: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
+/// The file's text; `-` reads standard input. A text of more than `bytes_max` is refused here, where the size of a file is known.
+pub(super) fn text(file: &Path, bytes_max: usize) -> anyhow::Result<String> {
+    let mut bytes = Vec::new();
     // One byte more than fits, so that a text that is too long is refused and not cut.
-    let limit = u64::try_from(BODY_BYTES_MAX).expect("a small constant") + 1;
-    let read = match file.to_str() {
-        Some("-") => stdin().take(limit).read_to_string(&mut text),
-        _ => File::open(file).and_then(|file| file.take(limit).read_to_string(&mut text)),
+    let limit = u64::try_from(bytes_max).expect("a small constant") + 1;
+    let (name, read) = match file.to_str() {
+        Some("-") => ("standard input".into(), stdin().take(limit).read_to_end(&mut bytes)),
+        _ => {
+            let read = File::open(file).and_then(|file| file.take(limit).read_to_end(&mut bytes));
+            (file.to_string_lossy(), read)
+        }
     };
-    read.with_context(|| format!("cannot read the text from {}", file.display()))?;
-    Ok(text)
+    read.with_context(|| format!("cannot read the text from {name}"))?;
+    if bytes.len() > bytes_max {
+        let size = file.metadata().ok().filter(Metadata::is_file);
+        let size = size.map_or_else(|| format!("more than {bytes_max}"), |size| size.len().to_string());
+        bail!("{name} has {size} bytes; at most {bytes_max} are taken");
+    }
+    String::from_utf8(bytes).map_err(|_| anyhow!("{name} is not a text in UTF-8"))
 }
 
 /// Texts of others keep to their lines.
@@ -75,6 +83,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_file_that_is_too_long_is_refused_with_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("text.md");
+        let check = |content: &[u8], expected: Result<&str, &str>| {
+            std::fs::write(&file, content).unwrap();
+            let found = text(&file, 7).map_err(|error| crate::text::error_line(&error));
+            let expected = expected
+                .map(str::to_owned)
+                .map_err(|error| format!("{} {error}", file.display()));
+            assert_eq!(found, expected);
+        };
+        check(b"", Ok(""));
+        check("1234567".as_bytes(), Ok("1234567"));
+        check("12345678".as_bytes(), Err("has 8 bytes; at most 7 are taken"));
+        // The limit is within a letter.
+        check("äää1ä23".as_bytes(), Err("has 11 bytes; at most 7 are taken"));
+        check(b"\xff", Err("is not a text in UTF-8"));
+        let endless = crate::text::error_line(&text(Path::new("/dev/zero"), 7).unwrap_err());
+        assert_eq!(endless, "/dev/zero has more than 7 bytes; at most 7 are taken");
+        std::fs::remove_file(&file).unwrap();
+        let missing = crate::text::error_line(&text(&file, 7).unwrap_err());
+        assert!(missing.starts_with("cannot read the text from "), "{missing}");
+    }
 
     #[test]
     fn shows_a_context_and_what_was_cut() {

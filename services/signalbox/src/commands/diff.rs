@@ -1,9 +1,9 @@
 //! `signalbox diff`: what differs between two turns.
 
-use std::{fmt::Write as _, process::ExitCode};
+use std::{collections::BTreeSet, fmt::Write as _, process::ExitCode};
 
 use api::diff::{Change, Diff, ToolsDiff};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     cli::DiffArgs,
@@ -33,6 +33,8 @@ pub(super) async fn of(
 }
 
 const VALUE_CHARS_MAX: usize = 200;
+/// Of one value on one side of a change.
+const SIDE_CHARS_MAX: usize = 80;
 
 pub(super) fn shown(diff: &Diff) -> String {
     let mut table = Table::new(&["LAYER", "STATE", "BEFORE", "AFTER"]);
@@ -47,8 +49,7 @@ pub(super) fn shown(diff: &Diff) -> String {
         ("usage", &diff.usage),
     ] {
         if let Some(Change { before, after }) = change {
-            let change = format!("{before} -> {after}");
-            writeln!(text, "{name:<10}{}", one_line(&change, VALUE_CHARS_MAX)).expect(WRITES);
+            writeln!(text, "{name:<10}{}", differing(before, after)).expect(WRITES);
         }
     }
     if let Some(ToolsDiff {
@@ -74,6 +75,33 @@ pub(super) fn shown(diff: &Diff) -> String {
     text
 }
 
+/// The two values; of objects, only the fields that differ. What is null has no fields.
+fn differing(before: &Value, after: &Value) -> String {
+    let change = |before: &Value, after: &Value| format!("{} -> {}", side(before), side(after));
+    let empty = Map::new();
+    let fields = |value, other: &Value| match value {
+        &Value::Null if other.is_object() => Some(&empty),
+        value => value.as_object(),
+    };
+    let (Some(old), Some(new)) = (fields(before, after), fields(after, before)) else {
+        return change(before, after);
+    };
+    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+    let field = |name: &String| {
+        let [old, new] = [old, new].map(|of| of.get(name).unwrap_or(&Value::Null));
+        (old != new).then(|| format!("{} {}", one_line(name, SIDE_CHARS_MAX), change(old, new)))
+    };
+    names.into_iter().filter_map(field).collect::<Vec<_>>().join(", ")
+}
+
+fn side(value: &Value) -> String {
+    match value {
+        Value::Null => "none".to_owned(),
+        Value::String(text) => one_line(text, SIDE_CHARS_MAX),
+        other => one_line(&other.to_string(), SIDE_CHARS_MAX),
+    }
+}
+
 const WRITES: &str = "writing to a String cannot fail";
 
 #[cfg(test)]
@@ -89,13 +117,46 @@ mod tests {
                 {"layer": "instructions", "state": "same", "bytes_before": 3, "bytes_after": 3, "diff": null},
                 {"layer": "input", "state": "changed", "bytes_before": 4, "bytes_after": 12,
                  "diff": "@@ -1 +1 @@\n-a\n+\u{1b}[2Jb\n"}],
-            "context": {"before": null, "after": {"used": "assembled"}}, "provider": null, "usage": null, "lines_left_out": 2,
+            "context": {"before": null, "after": {"used": "assembled", "reason": null}}, "provider": null, "usage": null,
+            "lines_left_out": 2,
             "tools": {"added": ["no_reply"], "removed": ["task_status"], "schemas_changed": true}});
         assert_eq!(
             shown(&read_as(&diff).unwrap()),
             "LAYER         STATE    BEFORE  AFTER\ninstructions  same     3       3\ninput         changed  4       12\n\
-             context   null -> {\"used\":\"assembled\"}\ntools     +no_reply -task_status other schemas\n\n\
+             context   used none -> assembled\ntools     +no_reply -task_status other schemas\n\n\
              --- input before\n+++ input after\n@@ -1 +1 @@\n-a\n+[2Jb\n\n[2 more lines]\n"
         );
+    }
+
+    #[test]
+    fn shows_only_the_fields_that_differ() {
+        let check = |before: Value, after: Value, expected: &str| assert_eq!(differing(&before, &after), expected);
+        let context = |used: &str, thread: u8, more: Value| {
+            let from = "r".repeat(200);
+            let mut context =
+                json!({"asked": "continue", "base_sha256": null, "from": from, "used": used, "thread": thread});
+            context
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            context
+        };
+        let (one, none) = (context("continue", 1, json!({})), json!({}));
+        check(one.clone(), context("continue", 3, none.clone()), "thread 1 -> 3");
+        let lost = json!({"reason": "thread_lost", "unconfirmed": null});
+        check(
+            one.clone(),
+            context("assembled", 2, lost),
+            "reason none -> thread_lost, thread 1 -> 2, used continue -> assembled",
+        );
+        check(
+            json!({"details": {"cached_tokens": 1}, "total_tokens": 7}),
+            json!({"details": {"cached_tokens": 2}}),
+            "details {\"cached_tokens\":1} -> {\"cached_tokens\":2}, total_tokens 7 -> none",
+        );
+        check(json!("default"), json!("ot\u{1b}[2Jher"), "default -> ot [2Jher");
+        check(json!(null), json!(7), "none -> 7");
+        let long = "x".repeat(90);
+        check(json!({"a": long}), none, &format!("a {}… -> none", "x".repeat(79)));
     }
 }

@@ -23,6 +23,7 @@ pub(crate) mod questions;
 pub(crate) mod queue;
 pub(crate) mod release;
 pub(crate) mod replay;
+pub(crate) mod replays;
 pub(crate) mod reset;
 pub(crate) mod resume;
 pub(crate) mod serve;

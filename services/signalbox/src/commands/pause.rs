@@ -118,9 +118,12 @@ mod tests {
             assert_eq!(what_follows(&args, &placed), expected, "{line}");
         };
         check(
-            "S",
+            ID,
             [0, 1, 1],
-            "session S is paused: 1 notification waits in 1 session; no turn is in progress; it lasts until `signalbox resume S`",
+            &format!(
+                "session {ID} is paused: 1 notification waits in 1 session; no turn is in progress; it lasts until \
+                 `signalbox resume {ID}`"
+            ),
         );
         check(
             "--task T --account acme",

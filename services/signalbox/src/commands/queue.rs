@@ -215,19 +215,20 @@ mod tests {
 
     #[test]
     fn a_session_alone_is_listed() {
-        let read = |line: &str| match Cli::try_parse_from(line.split(' ')).unwrap().command {
+        const S: &str = "0190b5a8-0000-7000-8000-000000000001";
+        let read = |line: String| match Cli::try_parse_from(line.split(' ')).unwrap().command {
             Command::Queue(args) => args,
             other => panic!("{other:?}"),
         };
-        let list = read("signalbox queue S --limit 7 --account acme");
-        assert_eq!((list.session.as_deref(), list.command.is_none()), (Some("S"), true));
-        let order = read("signalbox queue order S n-2 n-1 --account acme");
+        let list = read(format!("signalbox queue {S} --limit 7 --account acme"));
+        assert_eq!((list.session.as_deref(), list.command.is_none()), (Some(S), true));
+        let order = read(format!("signalbox queue order {S} n-2 n-1 --account acme"));
         let Some(QueueCommand::Order(args)) = order.command else {
             panic!("{:?}", order.command)
         };
         assert_eq!(
             (args.session.as_str(), &args.notifications[..]),
-            ("S", &["n-2".to_owned(), "n-1".to_owned()][..])
+            (S, &["n-2".to_owned(), "n-1".to_owned()][..])
         );
     }
 }

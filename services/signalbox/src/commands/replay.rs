@@ -1,10 +1,14 @@
-//! `signalbox replay`: runs a turn again without effects; `--wait` shows its outcome and what differs from the source turn.
+//! `signalbox replay`: runs a turn again without effects; `--wait` shows its outcome and what differs from the source turn, as
+//! [`super::replays`] does later.
 
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::bail;
 use api::replays::{NewReplay, Replay};
-use domain::{ReplayProfile, ReplaySpec, ReplayState};
+use domain::{
+    ReplayId, ReplayProfile, ReplaySpec, ReplayState,
+    replay::{INSTRUCTIONS_BYTES_MAX, ROLE_BYTES_MAX},
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -26,14 +30,13 @@ pub(crate) async fn run(args: &ReplayArgs, json: bool) -> anyhow::Result<ExitCod
     let path = ["api", "orgs", account, "turns", &turn, "replays"];
     let new: NewReplay = client.post(&path, &spec(args)?).await?;
     if !args.wait {
-        return show(json, &json!({"id": new.id}), |_| Ok(new.id.to_string()));
+        return show(json, &json!({"id": new.id}), |_| {
+            Ok(format!("{}\n{}", new.id, how_to_find(new.id)))
+        });
     }
-    let outcome = outcome(&client, account, &new.id.to_string(), Duration::from_secs(args.timeout)).await?;
+    let outcome = outcome(&client, account, new.id, Duration::from_secs(args.timeout)).await?;
     let replay: Replay = read_as(&outcome)?;
-    let differs: Option<Value> = match replay.turn {
-        Some(own) => Some(diff::of(&client, account, (&turn, &own.to_string()), true).await?),
-        None => None,
-    };
+    let differs = differs(&client, account, &replay).await?;
     match json {
         true => print_json(&json!({"replay": outcome, "diff": differs}))?,
         false => {
@@ -44,11 +47,30 @@ pub(crate) async fn run(args: &ReplayArgs, json: bool) -> anyhow::Result<ExitCod
     Ok(code(replay.state == ReplayState::Finished))
 }
 
+/// What differs between the source turn and the replay's own.
+pub(super) async fn differs(client: &Client, account: &str, replay: &Replay) -> anyhow::Result<Option<Value>> {
+    let Some(own) = replay.turn else {
+        return Ok(None);
+    };
+    let turns = (replay.source_turn.to_string(), own.to_string());
+    diff::of(client, account, (&turns.0, &turns.1), true).await.map(Some)
+}
+
+fn how_to_find(id: ReplayId) -> String {
+    format!("`signalbox replays show {id}` shows how far it is, and its outcome")
+}
+
 fn spec(args: &ReplayArgs) -> anyhow::Result<ReplaySpec> {
     let profile = ReplayProfile {
         version: args.profile_version.clone(),
-        role: args.role.as_deref().map(context::text).transpose()?,
-        instructions: args.instructions.as_deref().map(context::text).transpose()?,
+        role: args
+            .role
+            .as_deref()
+            .map(|file| context::text(file, ROLE_BYTES_MAX))
+            .transpose()?,
+        instructions: (args.instructions.as_deref())
+            .map(|file| context::text(file, INSTRUCTIONS_BYTES_MAX))
+            .transpose()?,
     };
     Ok(ReplaySpec {
         provider: args.provider.clone(),
@@ -57,10 +79,12 @@ fn spec(args: &ReplayArgs) -> anyhow::Result<ReplaySpec> {
 }
 
 /// The replay when it is over.
-async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> anyhow::Result<Value> {
+async fn outcome(client: &Client, account: &str, id: ReplayId, limit: Duration) -> anyhow::Result<Value> {
     let deadline = Instant::now() + limit;
     loop {
-        let found: Result<Value, ApiError> = client.get(&["api", "orgs", account, "replays", id], &[]).await;
+        let found: Result<Value, ApiError> = client
+            .get(&["api", "orgs", account, "replays", &id.to_string()], &[])
+            .await;
         match found {
             Ok(found) if is_over(read_as::<Replay>(&found)?.state) => return Ok(found),
             Ok(_) => {}
@@ -68,13 +92,17 @@ async fn outcome(client: &Client, account: &str, id: &str, limit: Duration) -> a
             Err(error) => return Err(error.into()),
         }
         if Instant::now() + ASK_EVERY > deadline {
-            bail!("replay {id} had no outcome within {} s; it goes on", limit.as_secs());
+            bail!(
+                "replay {id} had no outcome within {} s; it goes on: {}",
+                limit.as_secs(),
+                how_to_find(id)
+            );
         }
         sleep(ASK_EVERY).await;
     }
 }
 
-fn is_over(state: ReplayState) -> bool {
+pub(super) fn is_over(state: ReplayState) -> bool {
     match state {
         ReplayState::Queued | ReplayState::Running => false,
         ReplayState::Finished | ReplayState::Failed => true,
@@ -85,7 +113,7 @@ const NAME_CHARS_MAX: usize = 64;
 const WRITES: &str = "writing to a String cannot fail";
 
 /// `differs`: the difference of the two turns.
-fn shown(replay: &Replay, differs: Option<String>) -> String {
+pub(super) fn shown(replay: &Replay, differs: Option<String>) -> String {
     let history = replay.history.map_or("-", |history| history.as_str());
     let mut text = format!("replay {} {}, history {history}\n", replay.id, replay.state);
     if !replay.calls.is_empty() {

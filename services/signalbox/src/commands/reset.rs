@@ -57,11 +57,12 @@ mod tests {
     use super::*;
     use crate::cli::{Cli, Command};
 
+    const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
+
     #[test]
     fn says_what_follows() {
-        const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
         let check = |line: &str, answer: Value, queued, expected: &str| {
-            let line = format!("signalbox reset S --reason stuck {line}");
+            let line = format!("signalbox reset {ID} --reason stuck {line}");
             let Command::Reset(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
                 panic!("{line}");
             };
@@ -77,38 +78,38 @@ mod tests {
             "",
             reset(),
             0,
-            "session S is reset: the next generation is ID; nothing waits",
+            "session ID is reset: the next generation is ID; nothing waits",
         );
         check(
             "",
             reset(),
             2,
-            "session S is reset: the next generation is ID; 2 notifications moved with it",
+            "session ID is reset: the next generation is ID; 2 notifications moved with it",
         );
         check(
             "--queue cancel",
             reset(),
             1,
-            "session S is reset: the next generation is ID; 1 notification cancelled",
+            "session ID is reset: the next generation is ID; 1 notification cancelled",
         );
         let stopping = || json!({"state": "stopping", "turn": ID});
         check(
             "",
             stopping(),
             2,
-            "turn ID is stopping, its notifications are cancelled; session S is reset when it has ended",
+            "turn ID is stopping, its notifications are cancelled; session ID is reset when it has ended",
         );
         check(
             "--in-flight requeue",
             stopping(),
             0,
-            "turn ID is stopping, its notifications go to the next generation; session S is reset when it has ended",
+            "turn ID is stopping, its notifications go to the next generation; session ID is reset when it has ended",
         );
     }
 
     #[test]
     fn a_reset_has_a_reason() {
-        assert!(Cli::try_parse_from(["signalbox", "reset", "S"]).is_err());
-        assert!(Cli::try_parse_from(["signalbox", "reset", "S", "--reason", "x", "--queue", "drop"]).is_err());
+        assert!(Cli::try_parse_from(["signalbox", "reset", ID]).is_err());
+        assert!(Cli::try_parse_from(["signalbox", "reset", ID, "--reason", "x", "--queue", "drop"]).is_err());
     }
 }

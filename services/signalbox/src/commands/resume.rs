@@ -175,8 +175,8 @@ mod tests {
             };
             assert_eq!(command(account, &args.scope), line);
         };
-        check("demo", "resume S");
-        check("acme", "resume S --account acme");
+        check("demo", "resume 0190b5a8-0000-7000-8000-000000000001");
+        check("acme", "resume 0190b5a8-0000-7000-8000-000000000001 --account acme");
         check("demo", "resume --agent coder");
         check("acme", "resume --all --account acme");
     }

@@ -64,7 +64,7 @@ mod tests {
     fn says_what_was_stopped_and_what_follows() {
         const TURN: &str = "0190b5a8-0000-7000-8000-000000000001";
         let check = |line: &str, state: &str, queued, expected: &str| {
-            let line = format!("signalbox stop S {line}");
+            let line = format!("signalbox stop {TURN} {line}");
             let Command::Stop(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
                 panic!("{line}");
             };
@@ -77,7 +77,7 @@ mod tests {
             "",
             "nothing",
             3,
-            "session S has no turn in progress: nothing was stopped",
+            "session TURN has no turn in progress: nothing was stopped",
         );
         check("", "over", 3, "turn TURN is not in progress: nothing was stopped");
         check("", "stopping", 0, "turn TURN is stopping; nothing waits behind it");
@@ -85,13 +85,13 @@ mod tests {
             "",
             "stopping",
             1,
-            "turn TURN is stopping; 1 notification waits until `signalbox resume S` or a new one from a person",
+            "turn TURN is stopping; 1 notification waits until `signalbox resume TURN` or a new one from a person",
         );
         check(
             "--account acme",
             "stopping",
             3,
-            "turn TURN is stopping; 3 notifications wait until `signalbox resume S --account acme` or a new one from a person",
+            "turn TURN is stopping; 3 notifications wait until `signalbox resume TURN --account acme` or a new one from a person",
         );
         check(
             "--then continue",

@@ -20,7 +20,7 @@ pub(crate) async fn run(args: &TurnsArgs, json: bool) -> anyhow::Result<ExitCode
     let client = args.list.of.access.client()?;
     if let Some(id) = &args.id {
         let turn: Value = client
-            .get(&["api", "orgs", &args.list.of.account, "turns", id], &[])
+            .get(&["api", "orgs", &args.list.of.account, "turns", &id.to_string()], &[])
             .await?;
         return show(json, &turn, |turn| Ok(full(&read_as(turn)?)));
     }

@@ -30,18 +30,27 @@ fn help_names_every_command() {
         "sessions",
         "stop",
         "pause",
+        "holds",
         "resume",
         "cancel",
+        "handover",
         "queue",
+        "next",
         "context",
+        "branches",
+        "questions",
         "release",
         "turns",
+        "reset",
         "log",
         "diff",
+        "replay",
+        "replays",
         "audit",
         "notifications",
         "dead",
         "provider",
+        "providers",
         "nats-users",
         "schemas",
     ] {
@@ -79,6 +88,20 @@ fn a_command_without_a_token_says_where_to_get_one() {
         1,
         "no token for http://127.0.0.1:8080: give --token or SIGNALBOX_TOKEN",
     );
+}
+
+#[test]
+fn a_usage_line_has_no_option_that_came_from_the_environment() {
+    let output = signalbox(&folder(), &["context"])
+        .env("SIGNALBOX_TOKEN", "secret")
+        .env("SIGNALBOX_URL", "http://127.0.0.1:1")
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(stderr.contains("\nUsage: signalbox context <TASK>\n"), "{stderr}");
+    let (_, help, _) = run(&folder(), &["context", "--help"]);
+    assert!(help.contains("[env: SIGNALBOX_TOKEN"), "{help}");
 }
 
 #[test]

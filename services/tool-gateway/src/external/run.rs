@@ -280,7 +280,8 @@ impl External {
 
     async fn paint(&self, job: &mut Job, id: &str) -> Result<Answer, Failure> {
         let text = |name: &str| job.arguments.get(name).and_then(Value::as_str).map(str::to_owned);
-        let (name, size) = (text("name").unwrap_or_else(|| "image".to_owned()), text("size"));
+        let (name, size) = (text("name"), text("size"));
+        let name = name.as_deref().map_or("image", without_ending);
         let count = job.arguments.get("count").and_then(Value::as_u64).unwrap_or(1);
         let count = usize::try_from(count).unwrap_or(1);
         let body = images::body(&job.model, &job.text, count, size.as_deref());
@@ -517,6 +518,15 @@ pub(crate) fn takes(model: &Model, files: &[Shown]) -> Result<(), ToolAnswer> {
         .iter()
         .find(|file| !model.settings.accepts.contains(&input_of(file.media_type)));
     refused.map_or(Ok(()), |file| Err(takes_no(&model.name, file.media_type)))
+}
+
+/// The name of an image, to which the ending of what was made is added.
+fn without_ending(name: &str) -> &str {
+    let is_image = |ending: &str| ["png", "jpg", "jpeg", "gif", "webp"].contains(&ending.to_lowercase().as_str());
+    match name.rsplit_once('.') {
+        Some((name, ending)) if !name.is_empty() && is_image(ending) => name,
+        _ => name,
+    }
 }
 
 /// The record names what is not there any more: settings have changed, or an artifact was removed.

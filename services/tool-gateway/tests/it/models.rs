@@ -437,7 +437,7 @@ async fn images_become_artifacts_of_the_task() {
         },
     )
     .await;
-    let arguments = json!({"request": "A logo.", "name": "logo", "count": 2, "size": "1024x1024"});
+    let arguments = json!({"request": "A logo.", "name": "logo.PNG", "count": 2, "size": "1024x1024"});
     let answer = work.call(1, "generate_media", arguments).await.ok();
     let sent: Value = serde_json::from_str(&work.model.sent()[0].body).unwrap();
     assert_eq!(

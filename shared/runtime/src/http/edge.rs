@@ -47,7 +47,7 @@ pub(super) fn layer(routes: Router) -> Router {
 async fn edge(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = request_id(request.headers());
-    let method = request.method().clone();
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     // The route's pattern: a path holds ids, and a metric must not have one series for each id.
     let route = request
         .extensions()
@@ -61,7 +61,7 @@ async fn edge(request: Request, next: Next) -> Response {
     let answering = next.run(request).instrument(span.clone()).with_context(caller);
     let answer = AssertUnwindSafe(answering).catch_unwind().await;
     let answer = answer.unwrap_or_else(|_| Problem::internal().into_response());
-    let mut response = as_problem(answer, &id).await;
+    let mut response = as_problem(answer, &id, uri.path()).await;
 
     let status = response.status();
     span.record("http.response.status_code", status.as_u16());
@@ -139,14 +139,15 @@ fn request_id(headers: &HeaderMap) -> String {
 }
 
 /// Adds the request id to every problem, and turns the plain-text refusals of axum and tower into problems.
-async fn as_problem(mut response: Response, id: &str) -> Response {
+async fn as_problem(mut response: Response, id: &str, path: &str) -> Response {
     let status = response.status();
     if !status.is_client_error() && !status.is_server_error() {
         return response;
     }
     let instance = format!("urn:signalbox:request:{id}");
     if let Some(problem) = response.extensions_mut().remove::<Problem>() {
-        return with_headers_of(response.headers(), problem.instance(instance).into_response());
+        let problem = problem.names(path).instance(instance);
+        return with_headers_of(response.headers(), problem.into_response());
     }
     let plain = response
         .headers()
@@ -166,7 +167,7 @@ async fn as_problem(mut response: Response, id: &str) -> Response {
     {
         problem = problem.detail(text);
     }
-    with_headers_of(&parts.headers, problem.into_response())
+    with_headers_of(&parts.headers, problem.names(path).into_response())
 }
 
 /// Keeps the headers of a handler or of axum, such as `Allow`, except those that described the old body.

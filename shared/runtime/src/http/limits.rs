@@ -3,7 +3,6 @@
 
 use std::{
     collections::HashMap,
-    convert::Infallible,
     error::Error,
     io,
     iter::successors,
@@ -13,21 +12,21 @@ use std::{
 };
 
 use axum::{
-    Extension, Router,
-    body::{Body, Bytes},
-    extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request, State},
-    http::StatusCode,
+    BoxError, Extension, Router,
+    body::{Body, Bytes, to_bytes},
+    extract::{DefaultBodyLimit, MatchedPath, Request, State},
+    http::{StatusCode, header::CONTENT_LENGTH},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
 };
+use domain::error_chain;
 use futures::FutureExt;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use opentelemetry::context::FutureExt as _;
 use tokio::{
     sync::{Semaphore, oneshot},
     time::timeout,
 };
-use tower::{Layer, ServiceExt, service_fn};
-use tower_http::limit::RequestBodyLimitLayer;
 use tracing::Instrument;
 
 use super::{
@@ -37,19 +36,47 @@ use super::{
 };
 use crate::{Shutdown, settings::HttpSettings};
 
+/// The size that a body may have, and the setting that says it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub bytes_max: usize,
+    pub setting: &'static str,
+}
+
 /// The sizes of bodies at paths with a size of their own, by their patterns.
 #[derive(Clone, Debug, Default)]
-pub(super) struct LargeBodies(pub HashMap<&'static str, usize>);
+pub(super) struct LargeBodies(pub HashMap<&'static str, Size>);
+
+#[derive(Debug, thiserror::Error)]
+#[error("the body is too long; at most {} bytes are taken ({})", .0.bytes_max, .0.setting)]
+struct TooLong(Size);
+
+impl Size {
+    /// The error of reading a body that is limited to this size.
+    fn named(self, error: BoxError) -> BoxError {
+        match error.is::<LengthLimitError>() {
+            true => TooLong(self).into(),
+            false => error,
+        }
+    }
+}
+
+impl TooLong {
+    fn problem(&self) -> Problem {
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large").detail(self.to_string())
+    }
+}
 
 pub(super) fn layer(routes: Router, large: LargeBodies, settings: &HttpSettings, shutdown: Shutdown) -> Router {
     let room = Arc::new(Semaphore::new(settings.requests_max.usize()));
+    let size = Size {
+        bytes_max: settings.body_bytes_max.usize(),
+        setting: "http.body_bytes_max",
+    };
     routes
         // axum's own limit is a constant; the layer below is the setting.
         .layer(DefaultBodyLimit::disable())
-        .layer(from_fn_with_state(
-            Arc::new((settings.body_bytes_max.usize(), large)),
-            sized,
-        ))
+        .layer(from_fn_with_state(Arc::new((size, large)), sized))
         .layer(from_fn_with_state(pace::Pace::of(settings), paced))
         .layer(from_fn_with_state(
             (room, settings.request_timeout_ms.duration(), shutdown),
@@ -60,35 +87,37 @@ pub(super) fn layer(routes: Router, large: LargeBodies, settings: &HttpSettings,
 }
 
 /// Reads the whole body of a request, after the service has authenticated it and reserved room. The size limits are
-/// applied before.
+/// applied before: the body ends with an error where it is too long.
 pub async fn body(body: Body) -> Result<Bytes, Problem> {
-    let read = Bytes::from_request(Request::new(body), &()).await;
-    read.map_err(|rejection| {
-        let is_late = successors(rejection.source(), |error| (*error).source())
+    let read = to_bytes(body, usize::MAX).await;
+    read.map_err(|error| {
+        let causes = || successors(Some(&error as &(dyn Error + 'static)), |error| (*error).source());
+        if let Some(too_long) = causes().find_map(|error| error.downcast_ref::<TooLong>()) {
+            return too_long.problem();
+        }
+        let is_late = causes()
             .filter_map(|error| error.downcast_ref::<io::Error>())
             .any(|error| error.kind() == io::ErrorKind::TimedOut);
-        let (status, code) = match rejection.status() {
-            _ if is_late => (StatusCode::REQUEST_TIMEOUT, "timeout"),
-            StatusCode::PAYLOAD_TOO_LARGE => (StatusCode::PAYLOAD_TOO_LARGE, "too_large"),
-            status => (status, "malformed"),
+        let (status, code) = match is_late {
+            true => (StatusCode::REQUEST_TIMEOUT, "timeout"),
+            false => (StatusCode::BAD_REQUEST, "malformed"),
         };
-        Problem::new(status, code).detail(rejection.body_text())
+        Problem::new(status, code).detail(format!("could not read the request's body: {}", error_chain(&error)))
     })
 }
 
-async fn sized(State(limits): State<Arc<(usize, LargeBodies)>>, request: Request, next: Next) -> Response {
-    let (body_bytes_max, large) = &*limits;
+/// A body that says its length is refused before any of it is read.
+async fn sized(State(limits): State<Arc<(Size, LargeBodies)>>, request: Request, next: Next) -> Response {
+    let (size, large) = &*limits;
     let path = request.extensions().get::<MatchedPath>();
-    let own = path.and_then(|path| large.0.get(path.as_str()));
-    let limit = RequestBodyLimitLayer::new(*own.unwrap_or(body_bytes_max));
-    let next = service_fn(move |request: axum::http::Request<_>| {
-        let next = next.clone();
-        async move { Ok::<_, Infallible>(next.run(request.map(Body::new)).await) }
-    });
-    match limit.layer(next).oneshot(request).await {
-        Ok(response) => response.map(Body::new),
-        Err(never) => match never {},
+    let size = *path.and_then(|path| large.0.get(path.as_str())).unwrap_or(size);
+    let said = request.headers().get(CONTENT_LENGTH);
+    let said: Option<usize> = said.and_then(|said| said.to_str().ok()?.parse().ok());
+    if said.is_some_and(|said| said > size.bytes_max) {
+        return TooLong(size).problem().into_response();
     }
+    let limited = |body| Limited::new(body, size.bytes_max).map_err(move |error| size.named(error));
+    next.run(request.map(|body| Body::new(limited(body)))).await
 }
 
 /// Refuses at once rather than queueing: a queued client would have less time left when its turn comes.

@@ -33,8 +33,8 @@ use opentelemetry::{KeyValue, global, metrics::Counter};
 pub use account::{AccountLimits, AccountShare, UnderWay};
 pub use credentials::{bearer, only};
 pub use health::Health;
-use limits::LargeBodies;
 pub use limits::body;
+use limits::{LargeBodies, Size};
 pub use problem::Problem;
 pub use route::Route;
 pub use server::{HttpError, listen, local_url, serve};
@@ -57,10 +57,10 @@ impl From<Router> for Routes {
 }
 
 impl Routes {
-    /// The routes of which the one at this path takes bodies of another size than `http.body_bytes_max`.
+    /// The routes of which the one at this path takes bodies of another size than `http.body_bytes_max`, and the setting that says it.
     #[must_use]
-    pub fn with_bodies_of(mut self, path: &'static str, bytes_max: usize) -> Routes {
-        self.large.0.insert(path, bytes_max);
+    pub fn with_bodies_of(mut self, path: &'static str, bytes_max: usize, setting: &'static str) -> Routes {
+        self.large.0.insert(path, Size { bytes_max, setting });
         self
     }
 }

@@ -12,6 +12,9 @@ use serde_json::{Map, Value};
 
 const CONTENT_TYPE: &str = "application/problem+json";
 
+/// A longer path is not repeated in a detail.
+const PATH_BYTES_MAX: usize = 256;
+
 /// One problem, made by a handler; [`super::edge`] adds the request's id.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Problem {
@@ -84,6 +87,15 @@ impl Problem {
     /// For a missing object and for another account's object alike, so that a client cannot tell them apart.
     pub fn not_found() -> Problem {
         Problem::new(StatusCode::NOT_FOUND, "not_found")
+    }
+
+    /// Says what was not found, where the handler does not. A path says nothing that its client does not know.
+    pub(super) fn names(self, path: &str) -> Problem {
+        if self.code != "not_found" || self.more.detail.is_some() {
+            return self;
+        }
+        let path = if path.len() > PATH_BYTES_MAX { "this path" } else { path };
+        self.detail(format!("nothing is at {path}, or this token may not read it"))
     }
 
     pub fn conflict(code: &'static str, detail: impl Into<String>) -> Problem {

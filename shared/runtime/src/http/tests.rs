@@ -61,6 +61,36 @@ async fn body(response: Response<Body>) -> Value {
     serde_json::from_slice(&bytes).unwrap()
 }
 
+/// No constant of a library is less than the settings.
+#[tokio::test]
+async fn a_body_has_the_size_of_its_setting() {
+    const LONG: usize = 5_000_000;
+    let taken = post(async |given: Body| super::body(given).await.map(|body| body.len().to_string()));
+    let routes = Router::new()
+        .route("/other", taken.clone())
+        .route("/upload", taken.clone());
+    let settings = HttpSettings {
+        body_bytes_max: domain::Bytes::new(LONG as u64),
+        ..HttpSettings::default()
+    };
+    let shutdown = Shutdown::new();
+    let health = Health::new(&settings, &shutdown);
+    let routes = Routes::from(routes).with_bodies_of("/upload", LONG + 1, "upload_bytes_max");
+    let router = router(routes, health, &settings, shutdown);
+    let sent = async |path: &str, bytes: usize| {
+        let request = Request::post(path).body(Body::from(vec![b'x'; bytes])).unwrap();
+        router.clone().oneshot(request).await.expect("routers do not fail")
+    };
+    for (path, bytes) in [("/other", LONG), ("/upload", LONG + 1)] {
+        assert_eq!(sent(path, bytes).await.status(), 200, "{path}");
+        assert_eq!(sent(path, bytes + 1).await.status(), 413, "{path}");
+    }
+    assert_eq!(
+        body(sent("/upload", LONG + 2).await).await["detail"],
+        "the body is too long; at most 5000001 bytes are taken (upload_bytes_max)"
+    );
+}
+
 #[tokio::test]
 async fn every_error_is_a_problem() {
     async fn name(Json(body): Json<Value>) -> String {
@@ -71,7 +101,7 @@ async fn every_error_is_a_problem() {
     }
     let routes = Router::new()
         .route("/name", post(name))
-        .route("/raw", post(|_body: Bytes| async {}))
+        .route("/raw", post(async |given: Body| super::body(given).await.map(drop)))
         .route("/panic", get(panics))
         .route(
             "/fails",
@@ -118,7 +148,8 @@ async fn every_error_is_a_problem() {
             .unwrap()
     };
 
-    check(get("/nowhere"), 404, "not_found", Value::Null).await;
+    let nothing = json!("nothing is at /nowhere, or this token may not read it");
+    check(get("/nowhere"), 404, "not_found", nothing).await;
     check(get("/name"), 405, "method_not_allowed", Value::Null).await;
     check(
         post("/name", "{"),
@@ -131,7 +162,16 @@ async fn every_error_is_a_problem() {
         post("/raw", &"x".repeat(65)),
         413,
         "too_large",
-        json!("Failed to buffer the request body: length limit exceeded"),
+        json!("the body is too long; at most 64 bytes are taken (http.body_bytes_max)"),
+    )
+    .await;
+    let mut said = post("/name", "");
+    said.headers_mut().insert(header::CONTENT_LENGTH, 65.into());
+    check(
+        said,
+        413,
+        "too_large",
+        json!("the body is too long; at most 64 bytes are taken (http.body_bytes_max)"),
     )
     .await;
     check(get("/panic"), 500, "internal", Value::Null).await;
