@@ -105,7 +105,7 @@ impl Capability<'_> {
     }
 
     /// The tools that may be called over HTTP.
-    pub fn tools(&self) -> Result<Vec<ToolDefinition>, Refusal> {
+    pub fn tools(&self) -> Result<Vec<&'static ToolDefinition>, Refusal> {
         match closed(self.facts) {
             Some(refusal) => Err(refusal),
             None => {
@@ -115,7 +115,7 @@ impl Capability<'_> {
                         && !self.is_stopped(tool)
                         && self.ruled(tool).0 != PolicyVerdict::Deny
                 };
-                Ok(tools::all().into_iter().filter(callable).collect())
+                Ok(tools::all().iter().filter(|tool| callable(tool)).collect())
             }
         }
     }

@@ -164,7 +164,7 @@ impl Case<'_> {
 
 /// The rows that the checks of a call and its effect need, in the order in which every closer locks them.
 async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
-    match (wanted.tool.map(|tool| &tool.definition), wanted.task()) {
+    match (wanted.tool.map(|tool| tool.definition), wanted.task()) {
         (Some(tool), Some(task)) if tool.moves_task => store::task_and_sessions_lock(tx, asked, task).await,
         (Some(tool), _) if tool.name == subagent_spawn::NAME => store::spawn_lock(tx, asked).await,
         (Some(tool), _) if tool.name == subagent_cancel::NAME => store::branch_lock(tx, asked, wanted.branch()).await,
@@ -502,7 +502,7 @@ fn decide<'c>(asked: &'c CallRequest, wanted: Requested<'c>, facts: CallFacts) -
     };
     let presented = Presented {
         asked,
-        tool: wanted.tool.map(|tool| &tool.definition),
+        tool: wanted.tool.map(|tool| tool.definition),
         task: wanted.task(),
     };
     let admitted = capability.admit(&presented);

@@ -213,7 +213,7 @@ impl TurnContext {
 /// What a thread has been told besides the items of its turns. Stored with its session.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// The messages of the task's thread that its newest prompts have shown, or were about, newest first.
+    /// The messages of the task's thread that its newest prompts have shown, or were about, and its turns' replies, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub ids: Vec<MessageId>,
     /// The texts that go along when they have changed, newest first.

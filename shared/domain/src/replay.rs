@@ -18,12 +18,13 @@ string_enum! {
 }
 
 impl ReplayState {
-    /// `turn`: its newest. `is_closed`: its session has ended. Without a turn it is queued until then.
+    /// `turn`: its newest. `is_closed`: its session has ended, which the removal of its agent does before the turn has ended. Without a
+    /// turn it is queued until then.
     pub fn of(turn: Option<TurnState>, is_closed: bool) -> ReplayState {
         match (turn, is_closed) {
             (Some(TurnState::Finished), _) => ReplayState::Finished,
+            (Some(state), _) if !state.is_over() => ReplayState::Running,
             (_, true) => ReplayState::Failed,
-            (Some(state), false) if !state.is_over() => ReplayState::Running,
             // A turn that was interrupted is tried again.
             (_, false) => ReplayState::Queued,
         }
@@ -180,6 +181,7 @@ mod tests {
         check(None, true, Failed);
         check(Some(TurnState::Calling), false, Running);
         check(Some(TurnState::AwaitingTools), false, Running);
+        check(Some(TurnState::Calling), true, Running);
         check(Some(TurnState::Finished), false, Finished);
         check(Some(TurnState::Finished), true, Finished);
         check(Some(TurnState::Failed), true, Failed);

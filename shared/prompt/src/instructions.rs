@@ -204,7 +204,7 @@ pub fn filled_in<'a>(source: &str, text: &'a str) -> Option<FilledIn<'a>> {
         match SECTIONS.iter().find(|(place, _)| *place == line) {
             None => rest = read(line, rest, &mut filled)?,
             Some((_, section)) => {
-                for item in items(*section, &tools::all()) {
+                for item in items(*section, tools::all().iter()) {
                     rest = read(&item, rest, &mut filled).unwrap_or(rest);
                 }
             }
@@ -278,17 +278,16 @@ const SECTIONS: [(&str, PolicySection); 3] = [
 
 /// Inserts each section's items at the mark of their list, without those of hidden tools.
 fn with_tools(template: &str, hidden: &[&str]) -> String {
-    let mut tools = tools::all();
-    tools.retain(|tool| !hidden.contains(&tool.name));
     SECTIONS.iter().fold(template.to_owned(), |text, (place, section)| {
-        let items: String = items(*section, &tools).collect();
+        let shown = tools::all().iter().filter(|tool| !hidden.contains(&tool.name));
+        let items: String = items(*section, shown).collect();
         text.replace(place, &items)
     })
 }
 
 /// The items of a section's list.
-fn items(section: PolicySection, tools: &[ToolDefinition]) -> impl Iterator<Item = String> {
-    let wordings = tools.iter().flat_map(|tool| tool.wording);
+fn items(section: PolicySection, tools: impl Iterator<Item = &'static ToolDefinition>) -> impl Iterator<Item = String> {
+    let wordings = tools.flat_map(|tool| tool.wording);
     let items = wordings.filter(move |(of, _)| *of == section);
     items.map(|(_, item)| format!("- {item}\n"))
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// Every tool; those that may end the session come last, since later calls are refused.
 pub fn in_order() -> Vec<ToolDefinition> {
-    let mut tools = tools::all();
+    let mut tools = tools::all().to_vec();
     tools.sort_by_key(|tool| tool.moves_task);
     tools
 }

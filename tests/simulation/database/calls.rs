@@ -1,12 +1,7 @@
 //! A call in the tool-gateway's transaction, from its checks to its record, and a call that somebody was asked about. One step, since the transaction locks the session, so
 //! no other closes or claims it, and since two records of one call meet at their key.
 
-use contracts::{
-    Headers, TraceContext, header,
-    notification::NotificationMessage,
-    tool::ToolRequested,
-    tools::{self, ToolDefinition},
-};
+use contracts::{Headers, TraceContext, header, notification::NotificationMessage, tool::ToolRequested, tools};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, Generation, ModelKinds, NotificationId, PolicyScope, PolicyVerdict,
     QuestionKind, QuestionState, SessionId, SessionKind, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId,
@@ -406,20 +401,18 @@ impl Database {
             session: asked.session,
             facts,
         };
-        with_tools(|tools| {
-            let tool = tools.iter().find(|tool| tool.name == asked.name);
-            let presented = Presented {
-                asked,
-                tool,
-                task: facts
-                    .task()
-                    .filter(|_| tool.is_some_and(|tool| tool.task_argument().is_some())),
-            };
-            let admitted = capability.admit(&presented);
-            let waits = capability.waits_for_earlier(&presented, &admitted);
-            let asks = tool.is_some_and(|tool| capability.ruled(tool).0 == PolicyVerdict::Ask);
-            Admission { admitted, waits, asks }
-        })
+        let tool = tools::all().iter().find(|tool| tool.name == asked.name);
+        let presented = Presented {
+            asked,
+            tool,
+            task: facts
+                .task()
+                .filter(|_| tool.is_some_and(|tool| tool.task_argument().is_some())),
+        };
+        let admitted = capability.admit(&presented);
+        let waits = capability.waits_for_earlier(&presented, &admitted);
+        let asks = tool.is_some_and(|tool| capability.ruled(tool).0 == PolicyVerdict::Ask);
+        Admission { admitted, waits, asks }
     }
 
     /// Independent of the decision: whether an answer of the turn requested it.
@@ -599,13 +592,5 @@ pub(crate) fn notification(
 
 /// Whether the tool's calls share no transaction.
 pub(crate) fn runs_alone(name: &str) -> bool {
-    with_tools(|tools| tools.iter().any(|tool| tool.name == name && tool.runs_alone))
-}
-
-/// Definitions hold schemas and are created once.
-fn with_tools<T>(see: impl FnOnce(&[ToolDefinition]) -> T) -> T {
-    thread_local! {
-        static TOOLS: Vec<ToolDefinition> = tools::all();
-    }
-    TOOLS.with(|tools| see(tools))
+    tools::all().iter().any(|tool| tool.name == name && tool.runs_alone)
 }

@@ -45,9 +45,8 @@ impl Witness {
             }
             let is_closed = database.sessions[&(account.clone(), replay.session)].closed.is_some();
             let newest = turns.iter().max_by_key(|turn| turn.number).map(|turn| turn.state);
-            // The removal of its agent closes the session before the turn has ended.
-            let has_ended = is_closed && newest.is_none_or(|newest| newest.is_over());
-            let state = has_ended.then(|| ReplayState::of(newest, true));
+            let state = ReplayState::of(newest, is_closed);
+            let state = matches!(state, ReplayState::Finished | ReplayState::Failed).then_some(state);
             let before = self.replays.over.get(id).copied();
             if before.is_some() && before != state {
                 self.breaks("I31", || format!("replay {id} was {before:?} and is {state:?}"));

@@ -85,7 +85,6 @@ pub fn extract(candidates: Candidates, total: i64, about: Option<MessageId>, tol
         Some(candidate.message.id) != about
             && !candidate.wakes
             && !candidate.is_past
-            && !candidate.is_told
             && !told.ids.contains(&candidate.message.id)
     };
     let mut messages: Vec<ThreadMessage> = candidates
@@ -136,7 +135,6 @@ mod tests {
             message,
             wakes: false,
             is_past: false,
-            is_told: false,
         }
     }
 
@@ -195,8 +193,6 @@ mod tests {
             ..told
         };
         assert_eq!(shown(|_| {}, 1, None, &late), (vec![8], 1));
-        let unread = only(8, |candidate| candidate.is_told = true);
-        assert_eq!(shown(unread, 3, None, &Told::default()), (vec![7, 9], 2));
     }
 
     #[test]

@@ -115,7 +115,7 @@ pub const BRANCHES_LOAD: &str = "
         select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                           'name', m.author_name, 'via', m.author_via),
                                           'body', case when m.wakes or m.is_past then '' else left(m.body, 4000) end,
-                                          'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past, 'is_told', false)
+                                          'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past)
                         order by m.place) as newest
         from (select m.*, i.place,
                      case when m.turn_id is not null then false

@@ -29,8 +29,6 @@ pub struct Candidate {
     pub wakes: bool,
     /// A turn of this past has written it.
     pub is_past: bool,
-    /// When it was read, it looked as if the thread had it: it is without its text.
-    pub is_told: bool,
 }
 
 /// The newest messages of a thread, newest first.
@@ -112,10 +110,11 @@ impl QueuedItem {
     }
 }
 
-/// Relies on index notification_queue, on primary keys, for answers on question_notification, for results of branches on branch_item, and on index message_thread, whose order is requested twice:
-/// for a table that was analysed while it was empty, another index costs the same. Of messages that are left out, the texts are
-/// not read, and the prompt cuts texts far below this limit; a message that the provider's thread was shown is not looked up in other
-/// tables. The caller holds the session's lock, so no other transaction takes the item.
+/// Relies on index notification_queue, on primary keys, for answers on question_notification, for results of branches on
+/// branch_item, and on index message_thread, whose order is requested twice: for a table that was analysed while it was empty,
+/// another index costs the same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this
+/// limit; a message that the provider's thread has is not looked up in other tables, and is not among the candidates. The caller
+/// holds the session's lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
@@ -157,16 +156,19 @@ pub const QUEUE_NEXT: &str = concat!(
         select case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])
                     then w.told::uuid[] else '{}' end as told,
                case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])
-                    then to_timestamp(w.told_at) else '-infinity' end as told_at) x
+                    then to_timestamp(w.told_at) else '-infinity' end as told_at
+        offset 0) x
     cross join lateral (
-        select (select count(*) from (
-                    select from message c where c.account_id = k.account_id and c.task_id = k.id and c.created_at >= x.told_at
-                    order by c.created_at, c.id limit $4) c) as total, m.newest
-        from (select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
+        select c.total - case when c.total < $4 then m.told else 0 end as total, m.newest
+        from (select count(*) as total from (
+                  select from message c where c.account_id = k.account_id and c.task_id = k.id and c.created_at >= x.told_at
+                  order by c.created_at, c.id limit $4) c) c
+        cross join (
+              select count(*) filter (where m.is_told and m.created_at >= x.told_at) as told, json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                                 'name', m.author_name, 'via', m.author_via),
-                                                'body', case when m.is_told or m.wakes or m.is_past then '' else left(m.body, 4000) end,
-                                                'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past, 'is_told', m.is_told)
-                              order by m.created_at desc, m.id desc) as newest
+                                                'body', case when m.wakes or m.is_past then '' else left(m.body, 4000) end,
+                                                'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past)
+                              order by m.created_at desc, m.id desc) filter (where not m.is_told) as newest
               from (select m.*, m.id = any (x.told) as is_told,
                            case when m.id = any (x.told) or m.turn_id is not null then false
                                 when g.id = any (m.woke) and m.created_at >= w.opened_at then true

@@ -429,8 +429,7 @@ fn known_context<'a>(item: &'a QueuedItem, branch: Option<&'a BranchStart>) -> O
 /// The tools of which the agent is told nothing: those that policies hide, and in a branch those that it is not offered.
 pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'static str> {
     let is_kept = |tool: &&tools::ToolDefinition| context.is_branch && !tool.is_offered(context);
-    let kept = tools::all();
-    let kept = kept.iter().filter(is_kept).map(|tool| tool.name);
+    let kept = tools::all().iter().filter(is_kept).map(|tool| tool.name);
     hidden.iter().copied().chain(kept).collect()
 }
 
@@ -493,8 +492,8 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
 
 /// The tools of these names.
 pub(super) fn offered_as(names: &[String]) -> Arc<[ToolDefinition]> {
-    let named = |tool: &tools::ToolDefinition| names.iter().any(|name| name == tool.name);
-    definitions(tools::all().into_iter().filter(named))
+    let named = |tool: &&tools::ToolDefinition| names.iter().any(|name| name == tool.name);
+    definitions(tools::all().iter().filter(named))
 }
 
 /// The kinds of models whose tools are among these.
@@ -535,7 +534,7 @@ pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     Arc::clone(tools)
 }
 
-fn definitions(tools: impl Iterator<Item = tools::ToolDefinition>) -> Arc<[ToolDefinition]> {
+fn definitions(tools: impl Iterator<Item = &'static tools::ToolDefinition>) -> Arc<[ToolDefinition]> {
     tools
         .map(|tool| ToolDefinition {
             name: tool.name.to_owned(),

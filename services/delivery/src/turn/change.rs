@@ -226,7 +226,9 @@ fn thread_after(
             ..before.clone()
         });
     } else if let CallOutcome::Answered(answer) = &report.outcome {
-        thread.told.show(of.shown.clone(), messages_max);
+        // Its own reply is in the thread, too: the next turns need not look up whose message it is.
+        let known = turn.posted_as.into_iter().chain(of.shown.iter().copied());
+        thread.told.show(known.collect(), messages_max);
         thread.told.rotated = None;
         let is_reply = matches!(settled, Settled::Finished { .. });
         match (of.keeps, of.found_by) {

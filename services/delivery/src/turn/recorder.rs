@@ -538,8 +538,7 @@ fn progress_tools() -> Vec<String> {
             ToolEffect::Write | ToolEffect::External => !WITHOUT_PROGRESS.contains(&tool.name),
             ToolEffect::None | ToolEffect::Read => false,
         };
-        let tools = tools::all().into_iter();
-        let progress = tools.filter(changes);
+        let progress = tools::all().iter().filter(|tool| changes(tool));
         progress.map(|tool| tool.name.to_owned()).collect()
     });
     TOOLS.clone()

@@ -181,14 +181,14 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
             format!("its record is of session {}", call.session_id),
         );
     }
-    let mut all = tools::all().into_iter();
+    let mut all = tools::all().iter();
     let tool = all.find(|tool| tool.name == call.name || tool.aliases.contains(&&*call.name));
     // The words of a refusal are ours.
     let is_refused = ToolCallState::parse(&call.state) == Some(ToolCallState::Refused);
     match tool {
         _ if is_refused => proven(),
         None => (Unproven(UnknownTool), "no tool of this version has the name".to_owned()),
-        Some(tool) => match (tool.reach, task_of(&tool, call)) {
+        Some(tool) => match (tool.reach, task_of(tool, call)) {
             (Reach::Outside, _) if matches!(tool.offered_to, Audience::Model(_)) => of_model(turn, call),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
             (_, Err(ruling)) => ruling,

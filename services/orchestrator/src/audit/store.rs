@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use contracts::tools::{self, Audience};
+use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
     AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, QuestionId, ReplayId, SessionId, TaskId,
     Timestamp, TurnContext, TurnId,
@@ -713,12 +713,11 @@ fn branch(id: &str, item: Item, facts: Option<Json>) -> Option<(Uuid, Branch)> {
 
 /// The tools whose arguments may name a task, or are sent to a model; by all of their names.
 fn looked_at() -> Vec<String> {
-    let mut all = tools::all();
-    all.retain(|tool| tool.task_argument().is_some() || matches!(tool.offered_to, Audience::Model(_)));
-    let names = all
-        .into_iter()
-        .flat_map(|tool| tool.aliases.iter().chain([&tool.name]).copied().collect::<Vec<&str>>());
-    names.map(str::to_owned).collect()
+    let is_looked_at =
+        |tool: &&ToolDefinition| tool.task_argument().is_some() || matches!(tool.offered_to, Audience::Model(_));
+    let looked_at = tools::all().iter().filter(is_looked_at);
+    let names = looked_at.flat_map(|tool| tool.aliases.iter().chain([&tool.name]));
+    names.map(|name| (*name).to_owned()).collect()
 }
 
 fn each_once<T: Clone + Eq + std::hash::Hash>(all: impl Iterator<Item = T>) -> Vec<T> {

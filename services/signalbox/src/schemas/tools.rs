@@ -4,13 +4,12 @@ use contracts::tools::{self, Audience, Reach, ToolDefinition, ToolEffect};
 use domain::ModelKind;
 
 pub(super) fn text() -> String {
-    let tools = tools::all();
     let mut text = String::from(
         "# Tools\n\nGenerated from `contracts::tools`. A task that a call names is its turn's own; a tool that reaches the account \
          takes any task of it in the\ncoordinator's chat.\n\n| tool | older names | offered in | effect | reach | arguments |\n\
          |---|---|---|---|---|---|\n",
     );
-    for tool in &tools {
+    for tool in tools::all() {
         let (offered, effect, reach) = words(tool);
         text += &format!(
             "| `{}` | {} | {offered} | {effect} | {reach} | {} |\n",
@@ -20,7 +19,7 @@ pub(super) fn text() -> String {
         );
     }
     text.push_str("\n## As models read them\n");
-    for tool in &tools {
+    for tool in tools::all() {
         text += &format!("\n`{}`: {}\n", tool.name, tool.description);
     }
     text

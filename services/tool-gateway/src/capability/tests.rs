@@ -19,7 +19,7 @@ const AGENT: AgentId = AgentId(Uuid::from_u128(3));
 const UNTIL: OffsetDateTime = OffsetDateTime::UNIX_EPOCH;
 
 fn tool(name: &str) -> Option<ToolDefinition> {
-    tools::all().into_iter().find(|tool| tool.name == name)
+    tools::all().iter().find(|tool| tool.name == name).cloned()
 }
 
 fn task(id: &str) -> TaskId {

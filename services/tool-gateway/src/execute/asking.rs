@@ -194,7 +194,7 @@ impl Executor {
         };
         let admitted = capability.admit(&Presented {
             asked: &asked,
-            tool: wanted.tool.map(|tool| &tool.definition),
+            tool: wanted.tool.map(|tool| tool.definition),
             task: wanted.task(),
         });
         let admitted = match (row.turn_id, &facts.turn) {

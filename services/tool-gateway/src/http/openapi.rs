@@ -46,7 +46,7 @@ pub(super) fn declared() -> Vec<Route<Agents>> {
         ),
     ];
     routes.push(artifacts::route());
-    let short_forms = tools::all().into_iter();
+    let short_forms = tools::all().iter();
     let short_forms = short_forms.filter_map(|tool| Some((tool.short_form?, tool)));
     routes.extend(short_forms.map(|(path, tool)| {
         let name = tool.name;

@@ -94,7 +94,7 @@ pub(super) async fn tools_list(State(agents): State<Agents>, request: Request) -
         .map(|tool| ToolOffer {
             name: tool.name,
             description: tool.description,
-            parameters: tool.parameters,
+            parameters: tool.parameters.clone(),
         })
         .collect();
     let offers = ToolOffers {

@@ -84,7 +84,7 @@ pub(crate) async fn executes(
     agent: AgentId,
 ) -> Result<bool, StorageError> {
     let changing = tools::all()
-        .into_iter()
+        .iter()
         .filter(|tool| matches!(tool.effect, ToolEffect::Write | ToolEffect::External) && !tool.before_plan);
     let changing: Vec<String> = changing.map(|tool| tool.name.to_owned()).collect();
     let values = [

@@ -46,7 +46,7 @@ use crate::{
 };
 
 pub(crate) struct Tool {
-    pub definition: ToolDefinition,
+    pub definition: &'static ToolDefinition,
     pub schema: Schema,
     /// Its writes, its result and the call's record are one transaction, so it runs exactly once. A tool that calls somebody
     /// outside ends its transaction with what it wants from them (`Effect::outside`): the rest is an external call.
@@ -104,7 +104,7 @@ contracts::each_tool!(handlers);
 
 impl Toolbox {
     pub(crate) fn new() -> Toolbox {
-        let tools = contracts::tools::all().into_iter().zip(HANDLERS);
+        let tools = contracts::tools::all().iter().zip(HANDLERS);
         let tools = tools.map(|(definition, handler)| Tool {
             schema: Schema::compile(&definition.parameters),
             definition,

@@ -62,9 +62,10 @@ macro_rules! definitions {
         /// The names of every tool, in the order in which models see them.
         pub const NAMES: &[&str] = &[$(stringify!($name)),+];
 
-        /// Every tool, in the order in which models see them.
-        pub fn all() -> Vec<ToolDefinition> {
-            vec![$($name::definition()),+]
+        /// Every tool, in the order in which models see them. Built once: the schemas are many values.
+        pub fn all() -> &'static [ToolDefinition] {
+            static ALL: LazyLock<Vec<ToolDefinition>> = LazyLock::new(|| vec![$($name::definition()),+]);
+            &ALL
         }
     };
 }
@@ -222,8 +223,8 @@ impl ToolDefinition {
 /// SHA-256 of a tool's schema: what is approved for one schema is not approved for another.
 pub fn schema_hash(tool: &str) -> &'static [u8] {
     static HASHES: LazyLock<HashMap<&'static str, Vec<u8>>> = LazyLock::new(|| {
-        let hash = |tool: ToolDefinition| (tool.name, Sha256::digest(tool.parameters.to_string()).to_vec());
-        all().into_iter().map(hash).collect()
+        let hash = |tool: &ToolDefinition| (tool.name, Sha256::digest(tool.parameters.to_string()).to_vec());
+        all().iter().map(hash).collect()
     });
     HASHES.get(tool).map_or(&[], Vec::as_slice)
 }
@@ -231,14 +232,14 @@ pub fn schema_hash(tool: &str) -> &'static [u8] {
 /// The turns that a tool is offered in; none: there is no such tool.
 pub fn offered_to(tool: &str) -> Option<Audience> {
     static AUDIENCES: LazyLock<HashMap<&'static str, Audience>> =
-        LazyLock::new(|| all().into_iter().map(|tool| (tool.name, tool.offered_to)).collect());
+        LazyLock::new(|| all().iter().map(|tool| (tool.name, tool.offered_to)).collect());
     AUDIENCES.get(tool).copied()
 }
 
 /// Whether calls of the tool are external ones.
 pub fn is_external(tool: &str) -> bool {
     static EXTERNAL: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-        let external = all().into_iter().filter(|tool| tool.effect == ToolEffect::External);
+        let external = all().iter().filter(|tool| tool.effect == ToolEffect::External);
         external.map(|tool| tool.name).collect()
     });
     EXTERNAL.contains(&tool)
@@ -248,15 +249,15 @@ pub fn is_external(tool: &str) -> bool {
 /// move the task, and so end the session of the answer.
 pub fn waits_for(tool: &str, earlier: &str) -> bool {
     static MOVING: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-        let moving = all().into_iter().filter(|tool| tool.moves_task);
+        let moving = all().iter().filter(|tool| tool.moves_task);
         moving.map(|tool| tool.name).collect()
     });
     !is_external(tool) && (!is_external(earlier) || MOVING.contains(&tool))
 }
 
 /// The tools to offer; the same context gives the same list, byte for byte.
-pub fn offered(context: OfferContext) -> Vec<ToolDefinition> {
-    all().into_iter().filter(|tool| tool.is_offered(context)).collect()
+pub fn offered(context: OfferContext) -> Vec<&'static ToolDefinition> {
+    all().iter().filter(|tool| tool.is_offered(context)).collect()
 }
 
 /// The argument that names a task.
@@ -362,7 +363,7 @@ mod tests {
             }
             let tools = all();
             let expected = tools.iter().filter(|tool| expected.contains(&tool.offered_to));
-            assert!(offered(context).iter().eq(expected), "{context:?}");
+            assert!(offered(context).into_iter().eq(expected), "{context:?}");
         };
         let taskless = OfferContext {
             has_task: false,
