@@ -161,11 +161,14 @@ impl LogTurn {
                 "{}/{} from {}: {} bytes{cut}",
                 part.layer, part.part, part.source, part.bytes
             );
-            line(text, "   ", &head);
-            match (&part.text, part.same_as_previous) {
-                (None, _) => line(text, "     ", "[not kept]"),
-                (Some(_), true) => line(text, "     ", "[as in the turn before]"),
-                (Some(slice), false) => block(text, slice),
+            let (mark, slice) = match (&part.text, part.same_as_previous) {
+                (None, _) => (" [not kept]", None),
+                (Some(_), true) => (" [as in the turn before]", None),
+                (Some(slice), false) => ("", Some(slice)),
+            };
+            line(text, "   ", &format!("{head}{mark}"));
+            if let Some(slice) = slice {
+                block(text, slice);
             }
         }
         for call in &self.calls {
@@ -192,9 +195,10 @@ impl LogTurn {
                 session_id,
                 ..
             } = branch;
+            // No line of a text stands here: a call cannot pass for a branch.
             line(
                 text,
-                "     ",
+                "   ",
                 &format!("branch{label} ({agent}) {state}  session {session_id}{joined}"),
             );
         }

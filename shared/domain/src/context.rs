@@ -213,9 +213,13 @@ impl TurnContext {
 /// What a thread has been told besides the items of its turns. Stored with its session.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// The messages of the task's thread that its newest prompts have shown, or were about, and its turns' replies, newest first.
+    /// The messages of the task's thread that its newest prompts have shown, or were about, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub ids: Vec<MessageId>,
+    /// The newest replies of its turns: nobody need look up whose messages they are. A list of its own, since a reply that is not posted
+    /// must push out no message that is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
+    pub own: Vec<MessageId>,
     /// The texts that go along when they have changed, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub texts: Vec<ToldText>,
@@ -262,6 +266,12 @@ impl Told {
     pub fn forget(&mut self, of: &[String]) {
         let gone: Vec<[u8; 4]> = of.iter().map(|of| ToldText::new(of, "").of).collect();
         self.texts.retain(|told| !gone.contains(&told.of));
+    }
+
+    /// Adds a turn's reply.
+    pub fn say(&mut self, reply: MessageId, max: usize) {
+        self.own.insert(0, reply);
+        self.own.truncate(max);
     }
 
     /// Adds messages, newest first; of all, the newest `max` are kept.

@@ -74,6 +74,11 @@ impl BranchStart {
         (self.account_id.clone(), self.session_id)
     }
 
+    /// The manifest of the spawning turn.
+    pub fn spawned_with(&self) -> Option<Manifest> {
+        Manifest::unpacked(self.turn.as_ref()?.manifest.as_deref()?)
+    }
+
     /// The spawning turn as its agent had it when it made the branch. None: it is gone.
     pub fn spawned_by(&self) -> Option<PastTurn> {
         let turn = self.turn.as_ref()?;

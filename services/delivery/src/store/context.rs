@@ -211,7 +211,10 @@ pub async fn queue_next(
         (THREAD_COUNTED_MAX + 1).into(),
         column(places, |(_, position)| *position),
         keys_json.into(),
-        column(places, |(session, _)| ids(told(session).ids)),
+        column(places, |(session, _)| {
+            let told = told(session);
+            ids([told.ids, told.own].concat())
+        }),
         column(places, |(session, _)| told(session).at.unwrap_or_default()),
         column(places, |(session, _)| told(session).provider.unwrap_or_default()),
         column(places, |(session, _)| session.opened_at),

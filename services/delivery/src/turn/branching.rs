@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use domain::{AccountId, BranchId, TaskId};
+use domain::{AccountId, BranchId, MessageId, TaskId, context::Told};
 use prompt::THREAD_COUNTED_MAX;
 use storage::{StorageError, Tx, session::sessions_lock::LockedSession};
 
 use super::starter::Starter;
 use crate::{
-    context::{past::BaseTurns, plan::BranchFacts},
+    context::{extract, past::BaseTurns, plan::BranchFacts},
     store::{
         SessionName,
         branches::{BranchStart, branches_load},
@@ -137,4 +137,15 @@ impl Starter {
         });
         Ok(pasts.collect())
     }
+}
+
+/// What the thread of a fork's parent had been told at the response from which the fork goes on: before the turn that made it.
+pub(super) fn told_before(branch: &BranchStart) -> Told {
+    let mut told = branch.base.told.clone();
+    if let Some(manifest) = branch.spawned_with() {
+        let shown: Vec<MessageId> = manifest.messages().map(MessageId).collect();
+        told.ids.retain(|id| !shown.contains(id));
+        told.forget(&extract::texts(&manifest, Some(&branch.task_id)));
+    }
+    told
 }

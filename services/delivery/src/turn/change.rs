@@ -226,9 +226,10 @@ fn thread_after(
             ..before.clone()
         });
     } else if let CallOutcome::Answered(answer) = &report.outcome {
-        // Its own reply is in the thread, too: the next turns need not look up whose message it is.
-        let known = turn.posted_as.into_iter().chain(of.shown.iter().copied());
-        thread.told.show(known.collect(), messages_max);
+        thread.told.show(of.shown.clone(), messages_max);
+        if let Some(reply) = turn.posted_as {
+            thread.told.say(reply, messages_max);
+        }
         thread.told.rotated = None;
         let is_reply = matches!(settled, Settled::Finished { .. });
         match (of.keeps, of.found_by) {
@@ -267,7 +268,13 @@ fn thread_after(
     let is_response = (of.keeps, of.found_by) == (Thread::Durable, Continuation::Response);
     let has_reply = matches!(report.outcome, CallOutcome::Answered(_)) && matches!(settled, Settled::Finished { .. });
     if turn.over && is_response && !has_reply {
-        // The next turn goes on from an answer before this turn: nothing that this one was told is in its thread.
+        // The next turn cannot go on from an answer of this turn: nothing that this one was told is in a thread.
+        if let CallOutcome::EndedByTool { .. } = report.outcome {
+            // What it has done is told with the past. One such turn after another makes no thread unreliable.
+            let lost = thread.lost.max(1);
+            lose(&mut thread);
+            thread.lost = lost;
+        }
         thread.told.ids.retain(|id| !of.shown.contains(id));
         thread.told.forget(&of.texts);
     }

@@ -35,7 +35,7 @@ use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
 
 use super::{
     begin::{Beginning, ProviderFacts, begin, hidden, offered_as, offered_but, prompt_of, turn_span, unseen},
-    branching::PastAsked,
+    branching::{PastAsked, told_before},
     profiles::Profiles,
     replaying,
     work::Work,
@@ -541,11 +541,9 @@ impl Starter {
             let branch = branches.get(&session.name()).cloned();
             let plan = self.plan(session, item, branch.as_ref());
             let newest = (item.thread.take().unwrap_or_default(), item.thread_total);
-            let told = match &branch {
-                Some(branch) if plan.context.used == ContextMode::Fork => &branch.base.told,
-                Some(_) | None => &session.thread.told,
-            };
-            let told = (&plan, told);
+            let forked = branch.as_ref().filter(|_| plan.context.used == ContextMode::Fork);
+            let forked = forked.map(told_before);
+            let told = (&plan, forked.as_ref().unwrap_or(&session.thread.told));
             let told = extract::complete(&mut item.facts, newest, briefing, told, (now, &item.provider));
             all.push(Planned {
                 plan,

@@ -133,7 +133,7 @@ impl Scene {
     }
 
     /// The record of a finished `submit_plan` of the turn in progress. Ordinal 0: over HTTP.
-    async fn plan_submitted(&self, call: &str, ordinal: i32) {
+    pub(crate) async fn plan_submitted(&self, call: &str, ordinal: i32) {
         let row = rows("tool_call").with("call_id", call).with("ordinal", ordinal);
         let row = row
             .with("name", "submit_plan")

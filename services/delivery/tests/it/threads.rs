@@ -405,6 +405,32 @@ async fn what_a_turn_without_a_reply_was_told_is_told_again() {
     }
 }
 
+/// A response whose call is never answered cannot be gone on from: the next turn has the plan from the record.
+#[tokio::test]
+async fn what_a_turn_did_that_a_plan_has_ended_is_told_to_the_next_one() {
+    let asks = |seen: &Seen| match seen.order {
+        0 => Reply::call("c1", "task_history", json!({"task_id": "PROJ-7"})),
+        _ => counting(seen),
+    };
+    let scene = scene(Server::OpenAi, BY_RESPONSE, asks).await;
+    let running = scene.run().await;
+    scene.enqueue("n-1", "Plan the parser").await;
+    scene.wake().await;
+    scene.waits(1).await;
+    scene.plan_submitted("http", 0).await;
+    scene.tool_finished_of_last("c1", "{}").await;
+    scene.until("n-1", "delivered").await;
+    scene.deliver("n-2", "Carry it out").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    assert!(seen[1].body.get("previous_response_id").is_none());
+    let sent = texts(&seen[1].body["input"]).join("\n");
+    for told in ["Plan the parser", "First this.", "Carry it out"] {
+        assert!(sent.contains(told), "{told}: {sent}");
+    }
+    assert_eq!(scene.sources().await, ["continue/first t1", "continue/thread_lost t2"]);
+}
+
 #[tokio::test]
 async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record() {
     let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;

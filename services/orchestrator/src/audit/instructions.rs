@@ -49,7 +49,14 @@ impl Case<'_> {
         // Whoever asked for the replay wrote it.
         let asked = self.turn.replay_id.map(|replay| format!("replay/{replay}"));
         if asked.is_some_and(|asked| part.source.to_string() == asked) {
-            return proven();
+            let given = self.turn.replay_instructions.as_deref();
+            return match part.part == PartKind::Policy && given == Some(text) {
+                true => proven(),
+                false => (
+                    Violation(HashMismatch),
+                    "the replay was asked for with other instructions".to_owned(),
+                ),
+            };
         }
         match part.part {
             PartKind::Policy | PartKind::Coordinator | PartKind::Taskless | PartKind::Branch => {

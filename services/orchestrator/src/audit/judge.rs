@@ -285,6 +285,7 @@ pub(crate) mod tests {
             agent_slug: None,
             agent_name: None,
             agent_role: None,
+            replay_instructions: None,
             task_display: None,
             task_title: None,
             task_description: None,

@@ -119,6 +119,8 @@ pub struct AuditedTurn {
     pub agent_slug: Option<AgentSlug>,
     pub agent_name: Option<String>,
     pub agent_role: Option<String>,
+    /// The instructions that a replay was asked for with.
+    pub replay_instructions: Option<String>,
     /// As its client spelled it.
     pub task_display: Option<TaskId>,
     pub task_title: Option<String>,
@@ -183,6 +185,7 @@ const JOINED: (&str, &str) = (
        s.mismatch is not null as is_mismatched, a.coordinator_task,
        case when a.coordinator_task = page.task_id then a.briefing else '' end as briefing,
        g.slug as agent_slug, g.name as agent_name, coalesce(r.spec #>> '{profile,role}', g.role) as agent_role,
+       r.spec #>> '{profile,instructions}' as replay_instructions,
        k.display_id as task_display, k.title as task_title, k.description as task_description,
        h.continues_id is not null and exists (
            select from session c where c.account_id = page.account_id and c.id = h.continues_id and c.emptied_at is null offset 0) as continues_kept,

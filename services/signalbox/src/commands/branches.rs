@@ -97,7 +97,12 @@ fn ended(branch: &Branch) -> String {
         .detail
         .as_deref()
         .map(|detail| format!(", {}", one_line(detail, 200)));
-    format!("branch {} is {}{}", branch.id, branch.state, detail.unwrap_or_default())
+    format!(
+        "branch {} is {}{}",
+        branch.id,
+        one_line(&branch.state, 32),
+        detail.unwrap_or_default()
+    )
 }
 
 /// Texts of others keep to their lines.
@@ -124,7 +129,7 @@ fn in_full(branch: &Branch) -> String {
     let base = &branch.base;
     text.push_str(&format!(
         "knows ({}) {} messages and {} activities of \"{}\", {}\nasked:\n{}",
-        branch.context,
+        one_line(&branch.context, 32),
         base.messages,
         base.activities,
         one_line(&base.title, 200),

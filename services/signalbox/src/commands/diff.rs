@@ -66,7 +66,8 @@ pub(super) fn shown(diff: &Diff) -> String {
     }
     for layer in &diff.layers {
         if let Some(diff) = &layer.diff {
-            write!(text, "\n--- {0} before\n+++ {0} after\n{1}", layer.layer, lines(diff)).expect(WRITES);
+            let layer = one_line(&layer.layer, 32);
+            write!(text, "\n--- {layer} before\n+++ {layer} after\n{}", lines(diff)).expect(WRITES);
         }
     }
     if diff.lines_left_out > 0 {

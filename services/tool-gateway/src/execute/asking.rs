@@ -43,7 +43,7 @@ impl Case<'_> {
             session: self.asked.session,
             facts: &self.facts,
         };
-        let (PolicyVerdict::Ask, policy) = capability.ruled(&tool.definition) else {
+        let (PolicyVerdict::Ask, policy) = capability.ruled(tool.definition) else {
             return None;
         };
         let named = policy.and_then(|policy| policy.audience.as_deref()).unwrap_or_default();

@@ -316,7 +316,7 @@ impl External {
     }
 
     /// Records the outcome, however long the database refuses it, while this process is the call's runner: nobody asks again meanwhile.
-    /// Afterwards the sweep finds the call.
+    /// A process that has lost its registration goes on for a while: its outcome counts unless another runner has taken the call.
     async fn finish_patiently(
         &self,
         account: &AccountId,
@@ -327,6 +327,7 @@ impl External {
     ) {
         let mut answered = answered;
         let mut pause = PATIENCE_PAUSE;
+        let mut unregistered: Option<Instant> = None;
         loop {
             let error = match self.finish(account, call, runner, &answered, trace).await {
                 Ok(Ok(())) => return,
@@ -344,11 +345,15 @@ impl External {
                 is_retryable,
                 "could not record the end of an external call"
             );
-            if self.runner() != Some(runner) {
-                return;
-            }
             if !is_retryable {
                 answered = Err(internal());
+            }
+            if self.runner() != Some(runner) {
+                // Others may take the call now: the outcome is offered often.
+                pause = PATIENCE_PAUSE;
+                if unregistered.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                    return;
+                }
             }
             sleep(pause).await;
             pause = FINISH_PAUSE_MAX.min(2 * pause);

@@ -48,6 +48,8 @@ async fn once(external: &Arc<External>) -> Result<u64, StorageError> {
             break;
         }
         let taken = match left.is_orphan {
+            // This process has lost its registration since, and runs the call still.
+            true if external.has(left.id) => Ok(false),
             true => external.take(&left.account, left.id).await,
             false => Ok(external.resume(&left.account, left.id)),
         };

@@ -142,8 +142,9 @@ impl Model {
         let wait = wait.and_then(|value| value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs));
         // The status suffices if the body is missing or too long.
         let body = self.read(response, REFUSAL_BYTES_MAX, room).await.unwrap_or_default();
-        let said = said(&body);
-        let detail = self.without_key(format!("HTTP {}: {said}", status.as_u16()));
+        // Before the text is cut: a part of the credential is not found any more.
+        let said = said(self.without_key(String::from_utf8_lossy(&body).into_owned()).as_bytes());
+        let detail = format!("HTTP {}: {said}", status.as_u16());
         let passes = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         let wait = wait.filter(|wait| passes && *wait <= RETRY_AFTER_MAX);
         Failure {
@@ -162,7 +163,8 @@ impl Model {
     }
 
     pub(crate) fn failed(&self, class: &str, detail: &str) -> Failure {
-        model_failed(&self.name, class, &self.without_key(detail.to_owned())).into()
+        let detail = self.without_key(detail.to_owned());
+        model_failed(&self.name, class, cut(&detail, DETAIL_BYTES_MAX)).into()
     }
 }
 

@@ -89,7 +89,7 @@ pub(crate) enum NoText {
 pub(crate) fn read(body: &[u8]) -> Result<Read, NoText> {
     let failed = |class, detail: &str| NoText::Failed {
         class,
-        detail: cut(detail, 500).to_owned(),
+        detail: detail.to_owned(),
     };
     let answer = contracts::json::read(body).map_err(|error| failed("malformed", &format!("the answer is {error}")))?;
     let status = answer["status"].as_str().unwrap_or("completed");

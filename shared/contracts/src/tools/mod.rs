@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn what_models_read_is_pinned() {
         let texts: Vec<Value> = all()
-            .into_iter()
+            .iter()
             .map(|tool| {
                 json!({
                     "name": tool.name,
