@@ -286,16 +286,14 @@ mod tests {
    input/message from message/a: 5 bytes, 7 bytes cut by message_bytes_max
      {folded}
      [12 more bytes]
-   input/message from message/b: 5 bytes, 7 bytes cut by message_bytes_max
-     [as in the turn before]
-   input/message from message/c: 5 bytes, 7 bytes cut by message_bytes_max
-     [not kept]
+   input/message from message/b: 5 bytes, 7 bytes cut by message_bytes_max [as in the turn before]
+   input/message from message/c: 5 bytes, 7 bytes cut by message_bytes_max [not kept]
    call c-1 task_status finished
      {{\"status\":\"done\"}}
      ok
    [2 more calls]
-     branch tests (coder) finished  session {id}  result in join:7
-     branch (coder) live  session {id}
+   branch tests (coder) finished  session {id}  result in join:7
+   branch (coder) live  session {id}
    reply
      Done.
      Really.

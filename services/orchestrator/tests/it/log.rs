@@ -214,7 +214,7 @@ async fn branches_stand_under_the_turn_that_spawned_them() {
     let path = tenant.path(&format!("/sessions/{}/log", desk.session));
     let call = world.call(Method::GET, &path).token(&tenant.member);
     let text = call.header("accept", "text/plain").send().await.body;
-    let indented = "\n     branch code (coder) finished  session ";
+    let indented = "\n   branch code (coder) finished  session ";
     assert!(text.as_str().unwrap().contains(indented), "{text}");
 }
 
