@@ -286,6 +286,16 @@ async fn a_replay_has_another_role_or_another_text() {
         (&json!([]), &json!(0)),
         "{audit}"
     );
+    // A text that nobody asked for is not proven by being a replay's.
+    let other = "update replay set spec = jsonb_set(spec, '{profile,instructions}', '\"Say it all.\"') where spec #>> '{profile,instructions}' is not null";
+    let done = sqlx::query(other).execute(&house.world.database.owner).await.unwrap();
+    assert_eq!(done.rows_affected(), 1);
+    let audit = house.get("/api/orgs/acme/audit/isolation").await;
+    let found = audit["violations"].as_array().unwrap();
+    assert!(
+        found.len() == 1 && found[0].to_string().contains("hash_mismatch"),
+        "{audit}"
+    );
     let list = house.get(&format!("/api/orgs/acme/turns/{turn}/replays")).await;
     assert_eq!(list["items"].as_array().unwrap().len(), 2);
     assert_eq!(list["items"][0]["id"], replay["id"]);
