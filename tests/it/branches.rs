@@ -410,6 +410,11 @@ async fn a_fork_goes_on_from_its_parent_s_thread() {
     let house = House::open_in(world, provider).await;
     furnish(&house).await;
     house.deliver("n-1", "The first thing is TURQUOISE.").await;
+    // Shown by the turn that makes the fork: the fork goes on from the response before.
+    sqlx::query("update task set description = 'All is OCHRE.'")
+        .execute(&house.world.database.owner)
+        .await
+        .unwrap();
     house.deliver("n-2", "PLEASE SPLIT 1 all fork").await;
     house.branches_are(&["finished"]).await;
     house.results(1).await;
@@ -431,6 +436,7 @@ async fn a_fork_goes_on_from_its_parent_s_thread() {
         "what is in the thread is not told again: {}",
         asked.input()
     );
+    assert!(asked.input().contains("OCHRE"), "it is in no thread: {}", asked.input());
     let known = serde_json::to_string(&asked.context).unwrap();
     assert!(known.contains("TURQUOISE"), "{known}");
     house.ends_once(1).await;
