@@ -228,6 +228,7 @@ const PLANTED: &[&str] = &[
     "shared/storage/tests/it/waiting.rs",
     "tests/chaos/audits.rs",
     "tests/it/audit.rs",
+    "tests/it/replays.rs",
     "tests/it/walls/listed.rs",
     "tests/it/walls/mod.rs",
     "tests/it/walls/scratch.rs",
