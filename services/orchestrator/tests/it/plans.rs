@@ -51,7 +51,7 @@ const STATEMENTS: [Planned; 99] = [
     (
         replay_begin::REPLAYS_COUNT,
         2,
-        &["session_replays of the account", "replay_of_turn"],
+        &["session_active_origin of the account", "replay_of_turn"],
     ),
     (
         audit::store::SOURCES,

@@ -26,8 +26,6 @@ grant select, insert on replay to signalbox_orchestrator;
 grant select on replay to signalbox_delivery;
 -- It is kept as long as its session.
 grant select, delete on replay to signalbox_resolver;
--- Those of an account that have not ended are counted.
-create index session_replays on session (account_id) where kind = 'replay' and closed_at is null;
 
 -- One more event of delivery, in the place before the last.
 do $$
