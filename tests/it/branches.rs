@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{OPERATOR_TOKEN, Reply, Seen, Server, StubProvider, World, eventually};
+use testkit::{OPERATOR_TOKEN, Reply, Seen, Server, StubProvider, World, eventually, rows};
 use tokio::sync::Semaphore;
 
 use crate::house::House;
@@ -409,7 +409,20 @@ async fn a_fork_goes_on_from_its_parent_s_thread() {
     world.set("providers.default.thread", "durable");
     let house = House::open_in(world, provider).await;
     furnish(&house).await;
+    let posted = async |count: usize| {
+        for n in 0..count {
+            let row = rows("message").with("body", format!("News {n}"));
+            row.set("account_id", "k.account_id")
+                .set("task_id", "k.id")
+                .set("id", "gen_random_uuid()")
+                .from("task k")
+                .insert(&house.world.database.owner)
+                .await;
+        }
+    };
+    posted(7).await;
     house.deliver("n-1", "The first thing is TURQUOISE.").await;
+    posted(2).await;
     // Shown by the turn that makes the fork: the fork goes on from the response before.
     sqlx::query("update task set description = 'All is OCHRE.'")
         .execute(&house.world.database.owner)
@@ -436,7 +449,18 @@ async fn a_fork_goes_on_from_its_parent_s_thread() {
         "what is in the thread is not told again: {}",
         asked.input()
     );
-    assert!(asked.input().contains("OCHRE"), "it is in no thread: {}", asked.input());
+    for told in ["OCHRE", "News 0", "News 1", "since your last turn: 2 of 2"] {
+        assert!(
+            asked.input().contains(told),
+            "{told} is in no thread: {}",
+            asked.input()
+        );
+    }
+    assert!(
+        !asked.input().contains("News 2"),
+        "it is in the thread: {}",
+        asked.input()
+    );
     let known = serde_json::to_string(&asked.context).unwrap();
     assert!(known.contains("TURQUOISE"), "{known}");
     house.ends_once(1).await;

@@ -213,13 +213,10 @@ impl TurnContext {
 /// What a thread has been told besides the items of its turns. Stored with its session.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Told {
-    /// The messages of the task's thread that its newest prompts have shown, or were about, newest first.
+    /// The messages of the task's thread that its prompts have shown or were about, and its turns' replies. First those that the next
+    /// prompt could show.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub ids: Vec<MessageId>,
-    /// The newest replies of its turns: nobody need look up whose messages they are. A list of its own, since a reply that is not posted
-    /// must push out no message that is.
-    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
-    pub own: Vec<MessageId>,
     /// The texts that go along when they have changed, newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "packed")]
     pub texts: Vec<ToldText>,
@@ -268,13 +265,7 @@ impl Told {
         self.texts.retain(|told| !gone.contains(&told.of));
     }
 
-    /// Adds a turn's reply.
-    pub fn say(&mut self, reply: MessageId, max: usize) {
-        self.own.insert(0, reply);
-        self.own.truncate(max);
-    }
-
-    /// Adds messages, newest first; of all, the newest `max` are kept.
+    /// Puts messages first; of all, the first `max` are kept.
     pub fn show(&mut self, mut ids: Vec<MessageId>, max: usize) {
         self.ids.retain(|id| !ids.contains(id));
         ids.append(&mut self.ids);

@@ -603,6 +603,7 @@ impl Database {
             rotation: settings.rotation.clone(),
             task_context: None,
             thread: None,
+            thread_there: Vec::new(),
             thread_total: 0,
         })
     }

@@ -13,13 +13,26 @@ use time::OffsetDateTime;
 use super::plan::Plan;
 use crate::store::context::{Candidate, Candidates};
 
+/// The newest messages of a task's thread, as a new turn finds them.
+#[derive(Default)]
+pub struct Newest {
+    pub candidates: Candidates,
+    /// The messages since the provider's thread was told last, or all; at most one more than [`THREAD_COUNTED_MAX`].
+    pub total: i64,
+    /// Those that the provider's thread has.
+    pub there: Vec<MessageId>,
+}
+
 /// Completes the facts of a turn's prompt: what goes along with this thread. Gives what the thread has been told when the turn has had
 /// an answer, but for the messages, and these: the shown ones, newest first, and behind them the one that the notification is about,
-/// which may be older than any candidate. `total`: of the thread's messages since the thread was told last, or of all; at most one more
-/// than [`THREAD_COUNTED_MAX`].
+/// which may be older than any candidate.
 pub fn complete(
     facts: &mut InputFacts,
-    (candidates, total): (Candidates, i64),
+    Newest {
+        candidates,
+        total,
+        there,
+    }: Newest,
     briefing: Option<String>,
     (plan, told): (&Plan, &Told),
     (now, provider): (OffsetDateTime, &str),
@@ -42,6 +55,10 @@ pub fn complete(
         at: Some(now.unix_timestamp()),
         ..before.clone()
     };
+    if !is_bare {
+        // A task's messages push out those of others, which an agent with one session for all of them may have been told, too.
+        after.show(there, usize::MAX);
+    }
     if let Some(task) = &facts.task {
         let of = of_task(&task.id);
         if !before.has(&of, &task.description) {
@@ -55,6 +72,11 @@ pub fn complete(
         after.tell(BRIEFING, &text);
         facts.briefing = Some((text, because(Because::Overview)));
     }
+    let total = match plan.context.used {
+        // How many older messages its parent's thread lacked is not known.
+        ContextMode::Fork => count(candidates.0.len()),
+        ContextMode::Continue | ContextMode::Assembled => total,
+    };
     facts.extract = extract(candidates, total, facts.about_message, &before);
     let shown = facts.extract.messages.iter().rev().map(|message| message.id);
     (after, shown.chain(facts.about_message).collect())

@@ -113,7 +113,7 @@ fn by_policy(facts: &PlanFacts<'_>) -> Plan {
         (ContextPolicy::Continue, Thread::Durable) if thread.lost >= THREADS_LOST_MAX => {
             (Assembled, Some(ThreadUnreliable), next)
         }
-        (ContextPolicy::Continue, Thread::Durable) if goes_on(facts) => {
+        (ContextPolicy::Continue, Thread::Durable) if goes_on(thread, facts.keeps, facts.found_by) && is_its(facts) => {
             let from = thread.at.clone().filter(|_| facts.found_by == Continuation::Response);
             let context = TurnContext {
                 from,
@@ -144,17 +144,16 @@ fn is_another_providers(facts: &PlanFacts<'_>) -> bool {
     facts.thread.number > 0 && facts.thread.told.provider.as_deref() != Some(facts.provider)
 }
 
-/// Whether the generation's thread is live, and is this provider's.
-fn goes_on(facts: &PlanFacts<'_>) -> bool {
-    let thread = facts.thread;
-    let is_named = thread.at.is_some() || facts.found_by != Continuation::Response;
-    // A version before this one said nothing of providers.
-    let is_its = thread
-        .told
-        .provider
-        .as_deref()
-        .is_none_or(|provider| provider == facts.provider);
-    thread.live && is_named && is_its
+/// Whether a turn can go on in the generation's thread, if its provider's is the thread.
+pub fn goes_on(thread: &SessionThread, keeps: Thread, found_by: Continuation) -> bool {
+    let is_named = thread.at.is_some() || found_by != Continuation::Response;
+    keeps == Thread::Durable && thread.live && thread.lost < THREADS_LOST_MAX && is_named
+}
+
+/// Whether the generation's thread is this provider's. A version before this one said nothing of providers.
+fn is_its(facts: &PlanFacts<'_>) -> bool {
+    let its = facts.thread.told.provider.as_deref();
+    its.is_none_or(|provider| provider == facts.provider)
 }
 
 fn context(asked: ContextPolicy, used: ContextMode, reason: Option<ContextReason>, thread: i32) -> TurnContext {

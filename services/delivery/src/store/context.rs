@@ -79,6 +79,8 @@ pub struct QueuedItem {
     pub thread: Option<Candidates>,
     /// The thread's messages since the session's provider was told last, or all; at most one more than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
+    /// Of the newest few messages those that the provider's thread has.
+    pub thread_there: Vec<Uuid>,
     /// The newest version of its task's context, where the account shows it to all.
     #[sea_orm(nested(prefix = "context_"))]
     pub task_context: Option<ContextRow>,
@@ -136,7 +138,7 @@ pub const QUEUE_NEXT: &str = concat!(
            p.context_policy, coalesce(g.rotation, a.rotation) as rotation, ",
     storage::breaker_of!("$6", "g.provider"),
     " as breaker,
-           thread.newest as thread, thread.total as thread_total, tc.version as context_version, tc.body as context_body,
+           thread.newest as thread, thread.total as thread_total, coalesce(thread.there, '{}') as thread_there, tc.version as context_version, tc.body as context_body,
            tc.characters as context_characters, tc.cut_characters as context_cut_characters
     from unnest($1::text[], $2::uuid[], $5::bigint[], $7::text[], $8::bigint[], $9::text[], $10::timestamptz[], $11::uuid[])
          as w (account_id, id, position, told, told_at, told_provider, opened_at, continues)
@@ -153,18 +155,18 @@ pub const QUEUE_NEXT: &str = concat!(
         order by c.account_id desc, c.task_id desc, c.version desc limit 1) tc on true
     cross join lateral (select coalesce(g.context_policy, a.context_policy) as context_policy) p
     cross join lateral (
-        select case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])
-                    then w.told::uuid[] else '{}' end as told,
-               case when p.context_policy = 'continue' and g.provider = w.told_provider and g.provider = any ($12::text[])
-                    then to_timestamp(w.told_at) else '-infinity' end as told_at
+        select case when p.context_policy = 'continue' and g.provider = w.told_provider then w.told::uuid[] else '{}' end as told,
+               case when p.context_policy = 'continue' and g.provider = w.told_provider then to_timestamp(w.told_at) else '-infinity' end as told_at
         offset 0) x
     cross join lateral (
-        select c.total - case when c.total < $4 then m.told else 0 end as total, m.newest
+        select c.total - case when c.total < $4 then m.told else 0 end as total, m.newest, m.there
         from (select count(*) as total from (
                   select from message c where c.account_id = k.account_id and c.task_id = k.id and c.created_at >= x.told_at
                   order by c.created_at, c.id limit $4) c) c
         cross join (
-              select count(*) filter (where m.is_told and m.created_at >= x.told_at) as told, json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
+              select count(*) filter (where m.is_told and m.created_at >= x.told_at) as told,
+                     array_agg(m.id) filter (where m.is_told) as there,
+                     json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                                 'name', m.author_name, 'via', m.author_via),
                                                 'body', case when m.wakes or m.is_past then '' else left(m.body, 4000) end,
                                                 'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past)
@@ -186,24 +188,23 @@ pub const QUEUE_NEXT: &str = concat!(
         offset 0) thread"
 );
 
-/// `places`: sessions, and the first position that is read. `keys_json`: the keys of breakers by the names of providers. `durable`:
-/// the providers that keep a thread.
+/// `places`: sessions, and the first position that is read. `keys_json`: the keys of breakers by the names of providers. `told`: what
+/// a thread was told that a turn of its provider can go on in.
 pub async fn queue_next(
     tx: &Tx,
     places: &[(&LockedSession, i64)],
     messages_max: i64,
     keys_json: &str,
-    durable: Vec<String>,
+    told: impl Fn(&LockedSession) -> Option<Told>,
 ) -> Result<Vec<QueuedItem>, StorageError> {
     if places.is_empty() {
         return Ok(Vec::new());
     }
-    // What a thread was told counts while the next turn can go on in it.
-    let told = |session: &LockedSession| match session.thread.is_told() {
-        true => session.thread.told.clone(),
-        false => Told::default(),
-    };
-    let ids = |ids: Vec<MessageId>| uuid_array(ids.into_iter().map(MessageId::uuid));
+    let told: Vec<Told> = places
+        .iter()
+        .map(|(session, _)| told(session).unwrap_or_default())
+        .collect();
+    let ids = |ids: &[MessageId]| uuid_array(ids.iter().map(|id| id.uuid()));
     let values = [
         column(places, |(session, _)| session.account.clone()),
         column(places, |(session, _)| session.id),
@@ -211,17 +212,13 @@ pub async fn queue_next(
         (THREAD_COUNTED_MAX + 1).into(),
         column(places, |(_, position)| *position),
         keys_json.into(),
-        column(places, |(session, _)| {
-            let told = told(session);
-            ids([told.ids, told.own].concat())
-        }),
-        column(places, |(session, _)| told(session).at.unwrap_or_default()),
-        column(places, |(session, _)| told(session).provider.unwrap_or_default()),
+        column(&told, |told| ids(&told.ids)),
+        column(&told, |told| told.at.unwrap_or_default()),
+        column(&told, |told| told.provider.clone().unwrap_or_default()),
         column(places, |(session, _)| session.opened_at),
         column(places, |(session, _)| {
             session.continues.map_or(Uuid::nil(), SessionId::uuid)
         }),
-        durable.into(),
     ];
     tx.rows("take from queues", QUEUE_NEXT, values).await
 }

@@ -139,9 +139,13 @@ impl Starter {
     }
 }
 
-/// What the thread of a fork's parent had been told at the response from which the fork goes on: before the turn that made it.
+/// What the thread of a fork's parent had been told at the response from which the fork goes on: before the turn that made it. When
+/// that was is not known.
 pub(super) fn told_before(branch: &BranchStart) -> Told {
-    let mut told = branch.base.told.clone();
+    let mut told = Told {
+        at: None,
+        ..branch.base.told.clone()
+    };
     if let Some(manifest) = branch.spawned_with() {
         let shown: Vec<MessageId> = manifest.messages().map(MessageId).collect();
         told.ids.retain(|id| !shown.contains(id));

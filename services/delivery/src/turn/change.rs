@@ -226,10 +226,10 @@ fn thread_after(
             ..before.clone()
         });
     } else if let CallOutcome::Answered(answer) = &report.outcome {
-        thread.told.show(of.shown.clone(), messages_max);
-        if let Some(reply) = turn.posted_as {
-            thread.told.say(reply, messages_max);
-        }
+        let told = turn.posted_as.into_iter().chain(of.shown.iter().copied());
+        thread
+            .told
+            .show(told.collect(), messages_max.saturating_add(TOLD_BESIDES));
         thread.told.rotated = None;
         let is_reply = matches!(settled, Settled::Finished { .. });
         match (of.keeps, of.found_by) {
@@ -270,10 +270,10 @@ fn thread_after(
     if turn.over && is_response && !has_reply {
         // The next turn cannot go on from an answer of this turn: nothing that this one was told is in a thread.
         if let CallOutcome::EndedByTool { .. } = report.outcome {
-            // What it has done is told with the past. One such turn after another makes no thread unreliable.
-            let lost = thread.lost.max(1);
-            lose(&mut thread);
-            thread.lost = lost;
+            // The thread is there, and has no name to go on by: what the turn has done is told with the past. It counts as no loss.
+            thread.live = true;
+            thread.at = None;
+            thread.told.ids.clear();
         }
         thread.told.ids.retain(|id| !of.shown.contains(id));
         thread.told.forget(&of.texts);
@@ -295,6 +295,10 @@ fn thread_after(
     }
     (thread, context)
 }
+
+/// Remembered besides the messages that a prompt may show: the reply, and the message that the item was about. Thus no message that
+/// the next prompt could show is forgotten.
+const TOLD_BESIDES: usize = 2;
 
 /// The thread is gone. What it was told besides its turns is told again; the texts that seldom change go along with the past.
 fn lose(thread: &mut SessionThread) {

@@ -43,12 +43,12 @@ use super::{
 use crate::{
     breaker::{Breakers, Pass, standing},
     context::{
-        extract,
+        extract::{self, Newest},
         past::{self, has_past, holds_past, is_fork},
-        plan::{Plan, PlanFacts, plan},
+        plan::{Plan, PlanFacts, goes_on, plan},
     },
     metrics,
-    providers::{Driver, Slot, Thread},
+    providers::{Driver, Slot},
     queue::run::{Candidate, Run, RunLimits, run},
     settings::DeliverySettings,
     store::{
@@ -267,12 +267,13 @@ impl Starter {
 
     async fn queue_next(&self, tx: &Tx, places: &[(&LockedSession, i64)]) -> Result<Vec<QueuedItem>, StorageError> {
         let messages_max = self.config.thread_messages_max.get().into();
-        let durable = self
-            .drivers
-            .iter()
-            .filter(|(_, driver)| driver.thread == Thread::Durable);
-        let durable = durable.map(|(name, _)| name.clone()).collect();
-        queue_next(tx, places, messages_max, self.breakers.keys_json(), durable).await
+        // What a thread was told counts while the next turn can go on in it.
+        let told = |session: &LockedSession| {
+            let told = &session.thread.told;
+            let provider = self.provider(told.provider.as_deref()?);
+            goes_on(&session.thread, provider.keeps, provider.found_by).then(|| told.clone())
+        };
+        queue_next(tx, places, messages_max, self.breakers.keys_json(), told).await
     }
 
     /// The gate of plans: while the plan of its task awaits approval, an item starts only if it is an answer or from a person; the
@@ -540,9 +541,13 @@ impl Starter {
             let briefing = item.is_coordinator.then(|| std::mem::take(&mut item.briefing));
             let branch = branches.get(&session.name()).cloned();
             let plan = self.plan(session, item, branch.as_ref());
-            let newest = (item.thread.take().unwrap_or_default(), item.thread_total);
             let forked = branch.as_ref().filter(|_| plan.context.used == ContextMode::Fork);
             let forked = forked.map(told_before);
+            let newest = Newest {
+                candidates: item.thread.take().unwrap_or_default(),
+                total: item.thread_total,
+                there: item.thread_there.iter().copied().map(MessageId).collect(),
+            };
             let told = (&plan, forked.as_ref().unwrap_or(&session.thread.told));
             let told = extract::complete(&mut item.facts, newest, briefing, told, (now, &item.provider));
             all.push(Planned {

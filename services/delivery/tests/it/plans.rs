@@ -67,7 +67,7 @@ const STATEMENTS: [Planned; 48] = [
     ),
     (
         context::QUEUE_NEXT,
-        12,
+        11,
         &[
             "provider_breaker_pkey",
             "notification_queue",

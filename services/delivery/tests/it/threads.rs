@@ -192,6 +192,62 @@ async fn a_live_thread_goes_on_and_nothing_is_told_twice() {
     assert!(fourth.contains("All branches must be green."), "{fourth}");
 }
 
+/// A turn about an older message, without a reply that is posted, pushes out none that the next prompt could show.
+#[tokio::test]
+async fn no_message_is_told_again_after_turns_about_older_ones() {
+    let scene = scene(Server::Generic, &[], |_| Reply::text("")).await;
+    let fixture = scene.world.fixture();
+    let mut posted = Vec::new();
+    for n in 0..10 {
+        let body = format!("News {n}.");
+        posted.push(fixture.message(&scene.account, &scene.task, &body).await);
+    }
+    let running = scene.run().await;
+    scene.deliver("n-0", "Look at the news").await;
+    for (id, about) in [("n-1", 0), ("n-2", 5), ("n-3", 1), ("n-4", 2)] {
+        scene.enqueue(id, "About an older one").await;
+        sqlx::query("update notification set message_id = $1 where id = $2")
+            .bind(posted[about].uuid())
+            .bind(id)
+            .execute(&scene.world.database.owner)
+            .await
+            .unwrap();
+        scene.wake().await;
+        scene.until(id, "delivered").await;
+    }
+    fixture.message(&scene.account, &scene.task, "News 10.").await;
+    scene.deliver("n-5", "Look again").await;
+    running.stop().await;
+    let all: String = scene.provider.seen().iter().map(Seen::input).collect();
+    for n in 4..=10 {
+        assert_eq!(all.matches(&format!("News {n}.")).count(), 1, "{n}: {all}");
+    }
+    assert_eq!(scene.session_column("thread_number").await, "1");
+}
+
+/// The settings find threads by another name now: the new thread is told what the old one was shown last.
+#[tokio::test]
+async fn a_thread_that_cannot_be_gone_on_in_was_told_nothing() {
+    let mut scene = scene(Server::OpenAi, &[("thread", "durable")], |_| Reply::text("")).await;
+    scene
+        .world
+        .fixture()
+        .message(&scene.account, &scene.task, "The news.")
+        .await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    running.stop().await;
+    scene.world.set("providers.default.server", "openai");
+    let query = sqlx::query("update session set provider_thread = null");
+    query.execute(&scene.world.database.owner).await.unwrap();
+    let running = scene.run().await;
+    scene.deliver("n-2", "They fail again").await;
+    running.stop().await;
+    assert_eq!(scene.sources().await, ["continue/first t1", "continue/thread_lost t2"]);
+    let sent = texts(&scene.provider.seen()[1].body["input"]).join("\n");
+    assert!(sent.contains("The news."), "{sent}");
+}
+
 /// A message that wakes the agent by a notification of its own is no news.
 #[tokio::test]
 async fn a_message_that_wakes_the_agent_is_not_shown_beside_other_notifications() {
@@ -420,6 +476,8 @@ async fn what_a_turn_did_that_a_plan_has_ended_is_told_to_the_next_one() {
     scene.plan_submitted("http", 0).await;
     scene.tool_finished_of_last("c1", "{}").await;
     scene.until("n-1", "delivered").await;
+    // A loss of the next turn's thread is the first.
+    assert_eq!(scene.session_column("threads_lost").await, "0");
     scene.deliver("n-2", "Carry it out").await;
     running.stop().await;
     let seen = scene.provider.seen();

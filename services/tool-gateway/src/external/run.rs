@@ -315,8 +315,8 @@ impl External {
         })
     }
 
-    /// Records the outcome, however long the database refuses it, while this process is the call's runner: nobody asks again meanwhile.
-    /// A process that has lost its registration goes on for a while: its outcome counts unless another runner has taken the call.
+    /// Records the outcome, however long the database refuses it. A process that has lost its registration goes on: its outcome counts
+    /// unless another runner has taken the call.
     async fn finish_patiently(
         &self,
         account: &AccountId,
@@ -327,7 +327,6 @@ impl External {
     ) {
         let mut answered = answered;
         let mut pause = PATIENCE_PAUSE;
-        let mut unregistered: Option<Instant> = None;
         loop {
             let error = match self.finish(account, call, runner, &answered, trace).await {
                 Ok(Ok(())) => return,
@@ -349,9 +348,9 @@ impl External {
                 answered = Err(internal());
             }
             if self.runner() != Some(runner) {
-                // Others may take the call now: the outcome is offered often.
+                // Others may take the call now: the outcome is offered often. What the database refuses for its own sake is theirs.
                 pause = PATIENCE_PAUSE;
-                if unregistered.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                if !is_retryable {
                     return;
                 }
             }

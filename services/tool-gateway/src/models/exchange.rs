@@ -142,14 +142,28 @@ impl Model {
         let wait = wait.and_then(|value| value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs));
         // The status suffices if the body is missing or too long.
         let body = self.read(response, REFUSAL_BYTES_MAX, room).await.unwrap_or_default();
-        // Before the text is cut: a part of the credential is not found any more.
-        let said = said(self.without_key(String::from_utf8_lossy(&body).into_owned()).as_bytes());
-        let detail = format!("HTTP {}: {said}", status.as_u16());
+        let detail = format!("HTTP {}: {}", status.as_u16(), self.said(&body));
         let passes = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
         let wait = wait.filter(|wait| passes && *wait <= RETRY_AFTER_MAX);
         Failure {
             answer: model_failed(&self.name, class_of(status), &detail),
             lost: wait.map(|wait| Lost::Unsent(Some(wait))),
+        }
+    }
+
+    /// What the body of an error says, in a few words. The credential is removed where JSON's escapes are read, and before the text is
+    /// cut: neither an escaped nor a cut one is found.
+    fn said(&self, body: &[u8]) -> String {
+        let json = contracts::json::read(body).unwrap_or_default();
+        let error = &json["error"];
+        let text = match error["message"].as_str().or(error.as_str()) {
+            Some(message) => message.to_owned(),
+            None if json.is_null() => String::from_utf8_lossy(body).into_owned(),
+            None => json.to_string(),
+        };
+        match cut(self.without_key(text).trim(), DETAIL_BYTES_MAX) {
+            "" => "-".to_owned(),
+            text => text.replace('\0', "\u{fffd}"),
         }
     }
 
@@ -176,19 +190,6 @@ fn class_of(status: StatusCode) -> &'static str {
         400..500 => "bad_request",
         503 => "unavailable",
         _ => "server_error",
-    }
-}
-
-/// What the body of an error says, in a few words.
-fn said(body: &[u8]) -> String {
-    let json = contracts::json::read(body).unwrap_or_default();
-    let error = &json["error"];
-    let message = error["message"].as_str().or(error.as_str());
-    let text = String::from_utf8_lossy(body);
-    let text = message.unwrap_or(&text).trim();
-    match cut(text, DETAIL_BYTES_MAX) {
-        "" => "-".to_owned(),
-        text => text.replace('\0', "\u{fffd}"),
     }
 }
 
@@ -330,7 +331,19 @@ mod tests {
 
     #[test]
     fn a_refusal_is_told_in_a_few_words() {
-        let check = |body: &str, expected: &str| assert_eq!(said(body.as_bytes()), expected, "{body}");
+        testkit::install_tls_provider();
+        let mut model = Model::of_url(reqwest::Client::new(), "http://127.0.0.1:1/v1");
+        model.settings.api_key = Some("sk/secret+key".to_owned().into());
+        let check = |body: &str, expected: &str| assert_eq!(model.said(body.as_bytes()), expected, "{body}");
+        // Writers of JSON escape what they like.
+        check(
+            r#"{"error": {"message": "no such key: \u0073k\/secret+key"}}"#,
+            "no such key: (api_key)",
+        );
+        check(r#"{"detail": "sk\/secret\u002bkey"}"#, r#"{"detail":"(api_key)"}"#);
+        check("sk/secret+key", "(api_key)");
+        let at_the_cut = format!("{}sk/secret+key", "x".repeat(DETAIL_BYTES_MAX - 5));
+        assert!(!model.said(at_the_cut.as_bytes()).contains("sk/"));
         check(
             r#"{"error": {"message": "no such model", "code": "x"}}"#,
             "no such model",
@@ -338,7 +351,7 @@ mod tests {
         check(r#"{"error": "overloaded"}"#, "overloaded");
         check("<html>Bad gateway</html>", "<html>Bad gateway</html>");
         check("", "-");
-        assert_eq!(said(&[b'x'; 2_000]).len(), DETAIL_BYTES_MAX);
+        assert_eq!(model.said(&[b'x'; 2_000]).len(), DETAIL_BYTES_MAX);
         assert_eq!(class_of(StatusCode::IM_A_TEAPOT), "bad_request");
         assert_eq!(class_of(StatusCode::BAD_GATEWAY), "server_error");
     }

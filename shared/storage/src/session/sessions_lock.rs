@@ -6,8 +6,7 @@ use std::collections::HashMap;
 use domain::{
     AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ReplayId, ResetRequest,
     SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
-    context::{THREADS_LOST_MAX, Told},
-    progress::Streak,
+    context::Told, progress::Streak,
 };
 use sea_orm::{FromQueryResult, Value};
 use serde::Serialize;
@@ -79,13 +78,6 @@ pub struct SessionThread {
     pub tokens: i64,
     /// Ended turns in a row that failed by themselves.
     pub failures: i32,
-}
-
-impl SessionThread {
-    /// What it was told counts for the next turn, if its provider keeps it.
-    pub fn is_told(&self) -> bool {
-        self.live && self.lost < THREADS_LOST_MAX
-    }
 }
 
 /// SQL: sets the columns of a session's thread from a [`SessionThread`] as JSON.
