@@ -566,6 +566,36 @@ async fn what_a_runner_left_has_one_outcome() {
     work.end().await;
 }
 
+/// The database is away while the answer comes, for longer than the runner's registration lasts.
+#[tokio::test]
+async fn an_outage_loses_no_answer() {
+    let work = Work::of("[replica]\nlease_ms = 900\nrenew_ms = 300", |_, _| {
+        images(&[PNG]).after(1)
+    })
+    .await;
+    let paints = work.coder.request(1, "generate_media", &json!({"request": "r"}));
+    work.world.ask(&paints).await;
+    work.is_sent(1).await;
+    let first = work.world.database.texts("select runner::text from tool_call").await;
+    let mut away = work.world.database.owner.begin().await.unwrap();
+    sqlx::query("lock table replica, tool_call in access exclusive mode")
+        .execute(&mut *away)
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    away.rollback().await.unwrap();
+    let answer = work.world.answer(&paints).await;
+    assert_eq!(answer.state, Finished, "{answer:?}");
+    assert_eq!(work.model.sent().len(), 1);
+    let registered = "select count(*) from replica r join tool_call c on c.runner = r.id where r.lease_until > now()";
+    assert_eq!(
+        work.world.database.count(registered).await,
+        0,
+        "{first:?} has lost its registration"
+    );
+    work.end().await;
+}
+
 #[tokio::test]
 async fn a_stop_leaves_the_call_to_the_next_runner() {
     let work = Work::with(|number, _| match number {
