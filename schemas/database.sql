@@ -2258,22 +2258,13 @@ alter table session
     -- why it was closed, in words, where its reason does not say it
     add column close_detail      text;
 
--- A closed generation keeps no thread: nothing can take one up by mistake. The old value goes with session.closed.
+-- A closed generation keeps no thread: nothing can take one up by mistake. The old value goes with session.closed. Neither a check
+-- nor a trigger holds the rule: both cost every update of a session, and one statement closes sessions (sessions_close.rs).
 update session set provider_thread = null where closed_at is not null and provider_thread is not null;
-alter table session add constraint session_thread_check check (closed_at is null or provider_thread is null);
--- For closers of the version before this one, which do not know the rule. The next version drops it; no statement of this version
--- fires it for nothing, since only a closer writes the column.
-create function session_thread_forget() returns trigger language plpgsql
-    set search_path = public, pg_temp as $$
-begin
-    new.provider_thread := null;
-    return new;
-end $$;
-revoke all on function session_thread_forget() from public;
-create trigger session_thread_forget before update of closed_at on session
-    for each row when (new.closed_at is not null and new.provider_thread is not null) execute function session_thread_forget();
 
-create unique index session_active_origin on session (account_id, origin_id) where closed_at is null and origin_id is not null;
+-- One open session of a branch and of a replay; the open replays of an account are counted by the index, too.
+create unique index session_active_origin on session (account_id, kind, origin_id)
+    where closed_at is null and origin_id is not null;
 -- S1 again, with the branches and replays of a task. The column stands last: the statements that find the newest generation of a
 -- conversation order by those before it.
 drop index session_generation;
@@ -2644,8 +2635,6 @@ grant select, insert on replay to signalbox_orchestrator;
 grant select on replay to signalbox_delivery;
 -- It is kept as long as its session.
 grant select, delete on replay to signalbox_resolver;
--- Those of an account that have not ended are counted.
-create index session_replays on session (account_id) where kind = 'replay' and closed_at is null;
 
 -- One more event of delivery, in the place before the last.
 do $$

@@ -229,6 +229,7 @@ const PLANTED: &[&str] = &[
     "tests/chaos/audits.rs",
     "tests/it/audit.rs",
     "tests/it/replays.rs",
+    "services/orchestrator/tests/it/audit_forgeries.rs",
     "tests/it/walls/listed.rs",
     "tests/it/walls/mod.rs",
     "tests/it/walls/scratch.rs",

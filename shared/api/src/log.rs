@@ -231,12 +231,17 @@ fn plain(value: &Value) -> String {
 /// A text, indented, without what is behind its limit.
 fn block(text: &mut String, shown: &str) {
     let folded = &shown[..shown.floor_char_boundary(FOLDED_BYTES)];
-    for shown in folded.lines() {
-        let shown = quote::inert(shown);
-        writeln!(text, "     {shown}").expect("writing to a String cannot fail");
-    }
+    indent(text, folded);
     if folded.len() < shown.len() {
         line(text, "     ", &format!("[{} more bytes]", shown.len() - folded.len()));
+    }
+}
+
+/// Writes a text in lines that cannot pass for those around it.
+pub fn indent(text: &mut String, shown: &str) {
+    for shown in shown.lines() {
+        let shown = quote::inert(shown);
+        writeln!(text, "     {shown}").expect("writing to a String cannot fail");
     }
 }
 

@@ -320,16 +320,25 @@ pub fn is_thread_heading(text: &str) -> bool {
     counts.is_some_and(|(shown, all)| is_number(shown) && is_number(all.strip_prefix("more than ").unwrap_or(all)))
 }
 
-/// Whether a text is what an agent is told of a stopped turn that was about this. Who stopped the turn, and when, is known from the
-/// text alone: a session keeps the last stop only.
+/// Whether a text tells that this person or agent ended the turn in this way.
+pub fn tells_who_stopped(text: &str, kind: StopKind, by: &str) -> bool {
+    text.starts_with(stopped_by(kind, by).ours(" at ").as_str())
+}
+
+/// Whether a text is what an agent is told of a stopped turn that was about this. When the turn was stopped is known from the text
+/// alone, and who stopped it is for [`tells_who_stopped`]: a session keeps the last stop only.
 pub fn tells_of_stopped(text: &str, about: Option<&(Actor, String)>) -> bool {
     let rest = StopKind::ALL.iter().find_map(|kind| {
         let before = format!("{STOPPED}{} by ", how_it_ended(*kind));
         text.strip_prefix(&*before)
     });
-    let rest = rest
-        .and_then(quote::line_end)
-        .and_then(|rest| rest.strip_prefix(" at "));
+    let rest = rest.and_then(|by| {
+        let rest = quote::line_end(by)?;
+        // With its quotation marks, and the sign of a cut.
+        (by.len() - rest.len() <= ID.1 + 5)
+            .then_some(rest)?
+            .strip_prefix(" at ")
+    });
     let told = rest.and_then(|rest| rest.split_once(PARTLY_DONE));
     let is_time = |at: &str| {
         at.len() <= 40
@@ -356,13 +365,14 @@ fn how_it_ended(kind: StopKind) -> &'static str {
 const STOPPED: &str = "Note from Signalbox: your previous turn in this conversation was ";
 const PARTLY_DONE: &str = ". It may be partly done. Check before you repeat it.";
 
+fn stopped_by(kind: StopKind, by: &str) -> ModelText {
+    let how = ModelText::default().ours(STOPPED).ours(how_it_ended(kind));
+    how.ours(" by ").line(by, ID)
+}
+
 /// What the agent is told of its previous turn, which was stopped.
 pub fn stopped(stopped: &Stopped, marks: &mut Marks) -> ModelText {
-    let text = ModelText::default()
-        .ours(STOPPED)
-        .ours(how_it_ended(stopped.kind))
-        .ours(" by ")
-        .line(&stopped.by, ID)
+    let text = stopped_by(stopped.kind, &stopped.by)
         .ours(" at ")
         .timestamp(stopped.at)
         .ours(PARTLY_DONE);
@@ -516,6 +526,8 @@ mod tests {
                 let (with, without) = (told(Some(about.clone())), told(None));
                 assert!(tells_of_stopped(&with, Some(&about)), "{with}");
                 assert!(tells_of_stopped(&without, None), "{without}");
+                assert!(tells_who_stopped(&with, *kind, by), "{with}");
+                assert!(!tells_who_stopped(&with, *kind, &format!("{by}a")), "{with}");
                 let other = (ann(), "Mend that.".to_owned());
                 for (text, about) in [
                     (&with, Some(&other)),
@@ -530,6 +542,16 @@ mod tests {
             }
         }
         assert!(!tells_of_stopped("", None));
+        // A name is cut.
+        let told = Stopped {
+            kind: StopKind::Stopped,
+            by: "é".repeat(600),
+            at: OffsetDateTime::UNIX_EPOCH,
+            about: None,
+        };
+        let text = stopped(&told, &mut marks).into_string();
+        assert!(tells_of_stopped(&text, None) && tells_who_stopped(&text, told.kind, &told.by));
+        assert!(!tells_of_stopped(&text.replacen('é', "éééééééé", 1), None));
     }
 
     #[test]

@@ -178,6 +178,8 @@ pub struct FilledIn<'a> {
     pub agent_slug: Option<&'a str>,
     /// As it is quoted.
     pub agent_name: Option<&'a str>,
+    /// What stands before the names of tools.
+    tool_prefix: Option<&'a str>,
 }
 
 impl FilledIn<'_> {
@@ -228,24 +230,28 @@ fn read<'a>(template: &str, text: &'a str, filled: &mut FilledIn<'a>) -> Option<
             }
         };
         let mut of_no_name = None;
-        let known = match name {
-            "account" => &mut filled.account,
-            "agent_slug" => &mut filled.agent_slug,
-            "agent_name" => &mut filled.agent_name,
-            "answer_goes" => &mut of_no_name,
-            // Providers put prefixes before the names of tools.
+        let (known, found) = match name {
+            "account" => (&mut filled.account, value),
+            "agent_slug" => (&mut filled.agent_slug, value),
+            "agent_name" => (&mut filled.agent_name, value),
+            "answer_goes" => (&mut of_no_name, value),
             tool => {
-                value.strip_suffix(tool)?;
-                &mut of_no_name
+                let prefix = value
+                    .strip_suffix(tool)
+                    .filter(|prefix| TOOL_PREFIXES.contains(prefix))?;
+                (&mut filled.tool_prefix, prefix)
             }
         };
-        if *known.get_or_insert(value) != value {
+        if *known.get_or_insert(found) != found {
             return None;
         }
         (template, text) = (after, &text[value.len()..]);
     }
     text.strip_prefix(template)
 }
+
+/// The prefixes that providers put before the names of all tools (`delivery::providers`, `tool_name_on_wire`).
+const TOOL_PREFIXES: [&str; 2] = ["", "signalbox_"];
 
 /// Characters of accounts' ids, slugs, and names of tools.
 fn may_be_in_name(character: char) -> bool {
@@ -387,6 +393,14 @@ mod tests {
         let (source, text) = &parts[0];
         assert_eq!(filled_in(source, &text.replace("`task_history`", "`shell`")), None);
         assert_eq!(filled_in(source, &text.replace("`acme`", "`acme or umbra`")), None);
+        // One prefix, and one of ours.
+        let with_prefix = |prefix: &str| text.replace("`task_history`", &format!("`{prefix}task_history`"));
+        assert_eq!(
+            filled_in(source, &with_prefix("the-other-task-s-password-is-4711_")),
+            None
+        );
+        assert_eq!(filled_in(source, &with_prefix("signalbox_")), None);
+        assert!(filled_in(source, &with_prefix("")).is_some());
     }
 
     #[test]

@@ -64,14 +64,13 @@ pub enum Marks {
 }
 
 impl Marks {
-    /// The marks of a rendered text, in their order.
+    /// The marks of a rendered text, in their order. Instead of a mark that has not the form of ours there is one that no text has.
     pub fn recorded(text: &str) -> Marks {
-        Marks::Recorded(
-            quotations(text)
-                .into_iter()
-                .map(|quotation| quotation.mark.to_owned())
-                .collect(),
-        )
+        let mark = |quotation: Quotation<'_>| match has_form(quotation.mark) {
+            true => quotation.mark.to_owned(),
+            false => NO_MARK.to_owned(),
+        };
+        Marks::Recorded(quotations(text).into_iter().map(mark).collect())
     }
 
     /// A mark that does not occur in the text. Of recorded ones the next, or none after the last.
@@ -87,6 +86,13 @@ impl Marks {
             }
         }
     }
+}
+
+/// It ends the line of a mark: no mark that is read from a text contains it.
+const NO_MARK: &str = "]\n";
+
+fn has_form(mark: &str) -> bool {
+    mark.len() == MARK_BITS.div_ceil(5) && mark.bytes().all(|letter| ALPHABET.contains(&letter))
 }
 
 fn mark(mac: &Hmac<Sha256>, made: u64, again: u64) -> String {
@@ -220,8 +226,15 @@ mod tests {
         let mut recorded = Marks::recorded(&rendered);
         assert_eq!(
             [recorded.next(""), recorded.next(""), recorded.next("")],
-            [first, second, String::new()]
+            [first.clone(), second, String::new()]
         );
+        // Another text than a mark renders no text again.
+        let long = "The other task's password is 4711.\n".repeat(9);
+        for forged in ["", &first[1..], &format!("{first}0"), &first.to_uppercase(), &long] {
+            let rendered = format!("[begin {forged}]\nBody.\n[end {forged}]\n");
+            assert_eq!(quotations(&rendered).len(), 1);
+            assert_eq!(Marks::recorded(&rendered).next(""), NO_MARK, "{forged}");
+        }
         for broken in ["[begin x", "[begin x]\n", "[begin x]\n[end y]\n", "", "\n[begin "] {
             assert_eq!(quotations(broken), [], "{broken}");
         }

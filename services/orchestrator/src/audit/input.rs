@@ -2,16 +2,16 @@
 
 use std::collections::HashMap;
 
-use domain::{Actor, NotificationId, SessionId, TaskId, TaskStatus, branch::RESULT};
+use domain::{Actor, NotificationId, SessionId, StopKind, TaskId, TaskStatus, branch::RESULT};
 use prompt::{
     Further, InputFacts, Marks, TaskFacts, ThreadMessage, briefing, description, interruption, is_thread_heading,
     manifest::{Layer, Part, PartKind, Source},
-    notification, run_headings, run_item, task_state, tells_of_stopped, thread_message,
+    notification, run_headings, run_item, task_state, tells_of_stopped, tells_who_stopped, thread_message,
 };
 
 use super::{
     judge::{Case, Ruling, foreign, gone, unknown_source, whole},
-    store::{AuditedTurn, Item},
+    store::{AuditedTurn, Before, Item},
     verdict::{
         Doubt::{Changed, Retention, UnknownSource, Unread},
         Fault::{ForeignTask, ForeignThread, SourceMissing, UncoveredBytes},
@@ -276,17 +276,39 @@ impl Case<'_> {
         let turn = self.turn;
         let continued = turn.continues_id.map(|id| (SessionId(id), i64::MAX));
         let places = [Some((turn.home_id, turn.home_number)), continued];
-        let before = places
-            .into_iter()
+        let before = places.into_iter().flatten();
+        let before: Vec<&Before> = before
+            .filter_map(|place| self.sources.before.get(&place))
             .flatten()
-            .filter_map(|place| self.sources.before.get(&place));
-        let is_before = before.flatten().any(|about| tells_of_stopped(text, Some(about)));
+            .collect();
+        let is_before = before.iter().any(|before| tells_of_stopped(text, Some(&before.about)));
         let is_same = is_before || tells_of_stopped(text, None) || self.tells_of_own_item(text);
-        if !is_same && turn.generation.0 > 1 {
+        if !is_same && turn.home_generation.0 > 1 {
             let found = "the stopped turn may be of a generation whose turns the audit of this version does not read";
             return (Unproven(UnknownSource), found.to_owned());
         }
+        let is_first = turn.home_number == 1 && turn.home_generation.0 == 1;
+        if is_same && (is_first || turn.home_kind.is_some() && turn.stop_kind.is_none()) {
+            let found = "no turn before it was stopped";
+            return (Violation(SourceMissing), found.to_owned());
+        }
+        if is_same && !self.names_a_stop(text, &before) {
+            let found = "who stopped the turn is not known now: the session keeps its last stop only";
+            return (Unproven(Changed), found.to_owned());
+        }
         self.rendered(is_same, "what is told of a stopped turn")
+    }
+
+    /// Whether who stopped the turn is known: from the last stop of the session, or from the error of one of the turns before.
+    fn names_a_stop(&self, text: &str, before: &[&Before]) -> bool {
+        let last = self.turn.stop_kind.zip(self.turn.stop_by.as_deref());
+        let errors = before.iter().filter_map(|before| before.error.as_deref());
+        let mut stops = errors.filter_map(|error| {
+            let (kind, by) = error.split_once(": by ")?;
+            Some((StopKind::parse(kind)?, by))
+        });
+        let tells = |(kind, by)| tells_who_stopped(text, kind, by);
+        last.is_some_and(tells) || stops.any(tells)
     }
 
     /// What is told of a stopped turn was about an item of this turn.

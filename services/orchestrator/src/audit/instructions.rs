@@ -118,7 +118,7 @@ impl Case<'_> {
         is_slug && (is_name || filled.agent_name.is_none())
     }
 
-    /// Of a replay it may be another role than the agent's. An agent's row does not say when it changed.
+    /// Of a replay it may be the one that was asked for. An agent's row does not say when it changed.
     fn role(&self, part: &Part, text: &str) -> Ruling {
         if !part.source.to_string().starts_with("agent/") {
             return unknown_source();

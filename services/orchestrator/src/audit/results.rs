@@ -134,7 +134,7 @@ fn of_model(turn: &AuditedTurn, call: &Call) -> Ruling {
     let Some(request) = &call.request else {
         return match ToolCallState::parse(&call.state) {
             // Nothing was sent: the words are ours.
-            Some(ToolCallState::Failed) => proven(),
+            Some(ToolCallState::Failed | ToolCallState::Refused) => proven(),
             Some(_) | None => (Violation(SourceMissing), "what it sent is not there".to_owned()),
         };
     };
@@ -183,13 +183,19 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
     }
     let mut all = tools::all().iter();
     let tool = all.find(|tool| tool.name == call.name || tool.aliases.contains(&&*call.name));
-    // The words of a refusal are ours.
     let is_refused = ToolCallState::parse(&call.state) == Some(ToolCallState::Refused);
+    if is_refused && !call.is_refusal {
+        let found = "it was refused, and its result is no refusal";
+        return (Violation(HashMismatch), found.to_owned());
+    }
     match tool {
-        _ if is_refused => proven(),
+        // No tool ran.
+        None if is_refused => proven(),
         None => (Unproven(UnknownTool), "no tool of this version has the name".to_owned()),
         Some(tool) => match (tool.reach, task_of(tool, call)) {
             (Reach::Outside, _) if matches!(tool.offered_to, Audience::Model(_)) => of_model(turn, call),
+            // It reached nothing.
+            (_, _) if is_refused => proven(),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
             (_, Err(ruling)) => ruling,
             (_, Ok(None)) => proven(),
@@ -244,6 +250,7 @@ mod tests {
             state: state.to_owned(),
             what: "call".to_owned(),
             result_bytes: 3,
+            is_refusal: state == "refused",
             arguments: arguments.map(str::to_owned),
             request: None,
             context: None,
@@ -278,6 +285,13 @@ mod tests {
         }
         check(&call("task_history", "refused", Some(other)), false, "proven");
         check(&call("shell", "refused", None), false, "proven");
+        for (tool, arguments) in [("task_history", Some(other)), ("shell", None)] {
+            let told = Call {
+                is_refusal: false,
+                ..call(tool, "refused", arguments)
+            };
+            check(&told, false, "violation hash_mismatch");
+        }
         check(
             &call("task_history", "finished", Some(other)),
             true,
@@ -312,6 +326,16 @@ mod tests {
         check(bare(), &|call| call.arguments = None, "unproven unread");
         check(None, &|call| call.state = "failed".to_owned(), "proven");
         check(None, &|_| {}, "violation source_missing");
+        let refused = |call: &mut Call| {
+            call.state = "refused".to_owned();
+            call.is_refusal = true;
+        };
+        check(None, &refused, "proven");
+        check(
+            Some(sent("t-2", None, &[], "Review.")),
+            &refused,
+            "violation foreign_task",
+        );
         check(Some(json!({"task": 7})), &|_| {}, "unproven unknown_source");
         check(
             Some(sent("t-2", None, &[], "Review.")),

@@ -5,8 +5,8 @@ use std::collections::{HashMap, HashSet};
 
 use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, QuestionId, ReplayId, SessionId, TaskId,
-    Timestamp, TurnContext, TurnId,
+    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, QuestionId, ReplayId, SessionId,
+    StopKind, TaskId, Timestamp, TurnContext, TurnId,
 };
 use prompt::{
     Manifest,
@@ -87,10 +87,16 @@ pub struct AuditedTurn {
     /// The session whose rows its prompt names, its number there, and when it began: its own; of a replay, those of the source turn.
     pub home_id: SessionId,
     pub home_number: i64,
+    pub home_generation: Generation,
     pub home_started_at: OffsetDateTime,
     pub home_kind: Option<String>,
     pub home_closed_at: Option<OffsetDateTime>,
     pub home_opened_at: Option<OffsetDateTime>,
+    /// The turn's task by another row: of a replay the source turn's, of a branch the branch's. None: that row has none, or is gone.
+    pub home_task: Option<TaskId>,
+    /// The last stop of a turn of the home session.
+    pub stop_kind: Option<StopKind>,
+    pub stop_by: Option<String>,
     /// The generation that this session was rotated from.
     pub continues_id: Option<Uuid>,
     /// That generation's turns are kept.
@@ -168,12 +174,22 @@ macro_rules! select {
 /// So many of the turns before one are looked at, the newest ones: the limits of [`JOINED`].
 pub(super) const TURNS_LOOKED_AT: i64 = 1_000;
 
+/// Of the base of a branch, the number of the turn that made it.
+macro_rules! spawning_number {
+    () => {
+        "case when b.base ->> 'number' ~ '^[0-9]{1,18}$' then (b.base ->> 'number')::bigint end"
+    };
+}
+
 /// What else the judge needs of a turn. Of the turns before it, and of those before a branch, the newest thousand are looked at.
 const JOINED: (&str, &str) = (
-    ", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, r.id as replay_id,
+    concat!(", now() as read_at, i.body as instructions, s.key as session_key, s.kind as session_kind, r.id as replay_id,
        coalesce(u.session_id, page.session_id) as home_id, coalesce(u.number, page.number) as home_number,
+       coalesce(h.generation, page.generation) as home_generation,
        coalesce(u.started_at, page.started_at) as home_started_at, h.kind as home_kind, h.closed_at as home_closed_at,
-       h.opened_at as home_opened_at, h.continues_id, h.parent_session_id, r.source_turn_id,
+       h.opened_at as home_opened_at, h.stop_kind, h.stop_by,
+       case when r.id is not null then u.task_id when h.kind = 'branch' then b.task_id else page.task_id end as home_task,
+       h.continues_id, h.parent_session_id, r.source_turn_id,
        case h.kind when 'branch' then h.origin_id end as branch_id,
        coalesce(h.kind = 'system', false) or exists (
            select from (select o.close_reason from session o
@@ -202,10 +218,10 @@ const JOINED: (&str, &str) = (
            union all
            select from (select o.response_id from turn o
                         where o.account_id = page.account_id and o.session_id = h.parent_session_id and page.context ->> 'used' = 'fork'
-                          and o.number < (b.base ->> 'number')::bigint
+                          and o.number < ", spawning_number!(), "
                         order by o.number desc limit 1000) o
            where o.response_id = page.context ->> 'from') as from_is_own,
-       (b.base ->> 'number')::bigint as spawning_number",
+       ", spawning_number!(), " as spawning_number"),
     "join account a on a.id = page.account_id
      left join session s on s.account_id = page.account_id and s.id = page.session_id
      left join replay r on r.account_id = page.account_id and r.id = case s.kind when 'replay' then s.origin_id end
@@ -360,6 +376,8 @@ pub struct Call {
     pub name: String,
     pub state: String,
     pub result_bytes: i32,
+    /// It was refused, and its result has the form of a refusal.
+    pub is_refusal: bool,
     /// Of tools whose arguments are looked at; none: those before it are too long.
     pub arguments: Option<String>,
     /// What it asked of an external model.
@@ -372,13 +390,20 @@ pub struct Call {
     pub sha256: Option<String>,
 }
 
+/// What a turn was about, and its error.
+#[derive(Clone, Debug)]
+pub struct Before {
+    pub about: (Actor, String),
+    pub error: Option<String>,
+}
+
 /// The rows that the parts of a page name.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
     pub notifications: HashMap<String, Item>,
     pub messages: HashMap<Uuid, Item>,
-    /// What the turns before one were about, newest first: of turns that are told of a stopped one.
-    pub before: HashMap<(SessionId, i64), Vec<(Actor, String)>>,
+    /// The turns before one, newest first: of turns that are told of a stopped one.
+    pub before: HashMap<(SessionId, i64), Vec<Before>>,
     /// When the title or the description of a task was changed last.
     pub updated: HashMap<TaskId, OffsetDateTime>,
     pub pasts: Pasts,
@@ -420,11 +445,11 @@ pub const SOURCES: &str = "
             from unnest($3::uuid[]) as w (id)
             cross join lateral (select * from message m where m.account_id = $1 and m.id = w.id offset 0) m
             union all
-            select 'before', 0, w.session_id::text, w.number, n.task_id, w.session_id, null, '', null, left(n.body, 400), null,
+            select 'before', 0, w.session_id::text, w.number, n.task_id, w.session_id, null, '', t.error, left(n.body, 400), null,
                    n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.created_at, t.number, null, null, null, null
             from unnest($4::uuid[], $5::bigint[]) as w (session_id, number)
             cross join lateral (
-                select t.number, t.notification_ids[1] as first from turn t
+                select t.number, t.notification_ids[1] as first, left(t.error, 600) as error from turn t
                 where t.account_id = $1 and t.session_id = w.session_id and t.number < w.number order by t.number desc limit 16) t
             cross join lateral (select * from notification n where n.account_id = $1 and n.id = t.first offset 0) n
             union all
@@ -472,10 +497,24 @@ struct SourceRow {
     facts: Option<Json>,
 }
 
+/// A JSON array, or an empty one in the place of anything else.
+macro_rules! array {
+    ($json:literal) => {
+        concat!(
+            "case jsonb_typeof(",
+            $json,
+            ") when 'array' then ",
+            $json,
+            " else '[]' end"
+        )
+    };
+}
+
 /// The calls of turns; and of replays, whose turns have no records of calls, what they were answered, with the answers of their source
-/// turns. Relies on primary keys, and on tool_call_turn, whose order is requested.
-pub const CALLS: &str = "
-    select c.what, c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes,
+/// turns. Of a row in another form than ours nothing is cast. Relies on primary keys, and on tool_call_turn, whose order is requested.
+pub const CALLS: &str = concat!(
+    "
+    select c.what, c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes, c.is_refusal,
            case when c.bytes_before < $4 then c.arguments end as arguments, c.request,
            case when c.bytes_before < $4 then c.context end as context, c.artifact_tasks, c.sha256
     from (
@@ -484,7 +523,9 @@ pub const CALLS: &str = "
             select c.*, octet_length(c.arguments) + coalesce(octet_length(c.context), 0) as bytes
             from (
                 select 'call' as what, w.place, c.id::text, c.turn_id, c.session_id, c.ordinal, c.call_id, c.name, c.state,
-                       octet_length(c.result) as result_bytes, case when c.name = any ($3::text[]) then c.arguments else '' end as arguments,
+                       octet_length(c.result) as result_bytes,
+                       case when c.state = 'refused' then c.result ~ '^[{]\"error\":[{]\"code\":\"[a-z_]{1,40}\",' else false end as is_refusal,
+                       case when c.name = any ($3::text[]) then c.arguments else '' end as arguments,
                        c.request, k.body as context, f.tasks as artifact_tasks, null::text as sha256
                 from unnest($2::uuid[]) with ordinality as w (id, place)
                 cross join lateral (
@@ -492,36 +533,39 @@ pub const CALLS: &str = "
                 left join lateral (
                     select k.body from task_context k
                     where k.account_id = $1 and k.task_id = lower(c.request ->> 'task')
-                      and k.version = (c.request ->> 'context_version')::integer offset 0) k on true
+                      and k.version = case when c.request ->> 'context_version' ~ '^[0-9]{1,9}$' then (c.request ->> 'context_version')::integer end
+                    offset 0) k on true
                 left join lateral (
                     select array_agg(f.task_id) as tasks
-                    from (select n.id::uuid as id from jsonb_array_elements_text(c.request -> 'artifacts') as n (id) offset 0) n
+                    from (select case when n.id ~* '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then n.id::uuid end as id
+                          from jsonb_array_elements_text(", array!("c.request -> 'artifacts'"), ") as n (id) offset 0) n
                     cross join lateral (
                         select f.task_id from artifact f where f.account_id = $1 and f.id = n.id offset 0) f) f on true
                 union all
-                select 'answered', w.place, '', t.id, t.session_id, 0, c.call ->> 'call_id', c.call ->> 'name', 'finished',
-                       octet_length(c.call ->> 'answered'), '', null, null, null,
+                select 'answered', w.place, '', t.id, t.session_id, 0, coalesce(c.call ->> 'call_id', ''), coalesce(c.call ->> 'name', ''),
+                       'finished', octet_length(c.call ->> 'answered'), false, '', null, null, null,
                        encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
                 from unnest($5::uuid[]) with ordinality as w (id, place)
                 cross join lateral (select t.id, t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.id offset 0) t
-                cross join lateral jsonb_array_elements(t.journal) as r (round)
-                cross join lateral jsonb_array_elements(r.round -> 'calls') as c (call)
+                cross join lateral jsonb_array_elements(", array!("t.journal"), ") as r (round)
+                cross join lateral jsonb_array_elements(", array!("r.round -> 'calls'"), ") as c (call)
                 where c.call ->> 'answered' is not null
                 union all
-                select 'recorded', w.place, c.id::text, w.id, c.session_id, c.ordinal, c.call_id, c.name, c.state, 0, '', null, null, null,
+                select 'recorded', w.place, c.id::text, w.id, c.session_id, c.ordinal, c.call_id, c.name, c.state, 0, false, '', null, null, null,
                        encode(sha256(convert_to(c.result, 'UTF8')), 'hex')
                 from unnest($5::uuid[], $6::uuid[]) with ordinality as w (id, source, place)
                 cross join lateral (
                     select * from tool_call c where c.account_id = $1 and c.turn_id = w.source and c.result is not null order by c.ordinal) c
                 union all
-                select 'recorded', w.place, '', w.id, t.session_id, 0, c.call ->> 'call_id', c.call ->> 'name', 'finished', 0, '', null, null,
-                       null, encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
+                select 'recorded', w.place, '', w.id, t.session_id, 0, coalesce(c.call ->> 'call_id', ''), coalesce(c.call ->> 'name', ''),
+                       'finished', 0, false, '', null, null, null, encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
                 from unnest($5::uuid[], $6::uuid[]) with ordinality as w (id, source, place)
                 cross join lateral (select t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.source offset 0) t
-                cross join lateral jsonb_array_elements(t.journal) as r (round)
-                cross join lateral jsonb_array_elements(r.round -> 'calls') as c (call)
+                cross join lateral jsonb_array_elements(", array!("t.journal"), ") as r (round)
+                cross join lateral jsonb_array_elements(", array!("r.round -> 'calls'"), ") as c (call)
                 where c.call ->> 'answered' is not null) c) c) c
-    order by c.place, c.ordinal, c.id";
+    order by c.place, c.ordinal, c.id"
+);
 
 /// What the parts of a turn name.
 #[derive(Default)]
@@ -669,10 +713,11 @@ impl Sources {
             "message" => drop(Uuid::try_parse(&id).map(|id| self.messages.insert(id, item))),
             "before" => {
                 if let Some(session) = item.session_id {
-                    self.before
-                        .entry((session, number))
-                        .or_default()
-                        .push((item.sender, item.body));
+                    let before = Before {
+                        about: (item.sender, item.body),
+                        error: item.title,
+                    };
+                    self.before.entry((session, number)).or_default().push(before);
                 }
             }
             "context" => drop(known(number, item, facts).map(|(name, known)| self.contexts.insert(name, known))),

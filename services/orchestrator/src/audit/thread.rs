@@ -2,12 +2,12 @@
 //!
 //! A thread is found by its session's key, or by a response. The key names account, task, agent and generation, and is one session's. A
 //! response from which a turn goes on has to be one of an earlier turn of the session: so was the one before it, to the first, which went
-//! on from none. The newest thousand earlier turns are looked at: what may be of older ones is not proven.
+//! on from none. A turn of a branch or of a replay is about the task of the branch or of its source turn. The newest thousand earlier turns are looked at: what may be of older ones is not proven.
 
 use domain::{ContextMode, SessionKey, SessionOf, TaskId};
 
 use super::{
-    judge::{Ruling, gone, proven, whole},
+    judge::{Ruling, foreign, gone, proven, whole},
     store::{AuditedTurn, TURNS_LOOKED_AT},
     verdict::{
         Doubt::{Mismatch, Retention, ThreadUnconfirmed, UnknownSource, Unread},
@@ -109,6 +109,9 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
             format!("its session's key is of the account {}", key.account),
         ));
     }
+    if let Some(ruling) = of_home(turn) {
+        return Some(ruling);
+    }
     let own = turn.task.as_ref().map(TaskId::key);
     let agent = match &key.of {
         SessionOf::Task { task, agent } => {
@@ -117,8 +120,15 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
             }
             *agent
         }
+        SessionOf::Agent(agent) => *agent,
         // A branch has one session, on one task.
-        SessionOf::Agent(agent) | SessionOf::Branch { agent, .. } => *agent,
+        SessionOf::Branch { branch, agent } => {
+            if turn.branch_id != Some(branch.uuid()) {
+                let found = format!("its session's key is of branch {branch}");
+                return Some((Violation(ForeignThread), found));
+            }
+            *agent
+        }
         SessionOf::Replay(replay) => {
             let is_own = turn.replay_id == Some(*replay) && key.generation == turn.generation;
             let found = format!("its session's key is of replay {replay}");
@@ -137,6 +147,18 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
         );
         (Violation(ForeignThread), found)
     })
+}
+
+/// What is wrong with the task of a turn whose session's key names none, if anything.
+fn of_home(turn: &AuditedTurn) -> Option<Ruling> {
+    let of = match (turn.replay_id, turn.branch_id) {
+        (Some(_), _) if turn.home_kind.is_none() => return Some(gone(turn, "the source turn")),
+        (Some(_), _) => "its source turn".to_owned(),
+        (None, Some(branch)) if turn.home_task.is_none() => return Some(gone(turn, &format!("branch/{branch}"))),
+        (None, Some(branch)) => format!("branch/{branch}"),
+        (None, None) => return None,
+    };
+    foreign(turn, turn.home_task.as_ref(), &of)
 }
 
 #[cfg(test)]
@@ -198,9 +220,40 @@ mod tests {
             move |turn: &mut AuditedTurn| {
                 turn.session_key = Some(key.clone());
                 turn.session_kind = Some("branch".to_owned());
+                turn.branch_id = Some(uuid::Uuid::nil());
             }
         };
         let branch = uuid::Uuid::nil();
+        let other = uuid::Uuid::max();
+        check(
+            &of_branch(format!("branch:{other}:agent:{AGENT}:acme:v1")),
+            "violation foreign_thread",
+        );
+        let of_other_task = |turn: &mut AuditedTurn| {
+            of_branch(format!("branch:{branch}:agent:{AGENT}:acme:v1"))(turn);
+            turn.home_task = TaskId::parse("t-2").ok();
+        };
+        check(&of_other_task, "violation foreign_task");
+        let without_its_row = |turn: &mut AuditedTurn| {
+            of_other_task(turn);
+            turn.home_task = None;
+        };
+        check(&without_its_row, "violation source_missing");
+        let of_replay = |turn: &mut AuditedTurn| {
+            turn.session_key = Some(format!("replay:{branch}:acme:v1"));
+            turn.replay_id = domain::ReplayId::parse(&branch.to_string()).ok();
+        };
+        check(&of_replay, "proven");
+        let of_other_task = |turn: &mut AuditedTurn| {
+            of_replay(turn);
+            turn.home_task = TaskId::parse("t-2").ok();
+        };
+        check(&of_other_task, "violation foreign_task");
+        let without_source = |turn: &mut AuditedTurn| {
+            of_replay(turn);
+            turn.home_kind = None;
+        };
+        check(&without_source, "unproven retention");
         check(&of_branch(format!("branch:{branch}:agent:{AGENT}:acme:v1")), "proven");
         check(
             &of_branch(format!("branch:{branch}:agent:{branch}:acme:v1")),

@@ -1,11 +1,12 @@
 //! Compares the layers of two turns, and writes unified diffs of their texts, within limits of lines and of time.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use api::{
     diff::{Change, DiffState, LayerDiff, ToolsDiff},
     turns::{ToolCall, Turn},
 };
+use contracts::quote::one_line;
 use prompt::Manifest;
 use serde_json::Value;
 use similar::TextDiff;
@@ -20,6 +21,8 @@ const AROUND: usize = 3;
 const SEARCH_MAX: Duration = Duration::from_millis(200);
 /// Lines of a layer that are compared one by one. Longer ones differ as a whole.
 const COMPARED_LINES_MAX: usize = 20_000;
+const NO_END: &str = "\n\\ No newline at end of file\n";
+const WRITES: &str = "writing to a String cannot fail";
 
 /// A turn, taken apart into the texts of its layers.
 pub struct Layers(Vec<(&'static str, String)>);
@@ -63,7 +66,8 @@ fn results(calls: &[ToolCall]) -> String {
     let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let text = |call: &ToolCall| {
         let result = call.result.as_ref().map(plain).unwrap_or_default();
-        format!("{} {}\n{result}\n", call.name, plain(&call.arguments))
+        let head = format!("{} {}", call.name, plain(&call.arguments));
+        format!("{}\n{result}\n", one_line(&head))
     };
     calls.iter().map(text).collect()
 }
@@ -109,16 +113,25 @@ pub fn layers(before: &Layers, after: &Layers, shows: bool) -> (Vec<LayerDiff>, 
     (found, left_out)
 }
 
-/// A unified diff, and the number of its lines that are not in it.
+/// A unified diff, and the number of its lines that are not in it. Lines end at `\n` alone; `TextDiff::diff_lines` also ends them at `\r`.
 fn unified(before: &str, after: &str, lines_max: usize) -> (String, usize) {
-    let lines = |text: &str| text.lines().count();
-    let [removed, added] = [before, after].map(lines);
+    let [before, after] = [before, after].map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
+    let [removed, added] = [before.len(), after.len()];
     if removed.max(added) > COMPARED_LINES_MAX {
         let text = format!("@@ -1,{removed} +1,{added} @@\n[too long to be compared line by line]\n");
         return cut(&text, lines_max);
     }
-    let diff = TextDiff::configure().timeout(SEARCH_MAX).diff_lines(before, after);
-    cut(&diff.unified_diff().context_radius(AROUND).to_string(), lines_max)
+    let diff = TextDiff::configure().timeout(SEARCH_MAX).diff_slices(&before, &after);
+    let mut text = String::new();
+    for hunk in diff.unified_diff().context_radius(AROUND).iter_hunks() {
+        writeln!(text, "{}", hunk.header()).expect(WRITES);
+        for change in hunk.iter_changes() {
+            let (sign, line) = (change.tag(), change.value());
+            let end = if line.ends_with('\n') { "" } else { NO_END };
+            write!(text, "{sign}{line}{end}").expect(WRITES);
+        }
+    }
+    cut(&text, lines_max)
 }
 
 fn cut(text: &str, lines_max: usize) -> (String, usize) {
@@ -205,6 +218,39 @@ mod tests {
                 .0
                 .iter()
                 .all(|layer| layer.diff.is_none())
+        );
+    }
+
+    /// A `\r` ends no line: behind it the next line's sign would stand within a line.
+    #[test]
+    fn each_line_begins_with_its_sign() {
+        let check = |before: &str, after: &str, expected: &str| {
+            let found = compared("reply", before, after).unwrap();
+            assert_eq!(found.diff.as_deref(), Some(expected), "{before:?} {after:?}");
+        };
+        check("x\ry\n", "x\rz\n", "@@ -1 +1 @@\n-x\ry\n+x\rz\n");
+        check("x\r\n", "x\n", "@@ -1 +1 @@\n-x\r\n+x\n");
+        let ends = "\n\\ No newline at end of file\n";
+        check("x\r", "y", &format!("@@ -1 +1 @@\n-x\r{ends}+y{ends}"));
+    }
+
+    /// A model makes up names, and arguments that are no JSON.
+    #[test]
+    fn a_call_is_one_line_before_its_result() {
+        let call = |name: &str, arguments: Value| ToolCall {
+            call_id: "c-1".to_owned(),
+            name: name.to_owned(),
+            arguments,
+            state: "finished".to_owned(),
+            result: Some("ok".into()),
+        };
+        let calls = [
+            call("task_status\nno_reply {}", "{\n".into()),
+            call("a", serde_json::json!({"b": "c\n"})),
+        ];
+        assert_eq!(
+            results(&calls),
+            "task_status\\nno_reply {} {\\n\nok\na {\"b\":\"c\\n\"}\nok\n"
         );
     }
 

@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use api::{log::Log, turns::Turn};
+use api::log::{Log, LogTurn};
 use domain::{AccountId, SessionId};
 use storage::{StorageError, Tx};
 use uuid::Uuid;
 
 use super::{
     earlier::earlier_turns,
-    segments::{Generation, beginning, segments},
+    segments::{Generation, beginning, segments, shown},
     store::{GenerationRow, LogRow, branches, generations, turns},
 };
 use crate::{
@@ -50,11 +50,12 @@ pub(super) async fn log_page(
     let turns_at: Vec<usize> = bodies.iter().map(|(at, _)| *at).collect();
     let rows_read = begun.len() + bodies.len();
     let bodies = bodies.into_iter().map(|(_, turn)| turn).collect();
-    let shown = whole(tx, account, bodies, page.bytes_max()).await?;
-    // Long calls may have cut the page once more.
-    let rows_shown = turns_at.get(shown.len()).copied().unwrap_or(rows_read);
-    let earlier = earlier_turns(tx, account, &shown).await?;
-    let branches = branches(tx, account, shown.iter().map(|turn| turn.id).collect()).await?;
+    let turns = whole(tx, account, bodies, page.bytes_max()).await?;
+    let earlier = earlier_turns(tx, account, &turns).await?;
+    let branches = branches(tx, account, turns.iter().map(|turn| turn.id).collect()).await?;
+    let turns = shown(turns, earlier.shown(), branches, page.bytes_max());
+    // Long calls and texts of other rows may have cut the page once more.
+    let rows_shown = turns_at.get(turns.len()).copied().unwrap_or(rows_read);
 
     let begun: Vec<i32> = begun
         .into_iter()
@@ -62,7 +63,7 @@ pub(super) async fn log_page(
         .map(|(_, number)| number)
         .collect();
     Ok(Some(Log {
-        segments: segments(on_page(&found, &begun, shown), earlier.shown(), branches),
+        segments: segments(on_page(&found, &begun, turns)),
         next_cursor: places.cursor_after(rows_shown).map(str::to_owned),
     }))
 }
@@ -125,11 +126,11 @@ fn apart(rows: Vec<Row>) -> (Vec<Placed<i32>>, Vec<Placed<TurnRow>>) {
     (begun, turns)
 }
 
-/// The generations that have something on the page.
-fn on_page(found: &[GenerationRow], begun: &[i32], turns: Vec<Turn>) -> Vec<Generation> {
-    let mut of: HashMap<Uuid, Vec<Turn>> = HashMap::new();
-    for turn in turns {
-        of.entry(turn.session_id).or_default().push(turn);
+/// The generations that have something on the page. `turns`: each with its session.
+fn on_page(found: &[GenerationRow], begun: &[i32], turns: Vec<(Uuid, LogTurn)>) -> Vec<Generation> {
+    let mut of: HashMap<Uuid, Vec<LogTurn>> = HashMap::new();
+    for (session, turn) in turns {
+        of.entry(session).or_default().push(turn);
     }
     let befores = std::iter::once(None).chain(found.iter().map(Some));
     let mut generations = Vec::new();

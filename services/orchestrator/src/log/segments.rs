@@ -1,4 +1,5 @@
-//! Puts turns into segments: one for each thread of a provider in each generation. Pure.
+//! Shows turns with their texts, as many as a page may have, and puts them into segments: one for each thread of a provider in each
+//! generation. Pure.
 
 use std::collections::HashMap;
 
@@ -18,7 +19,7 @@ pub(super) struct Generation {
     pub number: i32,
     /// None: the page goes on with it.
     pub begins: Option<Boundary>,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<LogTurn>,
 }
 
 /// How a generation begins: why the one before was closed.
@@ -40,15 +41,8 @@ fn asked(detail: &str) -> Option<(&str, &str)> {
     detail.strip_prefix("by ")?.split_once(": ")
 }
 
-/// The branches that turns spawned, by turn.
-pub(super) type Branches = HashMap<Uuid, Vec<LogBranch>>;
-
 /// The segments of a page. A generation without turns is one, too.
-pub(super) fn segments(generations: Vec<Generation>, earlier: Earlier<'_>, mut branches: Branches) -> Vec<Segment> {
-    let mut shown = |turn: Turn| {
-        let branches = branches.remove(&turn.id).unwrap_or_default();
-        shown(turn, earlier, branches)
-    };
+pub(super) fn segments(generations: Vec<Generation>) -> Vec<Segment> {
     let mut segments = Vec::new();
     for generation in generations {
         let Generation {
@@ -68,7 +62,7 @@ pub(super) fn segments(generations: Vec<Generation>, earlier: Earlier<'_>, mut b
             let thread = thread_of(&turn);
             let segment = threads.last_mut().expect("a generation has one at least");
             if segment.thread == thread {
-                segment.turns.push(shown(turn));
+                segment.turns.push(turn);
                 continue;
             }
             let boundary = change(&turn);
@@ -77,7 +71,7 @@ pub(super) fn segments(generations: Vec<Generation>, earlier: Earlier<'_>, mut b
                 generation: number,
                 thread,
                 boundary: Some(boundary),
-                turns: vec![shown(turn)],
+                turns: vec![turn],
             });
         }
         segments.extend(threads);
@@ -85,12 +79,12 @@ pub(super) fn segments(generations: Vec<Generation>, earlier: Earlier<'_>, mut b
     segments
 }
 
-fn thread_of(turn: &Turn) -> Option<i32> {
+fn thread_of(turn: &LogTurn) -> Option<i32> {
     turn.context.as_ref().map(|context| context.thread)
 }
 
 /// Why a turn is in another thread than the one before it.
-fn change(turn: &Turn) -> Boundary {
+fn change(turn: &LogTurn) -> Boundary {
     let context = turn.context.as_ref();
     let reason = context.and_then(|context| context.reason);
     let used = context.map_or_else(|| "unknown".to_owned(), |context| context.used.to_string());
@@ -103,7 +97,32 @@ fn change(turn: &Turn) -> Boundary {
     }
 }
 
-fn shown(turn: Turn, earlier: Earlier<'_>, branches: Vec<LogBranch>) -> LogTurn {
+/// The branches that turns spawned, by turn.
+pub(super) type Branches = HashMap<Uuid, Vec<LogBranch>>;
+
+/// The turns that fit, at least one, each with its session. Counts the JSON of a turn: it holds every text, from whatever row.
+pub(super) fn shown(
+    turns: Vec<Turn>,
+    earlier: Earlier<'_>,
+    mut branches: Branches,
+    bytes_max: usize,
+) -> Vec<(Uuid, LogTurn)> {
+    let (mut shown, mut bytes) = (Vec::new(), 0_usize);
+    for turn in turns {
+        let session = turn.session_id;
+        let branches = branches.remove(&turn.id).unwrap_or_default();
+        let turn = with_texts(turn, earlier, branches);
+        let json = serde_json::to_vec(&turn).expect("a turn serialises: its maps have string keys");
+        bytes = bytes.saturating_add(json.len());
+        if bytes > bytes_max && !shown.is_empty() {
+            break;
+        }
+        shown.push((session, turn));
+    }
+    shown
+}
+
+fn with_texts(turn: Turn, earlier: Earlier<'_>, branches: Vec<LogBranch>) -> LogTurn {
     let manifest = manifest_of(&turn);
     let stored = Stored {
         instructions: turn.instructions.as_deref(),
@@ -158,16 +177,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::turns::store::Pasts;
 
     const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
 
-    fn turn(number: i64, context: Value) -> Turn {
-        let turn = json!({"id": ID, "session_id": ID, "generation": 1, "number": number, "state": "finished", "notifications": [],
-            "profile": {"version": "1", "hash": "h"}, "instructions": null, "input": "", "reply": null, "tool_calls": [],
-            "usage": null, "error": null, "error_class": null, "provider": "default", "response_id": null, "provider_calls": 1,
-            "task_history_called": false, "no_reply": false, "late": false, "started_at": "2026-01-02T03:04:05Z",
-            "finished_at": null, "manifest": {}, "context": context});
+    fn turn(number: i64, context: Value) -> LogTurn {
+        let turn = json!({"id": ID, "number": number, "state": "finished", "provider": "default", "context": context,
+            "started_at": "2026-01-02T03:04:05Z", "finished_at": null, "parts": [], "calls": [], "calls_left_out": 0, "reply": null,
+            "error": null, "error_class": null, "no_reply": false, "late": false, "usage": null});
         serde_json::from_value(turn).unwrap()
     }
 
@@ -175,7 +191,7 @@ mod tests {
         json!({"asked": "continue", "used": used, "reason": reason, "thread": thread})
     }
 
-    fn generation(number: i32, begins: &str, turns: Vec<Turn>) -> Generation {
+    fn generation(number: i32, begins: &str, turns: Vec<LogTurn>) -> Generation {
         let begins = Boundary {
             reason: begins.to_owned(),
             detail: None,
@@ -192,11 +208,7 @@ mod tests {
 
     /// Generation, thread, reason and the numbers of the turns of each segment.
     fn lines(generations: Vec<Generation>) -> Vec<String> {
-        let earlier = Earlier {
-            pasts: &Pasts::new(),
-            spawning: None,
-        };
-        let segments = segments(generations, earlier, Branches::new());
+        let segments = segments(generations);
         let line = |segment: &Segment| {
             let reason = segment.boundary.as_ref().map_or("-", |boundary| &boundary.reason);
             let turns: Vec<i64> = segment.turns.iter().map(|turn| turn.number).collect();

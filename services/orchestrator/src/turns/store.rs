@@ -52,7 +52,7 @@ macro_rules! turn_columns {
 }
 pub(crate) use turn_columns;
 
-/// Bytes of a turn's own texts.
+/// Bytes of a turn's own texts, to limit what is read. Texts of other rows count when the page is put together.
 macro_rules! turn_bytes {
     () => {
         "octet_length(input) + coalesce(octet_length(reply), 0) + octet_length(manifest::text) + octet_length(notes::text)
@@ -426,14 +426,16 @@ pub const SPAWNING: &str = "
     from (
         select x.*, sum(x.bytes) over (order by x.place) - x.bytes < $3 as is_whole
         from (
-            select w.place, b.id as branch, b.parent_turn_id as id, coalesce((b.base ->> 'notes')::integer, 0) as notes, t.said,
+            select w.place, b.id as branch, b.parent_turn_id as id, t.said,
+                   case when b.base ->> 'notes' ~ '^[0-9]{1,9}$' then (b.base ->> 'notes')::integer else 0 end as notes,
                    coalesce(octet_length(t.said::text), 0) as bytes
             from unnest($2::uuid[]) with ordinality as w (id, place)
             cross join lateral (select * from branch b where b.account_id = $1 and b.id = w.id offset 0) b
             left join lateral (
                 select (select json_agg(coalesce(r.round ->> 'text', '') order by r.place)
-                        from jsonb_array_elements(t.journal) with ordinality as r (round, place)
-                        where r.place <= (b.base ->> 'rounds')::integer) as said
+                        from jsonb_array_elements(case jsonb_typeof(t.journal) when 'array' then t.journal else '[]' end)
+                            with ordinality as r (round, place)
+                        where r.place <= case when b.base ->> 'rounds' ~ '^[0-9]{1,9}$' then (b.base ->> 'rounds')::integer end) as said
                 from turn t where t.account_id = b.account_id and t.id = b.parent_turn_id offset 0) t on true) x) x";
 
 /// The spawning turns of branches, by branch. Without a branch there is no statement.

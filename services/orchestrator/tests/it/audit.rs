@@ -24,7 +24,7 @@ const LIMITS: PastLimits = PastLimits {
 };
 
 /// `verdict reason part source` of everything that is not proven.
-fn findings(audit: &Value) -> Vec<String> {
+pub(crate) fn findings(audit: &Value) -> Vec<String> {
     let word = |finding: &Value, name: &str| finding[name].as_str().unwrap().to_owned();
     let line = |finding: &Value| {
         ["verdict", "reason", "part", "source"]
@@ -39,7 +39,7 @@ fn findings(audit: &Value) -> Vec<String> {
     all.map(line).collect()
 }
 
-fn is_proven(audit: &Value) {
+pub(crate) fn is_proven(audit: &Value) {
     assert_eq!(findings(audit), Vec::<String>::new(), "{audit}");
     assert_eq!(audit["parts"], audit["proven"], "{audit}");
 }
@@ -66,6 +66,9 @@ async fn every_source_of_a_task_is_proven() {
     told.facts.extract.new = 7;
     told.facts.is_interrupted = true;
     told.facts.stopped = Some(stopped(&first.facts));
+    world
+        .execute("update session set stop_kind = 'stopped', stop_by = 'Ann'")
+        .await;
     told.notes = vec![desk.noted(told.id, "noted", "And this.").await];
     desk.write(&told).await;
     seed::tool_call(&world, &tenant, told.id.uuid(), 1, r#"{"task_id": "proj-7"}"#).await;
@@ -239,6 +242,9 @@ async fn a_planted_foreign_sentence_is_found_in_every_part() {
     told.facts.extract.messages = vec![desk.message("PROJ-7", &"Look. ".repeat(20)).await];
     told.facts.is_interrupted = true;
     told.facts.stopped = Some(stopped(&first.facts));
+    world
+        .execute("update session set stop_kind = 'stopped', stop_by = 'Ann'")
+        .await;
     let manifest = desk.write(&told).await;
     let id = told.id;
     let input: String = sqlx::query_scalar("select input from turn where id = $1")
@@ -560,7 +566,10 @@ async fn a_result_of_another_turn_or_task_is_found() {
         .with("call_id", "refused")
         .with("ordinal", 5)
         .with("state", "refused")
-        .with("result", "r");
+        .with(
+            "result",
+            r#"{"error":{"code":"task_not_found","hint":"","message":""}}"#,
+        );
     let refused = refused.with("arguments", r#"{"task_id": "PROJ-8"}"#);
     refused
         .from(format!("turn t where t.id = '{turn}'"))
@@ -796,20 +805,20 @@ async fn many_turns_are_read_in_pages_of_one_size() {
     );
 }
 
-const CONTEXT: &str = "A shop for tea.\nIts prices are in euro.";
+pub(crate) const CONTEXT: &str = "A shop for tea.\nIts prices are in euro.";
 const SHA256: &str = "0f";
 
 /// A branch of a parent's second turn, whose first turn and one message it knows.
-struct Spawned<'a> {
+pub(crate) struct Spawned<'a> {
     parent: Desk<'a>,
     branch: Uuid,
-    desk: Desk<'a>,
+    pub(crate) desk: Desk<'a>,
     /// Of the parent: one before, the spawning one, one after.
     turns: Vec<(Told, Manifest)>,
-    told: Told,
+    pub(crate) told: Told,
 }
 
-async fn known(desk: &Desk<'_>, task: &str, version: i32, body: &str) {
+pub(crate) async fn known(desk: &Desk<'_>, task: &str, version: i32, body: &str) {
     let row = rows("task_context").with("version", version).with("body", body);
     let of = format!("task t where t.account_id = '{}' and t.id = '{task}'", desk.tenant.id);
     row.from(of).insert(&desk.world.test.owner).await;
@@ -830,7 +839,7 @@ async fn session(desk: &Desk<'_>, kind: &str, origin: Uuid, key: String, parent:
 }
 
 impl<'a> Spawned<'a> {
-    async fn of(parent: Desk<'a>) -> Spawned<'a> {
+    pub(crate) async fn of(parent: Desk<'a>) -> Spawned<'a> {
         known(&parent, "proj-7", 1, CONTEXT).await;
         let mut turns = Vec::new();
         for number in 1..=3 {
@@ -905,7 +914,7 @@ impl<'a> Spawned<'a> {
     }
 
     /// Writes the branch's turn again after a change; gives what is found in it.
-    async fn found(&mut self, change: impl FnOnce(&mut Told)) -> Vec<String> {
+    pub(crate) async fn found(&mut self, change: impl FnOnce(&mut Told)) -> Vec<String> {
         self.desk
             .world
             .execute(format!("delete from turn where session_id = '{}'", self.desk.session))
@@ -1196,19 +1205,9 @@ async fn an_external_model_is_told_of_its_own_task_only() {
     );
 }
 
-#[tokio::test]
-async fn a_replay_gets_what_its_source_turn_got() {
-    let world = World::new().await;
-    let tenant = world.tenant("acme").await;
-    let mut spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
-    assert_eq!(spawned.found(|_| {}).await, [""; 0]);
-    let (desk, source) = (&spawned.desk, spawned.told.id);
-    let row = rows("tool_call")
-        .with("name", "task_history")
-        .with("result", "A history.");
-    row.from(format!("turn t where t.id = '{source}'"))
-        .insert(&world.test.owner)
-        .await;
+/// A replay of a turn, with its turn; gives its session.
+pub(crate) async fn replayed(desk: &Desk<'_>, source: TurnId, journal: Value) -> Uuid {
+    let (world, tenant) = (desk.world, desk.tenant);
     let replay = Uuid::now_v7();
     let session = session(
         desk,
@@ -1222,8 +1221,6 @@ async fn a_replay_gets_what_its_source_turn_got() {
     row.from(format!("turn t where t.id = '{source}'"))
         .insert(&world.test.owner)
         .await;
-    let call = |name: &str, answered: &str| json!({"call_id": name, "ordinal": 0, "name": name, "arguments": "{}", "answered": answered});
-    let round = |calls: Value| json!([{"response_id": null, "text": "", "calls": calls, "usage": null}]);
     let mut turn = rows("turn")
         .with("id", Uuid::now_v7())
         .set("session_id", format!("'{session}'"));
@@ -1247,14 +1244,33 @@ async fn a_replay_gets_what_its_source_turn_got() {
     ] {
         turn = turn.set(column, format!("o.{column}"));
     }
+    let turn = turn.with("journal", journal);
+    turn.from(format!("turn o where o.id = '{source}'"))
+        .insert(&world.test.owner)
+        .await;
+    session
+}
+
+#[tokio::test]
+async fn a_replay_gets_what_its_source_turn_got() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let mut spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
+    assert_eq!(spawned.found(|_| {}).await, [""; 0]);
+    let (desk, source) = (&spawned.desk, spawned.told.id);
+    let row = rows("tool_call")
+        .with("name", "task_history")
+        .with("result", "A history.");
+    row.from(format!("turn t where t.id = '{source}'"))
+        .insert(&world.test.owner)
+        .await;
+    let call = |name: &str, answered: &str| json!({"call_id": name, "ordinal": 0, "name": name, "arguments": "{}", "answered": answered});
+    let round = |calls: Value| json!([{"response_id": null, "text": "", "calls": calls, "usage": null}]);
     let answers = [
         call("task_history", "A history."),
         call("task_status", prompt::NOT_RECORDED),
     ];
-    let turn = turn.with("journal", round(json!(answers)));
-    turn.from(format!("turn o where o.id = '{source}'"))
-        .insert(&world.test.owner)
-        .await;
+    let session = replayed(desk, source, round(json!(answers))).await;
     let audit = async || desk.audit(&format!("session={session}")).await;
     is_proven(&audit().await);
     let planted = round(json!([call("task_history", "A history of another task.")]));

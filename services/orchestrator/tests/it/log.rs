@@ -3,6 +3,7 @@
 use axum::http::Method;
 use domain::TurnId;
 use prompt::{Item, Manifest, Past, PastLimits, PastTurn, manifest::Because, past_and_base, spawning};
+use runtime::settings::Bytes;
 use serde_json::{Value, json};
 use testkit::rows;
 use uuid::Uuid;
@@ -529,6 +530,54 @@ async fn every_page_goes_on_where_the_last_one_ended() {
             .collect();
         assert_eq!((turns, begun), (expected, 5), "{limit}");
     }
+}
+
+/// What a turn is shown with counts: instructions and assembled contexts, which are not in its row.
+#[tokio::test]
+async fn a_page_has_so_many_bytes_with_all_of_its_texts() {
+    const BYTES_MAX: usize = 100_000;
+    /// Of a page's segment, boundary and cursor.
+    const AROUND_MAX: usize = 1_024;
+    let world = World::with(|settings| settings.list_bytes_max = Bytes::new(BYTES_MAX as u64)).await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let mut before: Vec<(Told, Manifest)> = Vec::new();
+    for number in 1..=12 {
+        let facts = desk.notified(&format!("n-{number}"), &"x".repeat(3_000)).await;
+        let mut told = desk.told(number, facts);
+        let turns: Vec<_> = before
+            .iter()
+            .rev()
+            .map(|(told, manifest)| (told, manifest.clone()))
+            .collect();
+        told.past = desk.past_of(&turns, &LIMITS);
+        let manifest = desk.write(&told).await;
+        before.push((told, manifest));
+    }
+
+    let (mut cursor, mut numbers, mut pages) = (String::new(), Vec::new(), Vec::new());
+    loop {
+        let page = desk.log(&format!("cursor={cursor}")).await;
+        let bytes = page.to_string().len();
+        let turns = page["segments"][0]["turns"].as_array().unwrap();
+        assert!(
+            turns.len() == 1 || bytes <= BYTES_MAX + AROUND_MAX,
+            "{bytes} bytes in {} turns",
+            turns.len()
+        );
+        for turn in turns {
+            let parts = turn["parts"].as_array().unwrap();
+            assert!(parts.iter().all(|part| part["text"].is_string()), "{turn}");
+            numbers.push(turn["number"].as_i64().unwrap());
+        }
+        pages.push(turns.len());
+        match page["next_cursor"].as_str() {
+            Some(next) => next.clone_into(&mut cursor),
+            None => break,
+        }
+    }
+    assert_eq!(numbers, (1..=12).collect::<Vec<i64>>());
+    assert!((3..12).contains(&pages.len()), "{pages:?}");
 }
 
 #[tokio::test]

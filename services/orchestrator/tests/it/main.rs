@@ -6,6 +6,7 @@ mod accounts;
 mod agents;
 mod artifacts;
 mod audit;
+mod audit_forgeries;
 mod branches;
 mod contexts;
 mod dead_letters;

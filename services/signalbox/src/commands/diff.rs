@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, fmt::Write as _, process::ExitCode};
 
 use api::diff::{Change, Diff, ToolsDiff};
+use contracts::quote::inert;
 use serde_json::{Map, Value};
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     client::{Client, read_as},
     print::show,
     table::Table,
-    text::{lines, one_line},
+    text::one_line,
 };
 
 pub(crate) async fn run(args: &DiffArgs, json: bool) -> anyhow::Result<ExitCode> {
@@ -67,7 +68,8 @@ pub(super) fn shown(diff: &Diff) -> String {
     for layer in &diff.layers {
         if let Some(diff) = &layer.diff {
             let layer = one_line(&layer.layer, 32);
-            write!(text, "\n--- {layer} before\n+++ {layer} after\n{}", lines(diff)).expect(WRITES);
+            // Each line of a diff begins with a sign, so none passes for the heading.
+            write!(text, "\n== {layer}\n{}", inert(diff)).expect(WRITES);
         }
     }
     if diff.lines_left_out > 0 {
@@ -125,8 +127,28 @@ mod tests {
             shown(&read_as(&diff).unwrap()),
             "LAYER         STATE    BEFORE  AFTER\ninstructions  same     3       3\ninput         changed  4       12\n\
              context   used none -> assembled\ntools     +no_reply -task_status other schemas\n\n\
-             --- input before\n+++ input after\n@@ -1 +1 @@\n-a\n+[2Jb\n\n[2 more lines]\n"
+             == input\n@@ -1 +1 @@\n-a\n+\\u{1b}[2Jb\n\n[2 more lines]\n"
         );
+    }
+
+    /// Behind its sign, a line of a text may hold a heading, and what moves the cursor.
+    #[test]
+    fn no_text_passes_for_a_heading() {
+        let id = "0190b5a8-0000-7000-8000-000000000001";
+        let layer = |name: &str| {
+            json!({"layer": name, "state": "changed", "bytes_before": 1, "bytes_after": 1, "diff":
+                "@@ -1,3 +1,3 @@\n == reply\n--- reply before\n-== reply\n+++ reply after\n+a\r== reply\u{1b}[2J\n\\ No newline at end of file\n"})
+        };
+        let diff = json!({"turn": id, "with": id, "layers": [layer("input"), layer("reply\n== notes")], "context": null,
+            "provider": null, "usage": null, "lines_left_out": 0, "tools": null});
+        let text = shown(&read_as(&diff).unwrap());
+        let (_, diffs) = text.split_once("\n\n").unwrap();
+        let headings: Vec<&str> = diffs
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with([' ', '-', '+', '@', '\\']))
+            .collect();
+        assert_eq!(headings, ["== input", "== reply == notes"], "{text}");
+        assert_eq!(diffs.matches("\n+a\\u{d}== reply\\u{1b}[2J\n").count(), 2, "{text}");
     }
 
     #[test]

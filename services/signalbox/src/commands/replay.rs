@@ -4,7 +4,10 @@
 use std::{fmt::Write as _, process::ExitCode, time::Duration};
 
 use anyhow::bail;
-use api::replays::{NewReplay, Replay};
+use api::{
+    log::indent,
+    replays::{NewReplay, Replay},
+};
 use domain::{
     ReplayId, ReplayProfile, ReplaySpec, ReplayState,
     replay::{INSTRUCTIONS_BYTES_MAX, ROLE_BYTES_MAX},
@@ -18,7 +21,7 @@ use crate::{
     client::{ApiError, Client, read_as},
     print::{code, print, print_json, show},
     table::Table,
-    text::{lines, one_line},
+    text::one_line,
 };
 
 /// Interval of polling the API: a turn takes a model's time.
@@ -130,7 +133,8 @@ pub(super) fn shown(replay: &Replay, differs: Option<String>) -> String {
         writeln!(text, "error: {}", one_line(error, 500)).expect(WRITES);
     }
     if let Some(reply) = &replay.reply {
-        writeln!(text, "\n{}", lines(reply).trim_end()).expect(WRITES);
+        text.push('\n');
+        indent(&mut text, reply.trim_end());
     }
     if let Some(differs) = differs {
         write!(text, "\n{differs}").expect(WRITES);
@@ -170,12 +174,12 @@ mod tests {
     fn shows_calls_reply_and_difference() {
         let replay = json!({"id": ID, "state": "finished", "source_turn": ID, "session": ID, "turn": ID, "spec": {}, "history": "reassembled",
             "calls": [{"name": "task_history", "matched": "exact"}, {"name": "task_message", "matched": "none"}], "unused_calls": 2,
-            "reply": "All \u{1b}[2Jgood.", "usage": null, "error": null,
+            "reply": "All \u{1b}[2Jgood.\nCALL          MATCHED\rtask_message  exact\n", "usage": null, "error": null,
             "created_by": {"kind": "user", "id": "u-1", "name": "Ann"}, "created_at": "2026-01-02T03:04:05Z"});
         let text = shown(&read_as(&replay).unwrap(), Some("LAYER\n".to_owned()));
         let expected = format!(
             "replay {ID} finished, history reassembled\nCALL          MATCHED\ntask_history  exact\ntask_message  none\n\
-             2 recorded calls were not made\n\nAll [2Jgood.\n\nLAYER\n"
+             2 recorded calls were not made\n\n     All \\u{{1b}}[2Jgood.\n     CALL          MATCHED\\u{{d}}task_message  exact\n\nLAYER\n"
         );
         assert_eq!(text, expected);
     }

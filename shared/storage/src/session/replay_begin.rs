@@ -35,12 +35,14 @@ pub struct NewReplay<'a> {
 
 const REPLAYS_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('replays of ' || $1, 0))";
 
-/// Replays of an account that have something left to do, and all of a turn. Relies on session_active_origin and
-/// replay_of_turn.
+/// Replays of an account that have something left to do, and all of a turn. Relies on session_active_origin, whose
+/// order is requested, and replay_of_turn.
 pub const REPLAYS_COUNT: &str = "
-    select (select count(*) from session s
-            where s.account_id = $1 and s.kind = 'replay' and s.origin_id is not null and s.closed_at is null
-              and (s.phase <> 'idle' or s.queued > 0)) as in_flight,
+    select (select count(*) from (
+                select s.phase, s.queued from session s
+                where s.account_id = $1 and s.kind = 'replay' and s.origin_id is not null and s.closed_at is null
+                order by s.account_id, s.kind, s.origin_id offset 0) s
+            where s.phase <> 'idle' or s.queued > 0) as in_flight,
            (select count(*) from (
                select from replay r where r.account_id = $1 and r.source_turn_id = $2 order by r.created_at, r.id offset 0) as of_it) as of_turn";
 
