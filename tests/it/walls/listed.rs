@@ -358,7 +358,7 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
     ),
     (
-        "and s.kind = 'replay' and s.closed_at is null",
+        "and s.kind = 'replay' and s.origin_id is not null and s.closed_at is null",
         "s.account_id = $1",
         "neither of the two has a replay in progress",
     ),
