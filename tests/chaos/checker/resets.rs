@@ -67,8 +67,17 @@ pub(super) fn resets_were_asked(evidence: &Evidence<'_>) -> Vec<Violation> {
             .sessions
             .get(&session)
             .and_then(|session| session.close_reason.as_deref());
-        let is_right = row.state == "cancelled" && reason == Some("reset");
-        let what = "a reset cancels what was in the generation that it ended";
+        // Its turn was stopped for a reset, and its task closed before the turn had ended.
+        let was_in_flight = || {
+            let mut turns = evidence
+                .rows
+                .turns
+                .iter()
+                .filter(|turn| turn.account_id == row.account_id);
+            turns.any(|turn| Some(&turn.id) == row.turn_id.as_ref() && turn.error.as_deref() == Some(SESSION_RESET))
+        };
+        let is_right = row.state == "cancelled" && (reason == Some("reset") || reason.is_some() && was_in_flight());
+        let what = "a reset cancels what was in the generation that it ended, or in the turn that it stopped";
         (!is_right).then(|| {
             broken(
                 what,
@@ -181,6 +190,18 @@ mod tests {
         let mut story = self::story();
         story.rows.notifications[1].session_id = Some("session-2".to_owned());
         assert!(story.finds(resets_were_asked, "notification n-2"));
+    }
+
+    /// The turn that the reset stopped had not ended when its task closed.
+    #[test]
+    fn a_task_that_closes_before_the_stopped_turn_has_ended_is_fine() {
+        let mut story = story();
+        story.rows.sessions[0].close_reason = Some("task_done".to_owned());
+        assert!(story.finds(resets_were_asked, "notification n-2"));
+        story.rows.notifications[1].turn_id = Some(story.rows.turns[0].id.clone());
+        assert!(story.finds(resets_were_asked, "notification n-2"));
+        story.rows.turns[0].error = Some(SESSION_RESET.to_owned());
+        assert_eq!(story.judge(resets_were_asked), []);
     }
 
     #[test]

@@ -8,10 +8,7 @@ use prompt::PROFILE_VERSION;
 use runtime::http::Problem;
 use storage::session::replay_begin::ReplayCount;
 
-use crate::{
-    error::invalid_field,
-    settings::{OrchestratorSettings, Providers},
-};
+use crate::settings::{OrchestratorSettings, Providers};
 use store::Source;
 
 /// Why a turn is not run again. Pure.
@@ -50,16 +47,13 @@ pub fn refused(source: &Source, spec: &ReplaySpec, providers: &Providers) -> Opt
 
 /// What is wrong with a request. Pure.
 pub fn misspecified(spec: &ReplaySpec) -> Option<Problem> {
+    let refuse = |detail: String| Some(Problem::unprocessable("invalid_field", detail));
     let is_name = |name: &String| !name.trim().is_empty() && name.len() <= PROVIDER_BYTES_MAX;
     if !spec.provider.as_ref().is_none_or(is_name) {
-        let what = format!("1-{PROVIDER_BYTES_MAX} bytes that are not blank");
-        return Some(invalid_field("provider", what));
+        return refuse(format!("provider: 1-{PROVIDER_BYTES_MAX} bytes that are not blank"));
     }
     let (field, what) = spec.profile.as_ref()?.refused(PROFILE_VERSION)?;
-    Some(Problem::unprocessable(
-        "invalid_field",
-        format!("profile.{field}: {what}"),
-    ))
+    refuse(format!("profile.{field}: {what}"))
 }
 
 /// When a replay that is over may make room for one.

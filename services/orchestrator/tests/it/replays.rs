@@ -104,7 +104,8 @@ async fn a_turn_whose_texts_are_gone_is_not_run_again() {
         let answer = world.post(&tenant.member, &path, spec).await;
         answer.is_problem(status, code, word);
     };
-    refused(json!({"provider": " "}), 400, "invalid_field", "provider").await;
+    refused(json!({"provider": " "}), 422, "invalid_field", "provider").await;
+    refused(json!({"profile": ["v1", null, null]}), 400, "invalid_field", "profile").await;
     refused(json!({"persona": "x"}), 400, "invalid_field", "persona").await;
     refused(json!({"profile": {"version": "0"}}), 422, "invalid_field", "version").await;
     refused(
