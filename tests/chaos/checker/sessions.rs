@@ -123,8 +123,11 @@ pub(super) fn done_closes(evidence: &Evidence<'_>) -> Vec<Violation> {
         }
     }
     for moved in evidence.rows.moves.iter().filter(|moved| moved.to == "done") {
+        // A replay has no effect on its task, and may be made of a task that is done: it ends by itself.
         let of_task = evidence.rows.sessions.iter().filter(|session| {
-            session.account_id == moved.account_id && session.task_id.as_deref() == Some(moved.task_id.as_str())
+            session.account_id == moved.account_id
+                && session.task_id.as_deref() == Some(moved.task_id.as_str())
+                && session.kind != "replay"
         });
         for session in of_task.filter(|session| session.opened_at + LOCKS_WAIT_MAX < moved.created_at) {
             if session
@@ -273,6 +276,9 @@ mod tests {
             created_at: at(50),
         });
         assert!(story.finds(done_closes, "v1 was open"));
+        story.rows.sessions[0].kind = "replay".to_owned();
+        assert_eq!(story.judge(done_closes), [], "a replay goes on");
+        story.rows.sessions[0].kind = "task".to_owned();
         story.rows.sessions[0].closed_at = Some(at(50));
         assert_eq!(story.judge(done_closes), []);
         story.rows.sessions[0].closed_at = None;
