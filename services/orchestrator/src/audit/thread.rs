@@ -2,7 +2,8 @@
 //!
 //! A thread is found by its session's key, or by a response. The key names account, task, agent and generation, and is one session's. A
 //! response from which a turn goes on has to be one of an earlier turn of the session: so was the one before it, to the first, which went
-//! on from none. A turn of a branch or of a replay is about the task of the branch or of its source turn. The newest thousand earlier turns are looked at: what may be of older ones is not proven.
+//! on from none. A turn of a branch or of a replay is about the task of the branch or of its source turn. The newest thousand earlier
+//! turns are looked at: what may be of older ones is not proven.
 
 use domain::{ContextMode, SessionKey, SessionOf, TaskId};
 

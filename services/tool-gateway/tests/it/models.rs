@@ -576,23 +576,24 @@ async fn an_outage_loses_no_answer() {
     let paints = work.coder.request(1, "generate_media", &json!({"request": "r"}));
     work.world.ask(&paints).await;
     work.is_sent(1).await;
-    let first = work.world.database.texts("select runner::text from tool_call").await;
     let mut away = work.world.database.owner.begin().await.unwrap();
     sqlx::query("lock table replica, tool_call in access exclusive mode")
         .execute(&mut *away)
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
+    eventually("the lease is over, and the outcome is to be recorded", async || {
+        let tries = "select count(*) from pg_stat_activity w join pg_stat_activity l on l.datname = w.datname
+                     where w.wait_event_type = 'Lock' and w.query like '%runner = $3%'
+                       and l.query like 'lock table%' and clock_timestamp() - l.xact_start > interval '1 second'";
+        (work.world.database.count(tries).await > 0).then_some(())
+    })
+    .await;
     away.rollback().await.unwrap();
     let answer = work.world.answer(&paints).await;
     assert_eq!(answer.state, Finished, "{answer:?}");
     assert_eq!(work.model.sent().len(), 1);
     let registered = "select count(*) from replica r join tool_call c on c.runner = r.id where r.lease_until > now()";
-    assert_eq!(
-        work.world.database.count(registered).await,
-        0,
-        "{first:?} has lost its registration"
-    );
+    assert_eq!(work.world.database.count(registered).await, 0, "it was lost");
     work.end().await;
 }
 
