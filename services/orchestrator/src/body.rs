@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, value::MapDeserializer};
 use serde_json::{Map, Value};
 
-use crate::{error::invalid_field, route::Described};
+use crate::{error::invalid_field, objects::Given, route::Described};
 
 /// A body of a PATCH. POST takes [`crate::idempotency::Post`].
 pub struct JsonBody<T>(pub T);
@@ -175,7 +175,7 @@ fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Problem> {
     let last = RefCell::new(String::new());
     let entries = fields.into_iter().map(|(name, value)| {
         last.borrow_mut().clone_from(&name);
-        (name, value)
+        (name, Given(value))
     });
     T::deserialize(MapDeserializer::new(entries)).map_err(|error: serde_json::Error| {
         let what = error.to_string();
@@ -190,7 +190,12 @@ fn read<T: DeserializeOwned>(fields: Map<String, Value>) -> Result<T, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::{
+        accounts::AccountChange, agents::AgentChange, holds::NewHold, messages::NewMessage, policies::NewToolPolicy,
+        stages::NewStages, tasks::TaskChange,
+    };
     use axum::{http::HeaderValue, response::IntoResponse};
+    use domain::ReplaySpec;
     use serde::Deserialize;
 
     #[derive(Debug, Deserialize)]
@@ -249,6 +254,76 @@ mod tests {
             &["more than 100000 values"],
         )
         .await;
+    }
+
+    /// serde reads a structure from a list of its values, too.
+    #[test]
+    fn a_list_is_no_structure() {
+        fn check<T: DeserializeOwned>(place: &str, good: &str, bad: &[&str]) {
+            assert!(parse::<T>(good.as_bytes()).is_ok(), "{good}");
+            for json in bad {
+                let problem = parse::<T>(json.as_bytes()).err().map(|problem| format!("{problem:?}"));
+                let problem = problem.unwrap_or_else(|| panic!("taken: {json}"));
+                let words = format!("{place}: invalid type: sequence, expected an object");
+                assert!(
+                    problem.contains("invalid_field") && problem.contains(&words),
+                    "{json}: {problem}"
+                );
+            }
+        }
+        check::<TaskChange>(
+            "blocked_on",
+            r#"{"blocked_on": {"owner": "role:admin", "action": "decide it"}, "assignees": ["coder"]}"#,
+            &[
+                r#"{"blocked_on": ["role:admin", "decide it"]}"#,
+                r#"{"blocked_on": []}"#,
+            ],
+        );
+        check::<TaskChange>(
+            "plan_gate",
+            r#"{"plan_gate": null}"#,
+            &[r#"{"plan_gate": ["off", null]}"#],
+        );
+        check::<NewHold>(
+            "scope",
+            r#"{"scope": {"kind": "task", "id": "t-1"}}"#,
+            &[r#"{"scope": ["task", "t-1"]}"#],
+        );
+        check::<NewMessage>(
+            "author",
+            r#"{"body": "b", "author": {"kind": "user", "id": "ann"}}"#,
+            &[r#"{"body": "b", "author": ["user", "ann", null]}"#],
+        );
+        check::<NewToolPolicy>(
+            "scope",
+            r#"{"scope": {"kind": "task", "id": "t-1"}, "tool": "*"}"#,
+            &[r#"{"tool": "*", "scope": ["task", "t-1"]}"#],
+        );
+        check::<NewStages>(
+            "stages",
+            r#"{"stages": [{"name": "a"}, {"name": "b", "audience": ["role:admin"]}]}"#,
+            &[
+                r#"{"stages": [["a", null]]}"#,
+                r#"{"stages": [{"name": "a"}, ["b", ["role:admin"]]]}"#,
+            ],
+        );
+        check::<AccountChange>(
+            "rotation",
+            r#"{"rotation": {"tokens_max": null}, "plan_gate": {"mode": "off"}}"#,
+            &[r#"{"rotation": [null, null]}"#],
+        );
+        check::<AgentChange>(
+            "rotation",
+            r#"{"rotation": {"failures_max": 3.0}}"#,
+            &[r#"{"rotation": [3]}"#, r#"{"rotation": [null, null, null, true]}"#],
+        );
+        check::<ReplaySpec>(
+            "profile",
+            r#"{"profile": {"role": "r"}}"#,
+            &[r#"{"profile": [null, "r"]}"#],
+        );
+        // A list stays one, and is read to its end.
+        assert!(parse::<TaskChange>(br#"{"assignees": {"0": "coder"}}"#).is_err());
     }
 
     #[tokio::test]

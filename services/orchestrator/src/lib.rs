@@ -36,6 +36,7 @@ pub mod messages;
 pub mod metrics;
 pub mod models;
 pub mod notifications;
+pub mod objects;
 pub mod openapi;
 pub mod paging;
 pub mod permission;

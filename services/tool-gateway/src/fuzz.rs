@@ -4,6 +4,7 @@
 use axum::http::{HeaderMap, HeaderValue};
 use contracts::tools::IdOf;
 use domain::MediaType;
+use runtime::egress::credential::Credential;
 use serde_json::Value;
 use testkit::{fuzz::Fuzz, tools::arguments};
 
@@ -163,7 +164,7 @@ fn model_answers() {
             "\\u0000",
         ])
         .must_meet(&["text", "failed"])
-        .run(|input| match openresponses::read(input) {
+        .run(|input| match openresponses::read(input, &Credential::default()) {
             Ok(read) => {
                 assert!(!read.text.trim().is_empty() && !read.text.contains('\0'));
                 "text"

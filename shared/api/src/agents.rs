@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    accounts::{NewRotation, nullable, nullable_object},
+    accounts::{NewRotation, nullable},
     text::{ActorName, Text},
 };
 
@@ -26,7 +26,6 @@ pub struct NewAgent {
     /// Where the context of its turns comes from; the account's policy when absent.
     pub context_policy: Option<ContextPolicy>,
     /// When a generation of its sessions is closed and the next one opened; the account's limits when absent.
-    #[serde(default, deserialize_with = "domain::object")]
     pub rotation: Option<NewRotation>,
 }
 
@@ -43,11 +42,7 @@ pub struct AgentChange {
     #[schemars(with = "Option<ContextPolicy>")]
     pub context_policy: Option<Option<ContextPolicy>>,
     /// Null for the account's limits. It replaces the limits before it.
-    #[serde(
-        default,
-        deserialize_with = "nullable_object",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<NewRotation>")]
     pub rotation: Option<Option<NewRotation>>,
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    accounts::nullable_object,
+    accounts::nullable,
     agents::AgentName,
     next::Next,
     questions::{PlanGate, StoredPlanGate},
@@ -38,11 +38,7 @@ pub struct TaskChange {
     /// The complete list of assignees.
     pub assignees: Option<Assignees>,
     /// Whether the work begins with a plan that somebody approves; null: as the account says.
-    #[serde(
-        default,
-        deserialize_with = "nullable_object",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<PlanGate>")]
     pub plan_gate: Option<Option<PlanGate>>,
     /// Whether calls that hand its work on need its context.

@@ -223,12 +223,15 @@ pub struct Told {
     /// The provider whose thread it is; none: its provider keeps none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// When its last turn began, in seconds since 1970.
+    /// When its last answered turn began, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<i64>,
     /// Why the generation before was closed, until the provider has answered in this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rotated: Option<Rotated>,
+    /// Its generation had another thread before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_later: bool,
 }
 
 /// Why a generation was closed by a rule.
@@ -274,25 +277,30 @@ impl Told {
     }
 }
 
-/// A text as it is compared: the first 32 bits of two SHA-256, of what it is of and of itself.
+/// A text as it is compared: 4 bytes of the SHA-256 of what it is of, and 16 bytes of the SHA-256 of both. Members of an account write
+/// these texts: two texts with the same short hash are found within seconds. Older versions stored 8 bytes, which read as a text that
+/// was not told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ToldText {
     of: [u8; 4],
-    text: [u8; 4],
+    text: [u8; 16],
 }
 
 impl ToldText {
     fn new(of: &str, text: &str) -> ToldText {
-        let short = |text: &str| {
-            Sha256::digest(text.as_bytes())[..4]
-                .try_into()
-                .expect("four bytes of 32")
-        };
+        let both = format!("{of}\n{text}");
         ToldText {
-            of: short(of),
-            text: short(text),
+            of: first(of),
+            text: first(&both),
         }
     }
+}
+
+/// The first bytes of the SHA-256 of a text.
+fn first<const N: usize>(text: &str) -> [u8; N] {
+    *Sha256::digest(text.as_bytes())
+        .first_chunk()
+        .expect("a SHA-256 has 32 bytes")
 }
 
 /// Values as one text of hexadecimal digits: the column is written with every turn.
@@ -320,15 +328,15 @@ mod packed {
     }
 
     impl Packed for ToldText {
-        const BYTES: usize = 8;
+        const BYTES: usize = 20;
         fn pack(&self) -> Vec<u8> {
-            [self.of, self.text].concat()
+            [&self.of[..], &self.text].concat()
         }
         fn unpack(bytes: &[u8]) -> Self {
-            let part = |place: usize| bytes.get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
+            let (of, text) = bytes.split_at_checked(4).unwrap_or_default();
             ToldText {
-                of: part(0).unwrap_or_default(),
-                text: part(4).unwrap_or_default(),
+                of: of.try_into().unwrap_or_default(),
+                text: text.try_into().unwrap_or_default(),
             }
         }
     }
@@ -406,7 +414,7 @@ mod tests {
         told.show((0..6).map(|n| MessageId(uuid::Uuid::from_u128(n))).collect(), 6);
         told.tell("task/t-1", "Mend it.");
         let stored = serde_json::to_string(&told).unwrap();
-        assert!(stored.len() <= 280, "{stored}");
+        assert!(stored.len() <= 304, "{}: {stored}", stored.len());
         assert_eq!(serde_json::from_str::<Told>(&stored).unwrap(), told);
         assert_eq!(serde_json::from_str::<Told>("{}").unwrap(), Told::default());
         assert!(serde_json::from_str::<Told>(r#"{"ids": "no"}"#).is_err());
@@ -427,6 +435,34 @@ mod tests {
         }
         assert_eq!(told.texts.len(), TEXTS_MAX);
         assert!(!told.has("task/t-1", "a"));
+    }
+
+    /// Of the first hash, 32 bits were kept: these two had the same.
+    #[test]
+    fn texts_with_the_same_short_hash_differ() {
+        let [one, other] = ["Mend it. 3985", "Mend it. 7169"];
+        assert_eq!(first::<4>(one), first::<4>(other));
+        let mut told = Told::default();
+        told.tell("task/t-1", one);
+        assert!(told.has("task/t-1", one) && !told.has("task/t-1", other));
+        // Nor does the short hash of what a text is of decide.
+        told.tell(one, "a");
+        assert!(!told.has(other, "a"));
+    }
+
+    #[test]
+    fn a_text_that_an_older_version_stored_was_not_told() {
+        // One text, and four: 8 bytes each.
+        for texts in [1, 4] {
+            let stored = json!({"texts": "00112233deadbeef".repeat(texts), "provider": "default"});
+            let mut told: Told = serde_json::from_value(stored).unwrap();
+            assert!(!told.has("task/t-1", "Mend it."));
+            assert_eq!(told.provider.as_deref(), Some("default"));
+            told.tell("task/t-1", "Mend it.");
+            let stored = serde_json::to_string(&told).unwrap();
+            let read: Told = serde_json::from_str(&stored).unwrap();
+            assert!(read.has("task/t-1", "Mend it."));
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct ReplaySpec {
     /// The provider to ask; absent: the source turn's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    #[serde(default, deserialize_with = "crate::object", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profile: Option<ReplayProfile>,
 }
 

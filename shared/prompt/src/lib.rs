@@ -17,7 +17,7 @@ mod note;
 mod text;
 pub mod told;
 
-pub use answered::{NOT_RECORDED, RESULT_MISSING};
+pub use answered::{NOT_RECORDED, RESULT_MISSING, arguments_too_large};
 pub use entry::{
     CalledTool, Item, Past, PastLimits, PastTurn, entries_left_out, entry_input_cut, entry_reply_cut, past,
     past_and_base, spawning,

@@ -40,7 +40,7 @@ fn first() -> u8 {
     1
 }
 
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize)]
 pub struct Part {
     pub layer: Layer,
     pub part: PartKind,
@@ -87,7 +87,7 @@ impl Offer {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
     Instructions,
@@ -96,7 +96,7 @@ pub enum Layer {
     Context,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PartKind {
     Policy,
@@ -314,8 +314,10 @@ impl Manifest {
         let mut slices = Vec::new();
         let mut rest = text;
         if (self.version, self.layout, layer) == (1, InstructionLayout::Inline, Layer::Input) {
-            let instructions: usize = self.layer(Layer::Instructions).map(|part| part.bytes).sum();
-            rest = text.get(instructions + 1..).ok_or(Unaccounted::Bytes)?;
+            let instructions = self.layer(Layer::Instructions).map(|part| part.bytes);
+            // And the line break behind them.
+            let skipped = instructions.fold(1, usize::saturating_add);
+            rest = text.get(skipped..).ok_or(Unaccounted::Bytes)?;
         }
         for part in self.layer(layer) {
             let (text, after) = rest.split_at_checked(part.bytes).ok_or(Unaccounted::Bytes)?;

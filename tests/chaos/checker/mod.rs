@@ -37,7 +37,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I32`, as in tests/chaos/README.md.
+    /// `I1` … `I33`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -97,6 +97,7 @@ const ALWAYS: &[Check] = &[
     branches::told_once,
     replays::without_effect,
     told::nothing_twice,
+    told::past_known,
     accounts::requests_and_answers,
     accounts::rows,
     audit::as_recorded,

@@ -1,9 +1,11 @@
 //! I32: in one thread of a provider nothing is told twice, read from the manifests of the turns by the rule of `prompt::told`. Always.
 //! Descriptions are not compared: the campaign's tasks have none.
+//!
+//! I33: a turn begins without a past only where no turn of its session had a reply before. Always.
 
 use std::collections::{BTreeMap, HashMap};
 
-use domain::{SessionId, TurnId};
+use domain::{ContextReason, SessionId, TurnId};
 use prompt::{
     Manifest,
     told::{ToldTurn, Twice, twice},
@@ -45,6 +47,35 @@ pub(super) fn nothing_twice(evidence: &Evidence<'_>) -> Vec<Violation> {
         .collect()
 }
 
+/// Always.
+pub(super) fn past_known(evidence: &Evidence<'_>) -> Vec<Violation> {
+    let begins = |turn: &TurnRow| {
+        let packed = hex::decode(turn.manifest.as_ref()?).ok()?;
+        let context = Manifest::unpacked(&packed)?.context?;
+        Some(context.reason == Some(ContextReason::First))
+    };
+    let of_session = |turns: &[&TurnRow]| {
+        let first_reply = turns
+            .iter()
+            .filter(|turn| turn.state == "finished")
+            .map(|turn| turn.number)
+            .min()?;
+        let late = turns
+            .iter()
+            .find(|turn| turn.number > first_reply && begins(turn) == Some(true))?;
+        Some(Violation {
+            invariant: "I33",
+            expected: "a turn begins without a past only where no turn had a reply before",
+            found: format!("turn {} of {} knows none before it", late.id, late.account_id),
+        })
+    };
+    evidence
+        .turns_of
+        .values()
+        .filter_map(|turns| of_session(turns))
+        .collect()
+}
+
 /// None: it has no manifest that can be read.
 fn read(turn: &TurnRow, wrote: Vec<Uuid>) -> Option<ToldTurn> {
     let packed = hex::decode(turn.manifest.as_ref()?).ok()?;
@@ -61,7 +92,7 @@ fn read(turn: &TurnRow, wrote: Vec<Uuid>) -> Option<ToldTurn> {
 
 #[cfg(test)]
 mod tests {
-    use domain::{ContextMode, InstructionLayout, TurnContext};
+    use domain::{ContextMode, ContextReason, InstructionLayout, TurnContext};
     use prompt::manifest::{Layer, Part, PartKind, Source};
 
     use super::{super::fabricated::Story, *};
@@ -143,6 +174,24 @@ mod tests {
         let mut noted = story();
         noted.rows.turns[0].noted.push("n-2".to_owned());
         assert!(noted.finds(nothing_twice, "notification/n-2 by turns"));
+    }
+
+    #[test]
+    fn a_turn_after_a_reply_knows_its_past() {
+        let begins = |manifest: &Option<String>| {
+            let packed = hex::decode(manifest.as_ref().unwrap()).unwrap();
+            let mut manifest = Manifest::unpacked(&packed).unwrap();
+            let context = manifest.context.as_mut().unwrap();
+            context.reason = Some(ContextReason::First);
+            Some(hex::encode(manifest.packed()))
+        };
+        let mut story = story();
+        story.rows.turns[0].manifest = begins(&story.rows.turns[0].manifest);
+        assert_eq!(story.judge(past_known), []);
+        story.rows.turns[1].manifest = begins(&story.rows.turns[1].manifest);
+        assert!(story.finds(past_known, "knows none before it"));
+        story.rows.turns[0].state = "failed".to_owned();
+        assert_eq!(story.judge(past_known), []);
     }
 
     #[test]

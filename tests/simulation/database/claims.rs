@@ -384,15 +384,17 @@ impl Database {
                 }),
             })
         };
+        let plan = source.map_or_else(by_policy, replay_plan);
         let told = Told {
             provider: Some(item.provider.clone()),
+            is_later: plan.is_later,
             ..Told::default()
         };
         let beginning = Beginning {
             turn_id,
             pass,
             prompt: empty_prompt(),
-            plan: source.map_or_else(by_policy, replay_plan),
+            plan,
             branch_task: match source {
                 Some(source) => source.task.as_ref().map(TaskId::key),
                 None => branch.map(|branch| branch.task.clone()),

@@ -146,5 +146,9 @@ pub(super) fn replay_plan(source: &TurnRow) -> Plan {
         unconfirmed: false,
         ..source.context.clone()
     };
-    Plan { context, is_new: true }
+    Plan {
+        context,
+        is_new: true,
+        is_later: false,
+    }
 }

@@ -1,14 +1,14 @@
 //! What a turn is shown of its task's thread: the newest messages that are not in its context already. Pure.
 //!
 //! Left out are (a) the message that the notification is about, (b) those that wake this agent by notifications of their own in
-//! this session, (c) those of turns of this past, and (d) those that the provider's thread was shown.
+//! this session, (c) those of turns of this past, and (d) those that the provider's thread was shown. A message whose notification was
+//! withdrawn, or whose turn ended without an answer, wakes no more: it is shown.
 
 use domain::{ContextMode, MessageId, TaskId, context::Told};
 use prompt::{
     Extract, InputFacts, Manifest, THREAD_COUNTED_MAX, ThreadMessage,
     manifest::{Because, Part, PartKind},
 };
-use time::OffsetDateTime;
 
 use super::plan::Plan;
 use crate::store::context::{Candidate, Candidates};
@@ -35,7 +35,7 @@ pub fn complete(
     }: Newest,
     briefing: Option<String>,
     (plan, told): (&Plan, &Told),
-    (now, provider): (OffsetDateTime, &str),
+    provider: &str,
 ) -> (Told, Vec<MessageId>) {
     // A fork's thread was told what its parent's was.
     let is_bare = plan.is_new && plan.context.used != ContextMode::Fork;
@@ -52,7 +52,7 @@ pub fn complete(
     };
     let mut after = Told {
         provider: Some(provider.to_owned()),
-        at: Some(now.unix_timestamp()),
+        is_later: plan.is_later,
         ..before.clone()
     };
     if !is_bare {
@@ -151,7 +151,7 @@ mod tests {
                 via: None,
             },
             body: String::new(),
-            at: OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(n.into()),
+            at: time::OffsetDateTime::UNIX_EPOCH + time::Duration::seconds(n.into()),
         };
         Candidate {
             message,

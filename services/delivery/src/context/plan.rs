@@ -55,6 +55,8 @@ pub struct Plan {
     pub context: TurnContext,
     /// The turn is the thread's first.
     pub is_new: bool,
+    /// The generation had another thread before this one.
+    pub is_later: bool,
 }
 
 pub fn plan(facts: &PlanFacts<'_>) -> Plan {
@@ -71,7 +73,7 @@ pub fn plan(facts: &PlanFacts<'_>) -> Plan {
 fn begins(facts: &PlanFacts<'_>, branch: BranchFacts<'_>) -> bool {
     let thread = facts.thread;
     match facts.keeps {
-        Thread::Durable => !thread.live && thread.lost == 0 && !thread.elsewhere && !is_another_providers(facts),
+        Thread::Durable => !thread.live && !had_another(facts),
         Thread::Process | Thread::None => branch.is_first,
     }
 }
@@ -96,6 +98,7 @@ fn first_of_branch(facts: &PlanFacts<'_>, branch: BranchFacts<'_>) -> Plan {
             ..context(facts.asked, used, reason, number)
         },
         is_new: true,
+        is_later: had_another(facts),
     }
 }
 
@@ -119,13 +122,19 @@ fn by_policy(facts: &PlanFacts<'_>) -> Plan {
                 from,
                 ..context(facts.asked, Continue, None, thread.number)
             };
-            return Plan { context, is_new: false };
+            return Plan {
+                context,
+                is_new: false,
+                is_later: thread.told.is_later,
+            };
         }
         // It is there, and cannot be gone on in.
         (ContextPolicy::Continue, Thread::Durable) if thread.live || thread.lost > 0 || is_another_providers(facts) => {
             (Continue, Some(ThreadLost), next)
         }
         (ContextPolicy::Continue, Thread::Durable) if thread.elsewhere => (Continue, Some(RanElsewhere), next),
+        // The one after it has had no answer.
+        (ContextPolicy::Continue, Thread::Durable) if thread.told.is_later => (Continue, Some(ThreadLost), next),
         // A turn that had no answer may have begun it.
         (ContextPolicy::Continue, Thread::Durable) => (
             Continue,
@@ -136,7 +145,14 @@ fn by_policy(facts: &PlanFacts<'_>) -> Plan {
     Plan {
         context: context(facts.asked, used, reason, number),
         is_new: true,
+        is_later: thread.live || had_another(facts),
     }
+}
+
+/// Whether the generation had another thread before the one that its row names, which may have had no answer yet.
+fn had_another(facts: &PlanFacts<'_>) -> bool {
+    let thread = facts.thread;
+    thread.told.is_later || thread.lost > 0 || thread.elsewhere || is_another_providers(facts)
 }
 
 /// Whether the generation has had turns, and none of them is in a thread of this provider.
@@ -207,7 +223,7 @@ mod tests {
 
     /// Used, reason and thread, as the plan names them; `+`: the thread goes on, `past`: it is assembled.
     fn line(facts: &PlanFacts<'_>) -> String {
-        let Plan { context, is_new } = plan(facts);
+        let Plan { context, is_new, .. } = plan(facts);
         let reason = context
             .reason
             .map_or_else(|| "-".to_owned(), |reason| reason.to_string());
@@ -268,6 +284,15 @@ mod tests {
             ..dead(1, 0)
         };
         check(Continue, Durable, &elsewhere, "continue/ran_elsewhere t2 new past -");
+        // The thread after another one has had no answer.
+        let later = SessionThread {
+            told: Told {
+                is_later: true,
+                ..live(2).told
+            },
+            ..dead(2, 0)
+        };
+        check(Continue, Durable, &later, "continue/thread_lost t3 new past -");
         // The thread after that one is the generation's.
         let found = SessionThread {
             elsewhere: true,
@@ -360,6 +385,22 @@ mod tests {
         );
         // Its first turn had no answer.
         check(Fork, &dead(1, 0), response, at, "default", "fork/- t2 new no resp_9");
+        // A thread after the one that it began had none.
+        let later = SessionThread {
+            told: Told {
+                is_later: true,
+                ..live(2).told
+            },
+            ..dead(2, 0)
+        };
+        check(
+            Fork,
+            &later,
+            response,
+            at,
+            "default",
+            "continue/thread_lost t3 new past -",
+        );
         // Later turns.
         check(Fork, &live(1), response, at, "default", "continue/- t1 + no resp_1");
         check(Snapshot, &live(1), key, None, "default", "continue/- t1 + no -");

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use reqwest::Response;
+use runtime::egress::credential::Credential;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::{FailureClass, ProviderError, Sent};
@@ -19,13 +20,15 @@ const CLOSE_WAIT: Duration = Duration::from_millis(100);
 pub(super) struct Body {
     pub(super) response: Response,
     pub(super) limits: CallLimits,
+    /// Removed from what is read.
+    pub(super) credential: Credential,
     /// The deadline of the whole call.
     pub(super) deadline: Instant,
 }
 
 impl Body {
     pub(super) async fn stream(mut self, on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
-        let mut reader = Reader::new(self.limits, on_text);
+        let mut reader = Reader::new(self.limits, self.credential.clone(), on_text);
         let ending = self.ending(&mut reader).await;
         let ending = ending.map_err(|error| error.with_response_id(reader.response_id().map(str::to_owned)))?;
         let _ = timeout(CLOSE_WAIT, async {
@@ -36,9 +39,24 @@ impl Body {
     }
 
     pub(super) async fn whole(self, on_text: impl FnMut(&str) + Send) -> Result<Ending, ProviderError> {
+        let reader = Reader::new(self.limits, self.credential.clone(), on_text);
         let bytes_max = self.limits.event_bytes_max();
-        let body = read(self.response, bytes_max, self.deadline, "the answer").await?;
-        Reader::new(self.limits, on_text).whole(&body).map_err(unreadable)
+        let body = self.read(bytes_max, "the answer").await?;
+        reader.whole(&body).map_err(unreadable)
+    }
+
+    /// Reads the whole body. `what` names it in an error.
+    pub(super) async fn read(mut self, bytes_max: usize, what: &str) -> Result<Vec<u8>, ProviderError> {
+        let mut body = Vec::new();
+        loop {
+            match timeout_at(self.deadline, self.response.chunk()).await {
+                Err(_) => return Err(silent(&format!("{what} did not end in time"))),
+                Ok(Err(error)) => return Err(broken(error, &format!("reading {what}"), &self.credential)),
+                Ok(Ok(None)) => return Ok(body),
+                Ok(Ok(Some(chunk))) if body.len() + chunk.len() > bytes_max => return Err(too_large(what)),
+                Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
+            }
+        }
     }
 
     async fn ending(&mut self, reader: &mut Reader<impl FnMut(&str) + Send>) -> Result<Ending, ProviderError> {
@@ -47,7 +65,7 @@ impl Body {
         let mut idle = Instant::now() + self.limits.idle_timeout;
         loop {
             let chunk = match timeout_at(idle.min(self.deadline), self.response.chunk()).await {
-                Ok(chunk) => chunk.map_err(|error| broken(error, "reading the stream"))?,
+                Ok(chunk) => chunk.map_err(|error| broken(error, "reading the stream", &self.credential))?,
                 Err(_) if Instant::now() >= self.deadline => return Err(silent("call_timeout_ms_max exceeded")),
                 Err(_) => return Err(silent("the stream had no new line within idle_timeout_ms")),
             };
@@ -88,27 +106,8 @@ fn last_events(splitter: Splitter, reader: &mut Reader<impl FnMut(&str)>) -> Res
     ))
 }
 
-/// Reads a whole body. `what` names it in an error.
-pub(super) async fn read(
-    mut response: Response,
-    bytes_max: usize,
-    deadline: Instant,
-    what: &str,
-) -> Result<Vec<u8>, ProviderError> {
-    let mut body = Vec::new();
-    loop {
-        match timeout_at(deadline, response.chunk()).await {
-            Err(_) => return Err(silent(&format!("{what} did not end in time"))),
-            Ok(Err(error)) => return Err(broken(error, &format!("reading {what}"))),
-            Ok(Ok(None)) => return Ok(body),
-            Ok(Ok(Some(chunk))) if body.len() + chunk.len() > bytes_max => return Err(too_large(what)),
-            Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
-        }
-    }
-}
-
-/// Classifies a connection error.
-pub(super) fn broken(error: reqwest::Error, attempted: &str) -> ProviderError {
+/// Classifies a connection error. Its causes may quote the server: the names of its certificate, the data of a GOAWAY.
+pub(super) fn broken(error: reqwest::Error, attempted: &str, credential: &Credential) -> ProviderError {
     let (class, sent) = if error.is_builder() {
         (FailureClass::BadRequest, Sent::No)
     } else if error.is_connect() {
@@ -123,7 +122,7 @@ pub(super) fn broken(error: reqwest::Error, attempted: &str) -> ProviderError {
         detail = format!("{detail}: {cause}");
         source = cause.source();
     }
-    ProviderError::new(class, sent, detail)
+    ProviderError::new(class, sent, credential.remove(detail))
 }
 
 pub(super) fn silent(detail: &str) -> ProviderError {

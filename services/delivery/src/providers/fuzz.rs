@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use runtime::egress::credential::Credential;
 use secrecy::ExposeSecret;
 use serde_json::json;
 use testkit::fuzz::{Fuzz, Random};
@@ -183,7 +184,7 @@ fn event_stream() {
             let cut = events(input, std::iter::repeat_with(|| 1 + random.below(200)));
             assert_eq!(whole, cut, "it matters how the bytes were cut");
             let Ok(events) = whole else { return "event too large" };
-            let mut reader = Reader::new(LIMITS, |_: &str| {});
+            let mut reader = Reader::new(LIMITS, Credential::default(), |_: &str| {});
             for event in &events {
                 match reader.event(event) {
                     Ok(None) => {}
@@ -213,10 +214,12 @@ fn whole_answer() {
         .seeds(seeds.map(|seed| seed.to_string()))
         .flood(LIMITS.event_bytes_max())
         .must_meet(&["answer", "calls", "failed", "cut short", "malformed", "too large"])
-        .run(|input| match Reader::new(LIMITS, |_: &str| {}).whole(input) {
-            Ok(ending) => judged(&ending),
-            Err(error) => unreadable(error),
-        });
+        .run(
+            |input| match Reader::new(LIMITS, Credential::default(), |_: &str| {}).whole(input) {
+                Ok(ending) => judged(&ending),
+                Err(error) => unreadable(error),
+            },
+        );
 }
 
 /// The first byte of the input selects the status.

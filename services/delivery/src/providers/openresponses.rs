@@ -138,7 +138,7 @@ impl OpenResponses {
         const UNREADABLE: Reconciled = Reconciled::Unknown {
             reason: "the server's record of the response cannot be read",
         };
-        let Ok(record) = contracts::json::read(body) else {
+        let Ok(record) = self.transport.json(body) else {
             return UNREADABLE;
         };
         match record["status"].as_str() {
@@ -149,13 +149,15 @@ impl OpenResponses {
                 Sent::Yes,
                 "the server cancelled the response",
             )),
-            _ => match Reader::new(self.transport.limits, |_: &str| {}).whole(body) {
-                Ok(ending) => match self.transport.answered(ending) {
-                    Ok(answer) => Reconciled::Ran(answer),
-                    Err(error) => Reconciled::Failed(error),
-                },
-                Err(_) => UNREADABLE,
-            },
+            _ => {
+                match Reader::new(self.transport.limits, self.transport.credential.clone(), |_: &str| {}).whole(body) {
+                    Ok(ending) => match self.transport.answered(ending) {
+                        Ok(answer) => Reconciled::Ran(answer),
+                        Err(error) => Reconciled::Failed(error),
+                    },
+                    Err(_) => UNREADABLE,
+                }
+            }
         }
     }
 }

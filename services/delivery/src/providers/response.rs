@@ -5,6 +5,7 @@
 //! tolerated: an answer without its last event, and a call without name or id.
 
 use contracts::json::NotJson;
+use runtime::egress::credential::Credential;
 use serde_json::Value;
 
 use super::call::{Previous, ProviderAnswer, Usage};
@@ -40,21 +41,26 @@ pub(super) enum Unreadable {
 /// Reads one answer.
 pub(super) struct Reader<F> {
     limits: CallLimits,
+    credential: Credential,
     response_id: Option<String>,
     items: Items,
     /// Gets the text as it is generated, or at the end if no delta contained it.
     on_text: F,
     has_text: bool,
+    /// The end of the text that `on_text` did not get yet: the next delta may complete it to the credential.
+    held_back: String,
 }
 
 impl<F: FnMut(&str)> Reader<F> {
-    pub(super) fn new(limits: CallLimits, on_text: F) -> Self {
+    pub(super) fn new(limits: CallLimits, credential: Credential, on_text: F) -> Self {
         Self {
             limits,
+            credential,
             response_id: None,
             items: Items::new(limits),
             on_text,
             has_text: false,
+            held_back: String::new(),
         }
     }
 
@@ -76,7 +82,7 @@ impl<F: FnMut(&str)> Reader<F> {
         if text == "[DONE]" {
             return Err(Unreadable::EndedEarly);
         }
-        let data = json(text.as_bytes())?;
+        let data = self.json(text.as_bytes())?;
         let Some(kind) = data["type"].as_str().or(event.name.as_deref()) else {
             return Ok(None);
         };
@@ -123,7 +129,7 @@ impl<F: FnMut(&str)> Reader<F> {
 
     /// Reads an answer in one piece.
     pub(super) fn whole(mut self, body: &[u8]) -> Result<Ending, Unreadable> {
-        let response = json(body)?;
+        let response = self.json(body)?;
         // As LM Studio answers on a wrong path.
         if response["error"].is_string() {
             return Ok(self.failed(&response["error"]));
@@ -144,8 +150,18 @@ impl<F: FnMut(&str)> Reader<F> {
             item.parts.entry(content_place(data)).or_default().push_str(delta);
         })?;
         self.has_text = true;
-        (self.on_text)(delta);
+        self.stream(delta);
         Ok(())
+    }
+
+    /// Hands text on, except an end that may be the beginning of the credential.
+    fn stream(&mut self, delta: &str) {
+        self.held_back.push_str(delta);
+        let mut text = self.credential.remove_from_answer(std::mem::take(&mut self.held_back));
+        self.held_back = text.split_off(text.len() - self.credential.bytes_begun(&text));
+        if !text.is_empty() {
+            (self.on_text)(&text);
+        }
     }
 
     fn part_put(&mut self, which: Which<'_>, data: &Value, part: &Value) -> Result<(), Unreadable> {
@@ -188,8 +204,21 @@ impl<F: FnMut(&str)> Reader<F> {
         let text = Some(last.text())
             .filter(|text| !text.is_empty())
             .unwrap_or_else(|| self.items.text());
-        if !self.has_text && !text.is_empty() {
-            (self.on_text)(&text);
+        // A server may split the credential over deltas and parts.
+        let removed = |text: String| self.credential.remove_from_answer(text);
+        let text = removed(text);
+        for call in &mut calls {
+            call.arguments = removed(std::mem::take(&mut call.arguments));
+        }
+        for reasoning in &mut reasoning {
+            reasoning.item = removed(std::mem::take(&mut reasoning.item));
+        }
+        let unstreamed = match self.has_text {
+            true => &self.held_back,
+            false => &text,
+        };
+        if !unstreamed.is_empty() {
+            (self.on_text)(unstreamed);
         }
         let reason = response["incomplete_details"]["reason"].as_str().unwrap_or("not said");
         Ok(Ending::Answer(ProviderAnswer {
@@ -218,18 +247,21 @@ impl<F: FnMut(&str)> Reader<F> {
         }
     }
 
+    /// Parses an event or a body. Its texts do not repeat the credential.
+    fn json(&self, text: &[u8]) -> Result<Value, Unreadable> {
+        let mut value = contracts::json::read(text).map_err(|error| match error {
+            NotJson::Syntax(_) | NotJson::TooDeep { .. } => Unreadable::Malformed("not JSON, or nested too deep"),
+            NotJson::TooManyValues { .. } => Unreadable::TooLarge("the number of JSON values"),
+        })?;
+        self.credential.remove_from_json(&mut value);
+        Ok(value)
+    }
+
     fn note_response_id(&mut self, response: &Value) {
         if let Some(id) = response["id"].as_str() {
             self.response_id = Some(short(id));
         }
     }
-}
-
-fn json(text: &[u8]) -> Result<Value, Unreadable> {
-    contracts::json::read(text).map_err(|error| match error {
-        NotJson::Syntax(_) | NotJson::TooDeep { .. } => Unreadable::Malformed("not JSON, or nested too deep"),
-        NotJson::TooManyValues { .. } => Unreadable::TooLarge("the number of JSON values"),
-    })
 }
 
 fn content_place(data: &Value) -> u64 {
@@ -304,7 +336,7 @@ mod tests {
         }
         events.extend(splitter.finish());
         let mut streamed = String::new();
-        let mut reader = Reader::new(LIMITS, |text: &str| streamed.push_str(text));
+        let mut reader = Reader::new(LIMITS, Credential::default(), |text: &str| streamed.push_str(text));
         let mut read = events.iter().map(|event| reader.event(event));
         let end = read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None));
         drop(read);
@@ -422,6 +454,82 @@ mod tests {
             "seen",
         );
         check(&[completed(json!([]))], "");
+    }
+
+    /// Reads whole events with the key `sk-secret-0123`; gives the end and the streamed text.
+    fn repeated(events: &[Value]) -> (Ending, String) {
+        let credential = Credential::new(Some(&"sk-secret-0123".to_owned().into()));
+        let mut streamed = String::new();
+        let mut reader = Reader::new(LIMITS, credential, |text: &str| streamed.push_str(text));
+        let ending = events.iter().find_map(|data| {
+            let data = data.to_string();
+            reader.event(&Event { name: None, data }).unwrap()
+        });
+        drop(reader);
+        (ending.expect("the response should end"), streamed)
+    }
+
+    #[test]
+    fn an_answer_does_not_repeat_the_credential() {
+        let check = |events: &[Value], text: &str, live: &str| {
+            let (ending, streamed) = repeated(events);
+            let shown = format!("{ending:?} {streamed}");
+            assert!(!shown.contains("secret-0123"), "{shown}");
+            assert!(
+                matches!(ending, Ending::Answer(answer) if answer.text == text),
+                "{shown}"
+            );
+            assert_eq!(streamed, live);
+        };
+        let removed = "key (api_key)!";
+        check(&[completed(json!([message("key sk-secret-0123!")]))], removed, removed);
+        check(
+            &[delta(0, "key sk-secret-0123!"), completed(json!([]))],
+            removed,
+            removed,
+        );
+        let pieces = [
+            delta(0, "key s"),
+            delta(0, "k-secret"),
+            delta(0, "-0123!"),
+            completed(json!([])),
+        ];
+        check(&pieces, removed, removed);
+        let harmless = [delta(0, "a des"), delta(0, "k, and s"), completed(json!([]))];
+        check(&harmless, "a desk, and s", "a desk, and s");
+        let escapes = [
+            delta(0, "key \\u0073k-sec"),
+            delta(0, "ret-012\\u0033"),
+            completed(json!([])),
+        ];
+        let (ending, _) = repeated(&escapes);
+        assert!(matches!(ending, Ending::Answer(answer) if answer.text == "(the text repeats the credential)"));
+
+        let arguments =
+            |delta: &str| json!({"type": "response.function_call_arguments.delta", "output_index": 0, "delta": delta});
+        let call = [
+            item_done(
+                0,
+                &json!({"type": "function_call", "call_id": "c sk-secret-0123", "name": "sk-secret-0123"}),
+            ),
+            arguments("{\"a\": \"sk-sec"),
+            arguments("ret-0123\"}"),
+            json!({"type": "response.incomplete", "response": {"id": "sk-secret-0123", "status": "completed",
+                "previous_response_id": "sk-secret-0123"}}),
+        ];
+        let (ending, _) = repeated(&call);
+        let Ending::Answer(answer) = &ending else {
+            panic!("{ending:?}")
+        };
+        assert_eq!(answer.calls[0].arguments, r#"{"a": "(api_key)"}"#);
+        assert!(!format!("{ending:?}").contains("secret-0123"), "{ending:?}");
+        let reason = json!({"type": "response.incomplete", "response": {"status": "incomplete",
+            "incomplete_details": {"reason": format!("{}sk-secret-0123", "x".repeat(SHORT_CHARS_MAX - 9))}}});
+        let (ending, _) = repeated(&[reason]);
+        assert!(!format!("{ending:?}").contains("sk-"), "{ending:?}");
+        let failed = json!({"type": "error", "message": format!("{}sk-secret-0123", "x".repeat(SHORT_CHARS_MAX - 9))});
+        let (ending, _) = repeated(&[failed]);
+        assert!(!format!("{ending:?}").contains("sk-"), "{ending:?}");
     }
 
     #[test]
@@ -578,7 +686,8 @@ mod tests {
 
     #[test]
     fn an_error_text_in_place_of_a_response_is_a_failure() {
-        let whole = Reader::new(LIMITS, |_: &str| {}).whole(br#"{"error": "Unexpected endpoint. (POST /responses)"}"#);
+        let whole = Reader::new(LIMITS, Credential::default(), |_: &str| {})
+            .whole(br#"{"error": "Unexpected endpoint. (POST /responses)"}"#);
         assert!(
             matches!(&whole, Ok(Ending::Failed { message: Some(said), .. }) if said.contains("Unexpected endpoint")),
             "{whole:?}"
@@ -661,7 +770,8 @@ mod tests {
 
     #[test]
     fn reads_an_answer_in_one_piece() {
-        let whole = |body: Value| Reader::new(LIMITS, |_: &str| {}).whole(body.to_string().as_bytes());
+        let whole =
+            |body: Value| Reader::new(LIMITS, Credential::default(), |_: &str| {}).whole(body.to_string().as_bytes());
         let Ok(Ending::Answer(answer)) = whole(json!({"id": "resp_2", "output": [message("hi")]})) else {
             panic!()
         };
@@ -681,7 +791,7 @@ mod tests {
             assert!(matches!(whole(body.clone()), Err(Unreadable::Malformed(_))), "{body}");
         }
         assert!(matches!(
-            Reader::new(LIMITS, |_: &str| {}).whole(b""),
+            Reader::new(LIMITS, Credential::default(), |_: &str| {}).whole(b""),
             Err(Unreadable::Malformed(_))
         ));
     }
@@ -725,7 +835,7 @@ mod tests {
 
         #[test]
         fn never_panics(body in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Reader::new(LIMITS, |_: &str| {}).whole(&body);
+            let _ = Reader::new(LIMITS, Credential::default(), |_: &str| {}).whole(&body);
             let _ = read(&[b"data: ", body.as_slice(), b"\n\n"].concat(), &[]);
         }
     }

@@ -4,12 +4,13 @@
 
 use std::time::SystemTime;
 
+use contracts::json::NotJson;
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
 use reqwest::{Client, RequestBuilder, Response, StatusCode, Url};
-use runtime::egress;
-use secrecy::{ExposeSecret, SecretString};
+use runtime::egress::{self, credential::Credential};
+use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{self, Body};
@@ -31,7 +32,7 @@ const REFUSAL_BYTES_MAX: usize = 64 * 1024;
 pub(super) struct Transport {
     client: Client,
     pub(super) url: Url,
-    api_key: Option<SecretString>,
+    pub(super) credential: Credential,
     pub(super) limits: CallLimits,
     classify: Classify,
 }
@@ -66,7 +67,7 @@ impl Transport {
         Ok(Self {
             client: builder.build().map_err(DriverError::Client)?,
             url: settings.url.clone(),
-            api_key: settings.api_key.clone(),
+            credential: Credential::new(settings.api_key.as_ref()),
             limits: settings.limits,
             classify,
         })
@@ -93,7 +94,7 @@ impl Transport {
             .header(ACCEPT, "text/event-stream, application/json;q=0.9")
             .body(body);
         let first_byte = deadline.min(Instant::now() + self.limits.first_byte_timeout);
-        let response = sent(request, first_byte, "sending the call").await?;
+        let response = self.sent(request, first_byte, "sending the call").await?;
         if !response.status().is_success() {
             return Err(self.refused(response, deadline, goes_on).await);
         }
@@ -106,16 +107,15 @@ impl Transport {
                 "the answer is compressed, although no compression was requested",
             ));
         }
-        let body = Body {
-            response,
-            limits: self.limits,
-            deadline,
-        };
+        let body = self.body(response, deadline);
         let ending = match media_type(&body.response).as_deref() {
             // Without a media type it counts as the requested stream.
             None | Some("text/event-stream") => body.stream(on_text).await?,
             Some(json) if json == "application/json" || json.ends_with("+json") => body.whole(on_text).await?,
-            Some(other) => return Err(body::malformed(&format!("the answer is {}", short(other)))),
+            Some(other) => {
+                let other = short(&self.credential.remove(other.to_owned()));
+                return Err(body::malformed(&format!("the answer is {other}")));
+            }
         };
         self.answered(ending)
     }
@@ -145,15 +145,16 @@ impl Transport {
     pub(super) async fn get(&self, url: Url, bytes_max: usize) -> Result<Fetched, ProviderError> {
         let deadline = Instant::now() + self.limits.first_byte_timeout;
         let request = self.client.get(url).header(ACCEPT, "application/json");
-        let response = sent(request, deadline, "asking the provider").await?;
+        let response = self.sent(request, deadline, "asking the provider").await?;
         let status = response.status();
-        let body = body::read(response, bytes_max, deadline, "a record").await?;
+        let body = self.body(response, deadline).read(bytes_max, "a record").await?;
         Ok(Fetched { status, body })
     }
 
     /// Converts an error status into an error. `goes_on`: as for [`Self::call`].
     pub(super) fn refusal(&self, status: StatusCode, body: &[u8], goes_on: bool) -> ProviderError {
-        let raw = match (status.as_u16(), String::from_utf8_lossy(body).trim()) {
+        let raw = self.credential.remove(String::from_utf8_lossy(body).into_owned());
+        let raw = match (status.as_u16(), raw.trim()) {
             (404 | 405, raw) => format!(
                 "{}; is the path of url right? Most servers have /v1/responses",
                 short(raw)
@@ -161,7 +162,7 @@ impl Transport {
             (_, "") => "-".to_owned(),
             (_, raw) => short(raw),
         };
-        let body = contracts::json::read(body).unwrap_or_default();
+        let body = self.json(body).unwrap_or_default();
         let error = &body["error"];
         let in_response = body["object"] == "response" || body["status"] == "failed";
         let code = error["code"].as_str().or(error["type"].as_str());
@@ -185,7 +186,10 @@ impl Transport {
         let retry_after = retry_after.and_then(|value| retry_after::parse(value, SystemTime::now()));
         let deadline = deadline.min(Instant::now() + self.limits.idle_timeout);
         // The status suffices if the body is missing or too long.
-        let body = body::read(response, REFUSAL_BYTES_MAX, deadline, "the refusal").await;
+        let body = self
+            .body(response, deadline)
+            .read(REFUSAL_BYTES_MAX, "the refusal")
+            .await;
         let body = body.unwrap_or_default();
         self.refusal(status, &body, goes_on).with_retry_after(retry_after)
     }
@@ -202,22 +206,35 @@ impl Transport {
             ": ",
             message.unwrap_or("-"),
         ];
-        ProviderError::new(class, sent, self.without_key(detail.concat()))
+        ProviderError::new(class, sent, self.credential.remove(detail.concat()))
     }
 
-    /// Removes the credential: some servers repeat the one that they refuse.
-    fn without_key(&self, text: String) -> String {
-        match self.api_key.as_ref().map(ExposeSecret::expose_secret) {
-            Some(key) if !key.is_empty() => text.replace(key, "(api_key)"),
-            Some(_) | None => text,
+    /// Parses a body. Its texts do not repeat the credential.
+    pub(super) fn json(&self, body: &[u8]) -> Result<Value, NotJson> {
+        let mut value = contracts::json::read(body)?;
+        self.credential.remove_from_json(&mut value);
+        Ok(value)
+    }
+
+    fn body(&self, response: Response, deadline: Instant) -> Body {
+        Body {
+            response,
+            limits: self.limits,
+            credential: self.credential.clone(),
+            deadline,
         }
     }
-}
 
-async fn sent(request: RequestBuilder, deadline: Instant, attempted: &str) -> Result<Response, ProviderError> {
-    match timeout_at(deadline, request.send()).await {
-        Ok(sent) => sent.map_err(|error| body::broken(error, attempted)),
-        Err(_) => Err(body::silent("no first byte within first_byte_timeout_ms")),
+    async fn sent(
+        &self,
+        request: RequestBuilder,
+        deadline: Instant,
+        attempted: &str,
+    ) -> Result<Response, ProviderError> {
+        match timeout_at(deadline, request.send()).await {
+            Ok(sent) => sent.map_err(|error| body::broken(error, attempted, &self.credential)),
+            Err(_) => Err(body::silent("no first byte within first_byte_timeout_ms")),
+        }
     }
 }
 

@@ -97,7 +97,7 @@ impl BranchStart {
     }
 }
 
-/// Messages that were in the parent's queue and not in a turn yet, or in the spawning turn or one before it, are told by those turns.
+/// Messages of the spawning turn, and of a turn before it that has not ended without an answer, are told by those turns.
 /// Relies on primary keys.
 pub const BRANCHES_LOAD: &str = "
     select b.account_id, b.session_id, b.id as branch_id, b.task_id, b.depth, b.context, b.base, b.parent_session_id, p.continues_id,
@@ -127,6 +127,7 @@ pub const BRANCHES_LOAD: &str = "
                           else coalesce((
                               select u.session_id in (b.parent_session_id, p.continues_id)
                                      and (u.session_id <> b.parent_session_id or u.number <= (b.base ->> 'number')::bigint)
+                                     and (u.id = b.parent_turn_id or o.state in ('queued', 'running', 'delivered'))
                               from notification o
                               cross join lateral (select * from turn u where u.account_id = o.account_id and u.id = o.turn_id offset 0) u
                               where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || p.agent_id offset 0), false)

@@ -25,7 +25,7 @@ use super::{SessionName, branches::ContextRow, runs::Behind};
 pub struct Candidate {
     #[serde(flatten)]
     pub message: ThreadMessage,
-    /// It wakes this agent by a notification of its own in this session.
+    /// It wakes this agent by a notification of its own in this session, which has not ended without an answer.
     pub wakes: bool,
     /// A turn of this past has written it.
     pub is_past: bool,
@@ -77,7 +77,8 @@ pub struct QueuedItem {
     pub rotation: Rotation,
     /// The newest few messages of the task's thread.
     pub thread: Option<Candidates>,
-    /// The thread's messages since the session's provider was told last, or all; at most one more than [`THREAD_COUNTED_MAX`].
+    /// The thread's messages since the session's provider was told last, or all, without those that its thread has; at most one more
+    /// than [`THREAD_COUNTED_MAX`].
     pub thread_total: i64,
     /// Of the newest few messages those that the provider's thread has.
     pub thread_there: Vec<Uuid>,
@@ -115,8 +116,9 @@ impl QueuedItem {
 /// Relies on index notification_queue, on primary keys, for answers on question_notification, for results of branches on
 /// branch_item, and on index message_thread, whose order is requested twice: for a table that was analysed while it was empty,
 /// another index costs the same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this
-/// limit; a message that the provider's thread has is not looked up in other tables, and is not among the candidates. The caller
-/// holds the session's lock, so no other transaction takes the item.
+/// limit; a message that the provider's thread has is not looked up in other tables, and is not among the candidates. A message
+/// without a notification says itself whom it woke: its notification is on its way to the queue. The caller holds the session's
+/// lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
@@ -159,13 +161,13 @@ pub const QUEUE_NEXT: &str = concat!(
                case when p.context_policy = 'continue' and g.provider = w.told_provider then to_timestamp(w.told_at) else '-infinity' end as told_at
         offset 0) x
     cross join lateral (
-        select c.total - case when c.total < $4 then m.told else 0 end as total, m.newest, m.there
+        select c.total, m.newest, m.there
         from (select count(*) as total from (
                   select from message c where c.account_id = k.account_id and c.task_id = k.id and c.created_at >= x.told_at
+                    and coalesce(c.id <> all (x.told), true)
                   order by c.created_at, c.id limit $4) c) c
         cross join (
-              select count(*) filter (where m.is_told and m.created_at >= x.told_at) as told,
-                     array_agg(m.id) filter (where m.is_told) as there,
+              select array_agg(m.id) filter (where m.is_told) as there,
                      json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                                 'name', m.author_name, 'via', m.author_via),
                                                 'body', case when m.wakes or m.is_past then '' else left(m.body, 4000) end,
@@ -173,10 +175,11 @@ pub const QUEUE_NEXT: &str = concat!(
                               order by m.created_at desc, m.id desc) filter (where not m.is_told) as newest
               from (select m.*, m.id = any (x.told) as is_told,
                            case when m.id = any (x.told) or m.turn_id is not null then false
-                                when g.id = any (m.woke) and m.created_at >= w.opened_at then true
                                 else coalesce((
-                                    select o.session_id in (n.session_id, w.continues) and o.state <> 'cancelled' from notification o
-                                    where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0), false)
+                                    select coalesce(o.session_id in (n.session_id, w.continues), false)
+                                           and o.state in ('queued', 'running', 'delivered') from notification o
+                                    where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0),
+                                    g.id = any (m.woke) and m.created_at >= w.opened_at, false)
                            end as wakes,
                            case when m.id = any (x.told) or m.turn_id is null then false
                                 else coalesce((

@@ -12,6 +12,7 @@ use time::OffsetDateTime;
 
 use super::{
     call::Report,
+    messages::begun_at,
     settle::{CallOutcome, Settled},
     starter::millis,
     work::Work,
@@ -214,6 +215,7 @@ fn thread_after(
     let mut thread = session.thread.clone();
     let mut context = None;
     let is_denied = report.unconfirmed.is_some();
+    let began = begun_at(work.turn.id).unix_timestamp();
     if let (Settled::FreshStart { .. }, Some(before)) = (settled, &of.context) {
         lose(&mut thread);
         thread.number += 1;
@@ -233,11 +235,15 @@ fn thread_after(
         thread.told.rotated = None;
         let is_reply = matches!(settled, Settled::Finished { .. });
         match (of.keeps, of.found_by) {
-            (Thread::Durable, Continuation::Key) => thread.live = true,
+            (Thread::Durable, Continuation::Key) => {
+                thread.live = true;
+                thread.told.at = Some(began);
+            }
             // What broke off before the final answer is not in the thread.
             (Thread::Durable, Continuation::Response) if is_reply => {
                 thread.at.clone_from(&answer.response_id);
                 thread.live = thread.at.is_some();
+                thread.told.at = Some(began);
             }
             (Thread::Durable, Continuation::Response | Continuation::Whole) => {}
             (Thread::Process | Thread::None, _) => {

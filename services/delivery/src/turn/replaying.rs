@@ -63,6 +63,7 @@ impl ReplayStart {
                 unconfirmed: false,
             },
             is_new: true,
+            is_later: false,
         }
     }
 
@@ -269,7 +270,7 @@ mod tests {
             let mut replay = replay();
             replay.context = serde_json::from_str(source).unwrap();
             replay.spec.provider = asks.map(str::to_owned);
-            let Plan { context, is_new } = replay.plan(provider(Thread::Durable, found_by));
+            let Plan { context, is_new, .. } = replay.plan(provider(Thread::Durable, found_by));
             let reason = context
                 .reason
                 .map_or_else(|| "-".to_owned(), |reason| reason.to_string());

@@ -12,6 +12,7 @@ use crate::{
     store::journal::{Call, NO_PLACE, Round},
 };
 use contracts::tool::ARGUMENTS_BYTES_MAX;
+use prompt::arguments_too_large;
 
 /// The error class of a call whose outcome stays unknown.
 pub(super) const OUTCOME_UNKNOWN: &str = "outcome_unknown";
@@ -307,7 +308,7 @@ fn answered(answer: &ProviderAnswer, facts: &AttemptFacts, limits: &DeliverySett
 pub fn round(answer: &ProviderAnswer, ordinal_before: i32) -> Round {
     let mut ordinals = ordinal_before + 1..;
     let calls = answer.calls.iter().map(|call| {
-        let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(too_large);
+        let answered = (call.arguments.len() > ARGUMENTS_BYTES_MAX).then(arguments_too_large);
         // The arguments of a call that is not passed on are not stored.
         let arguments = if answered.is_some() {
             String::new()
@@ -507,12 +508,6 @@ pub(super) fn clean(text: &str) -> String {
 fn short(mut text: String) -> String {
     text.truncate(text.floor_char_boundary(256));
     text
-}
-
-fn too_large() -> String {
-    format!(
-        r#"{{"error":{{"code":"arguments_too_large","message":"The arguments are longer than {ARGUMENTS_BYTES_MAX} bytes; the tool was not called.","hint":"Call it again with shorter arguments."}}}}"#
-    )
 }
 
 #[cfg(test)]

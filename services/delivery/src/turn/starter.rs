@@ -509,7 +509,6 @@ impl Starter {
         branches: HashMap<SessionName, BranchStart>,
         mut replays: HashMap<SessionName, ReplayStart>,
     ) -> Result<Vec<Planned>, StorageError> {
-        let now = OffsetDateTime::now_utc();
         let mut all = Vec::with_capacity(start.len());
         let tasks_max = self.config.overview_tasks_max.get().into();
         let stopped: Vec<(AccountId, TurnId)> = start
@@ -549,7 +548,7 @@ impl Starter {
                 there: item.thread_there.iter().copied().map(MessageId).collect(),
             };
             let told = (&plan, forked.as_ref().unwrap_or(&session.thread.told));
-            let told = extract::complete(&mut item.facts, newest, briefing, told, (now, &item.provider));
+            let told = extract::complete(&mut item.facts, newest, briefing, told, &item.provider);
             all.push(Planned {
                 plan,
                 told,

@@ -140,6 +140,34 @@ async fn a_branch_of_the_coordinator_sees_its_base_alone() {
     }
 }
 
+/// Of the messages of its base, a branch is shown the one whose turn failed, and not the one that the spawning turn is about.
+#[tokio::test]
+async fn a_branch_is_shown_a_message_whose_turn_failed_before_it() {
+    let script = |seen: &Seen| match (seen.key.starts_with("branch:"), seen.order) {
+        (false, 0) => Reply::Status(422, "{}".to_owned(), Vec::new()),
+        _ => Reply::text("It holds."),
+    };
+    let scene = Scene::with(script).await;
+    let fixture = scene.world.fixture();
+    let running = scene.run().await;
+    for (body, end) in [("The first news.", "failed"), ("The second news.", "delivered")] {
+        let message = fixture.message(&scene.account, &scene.task, body).await;
+        let id = format!("message:{message}:{}", scene.agent);
+        scene.enqueue(&id, body).await;
+        scene.until(&id, end).await;
+    }
+    scene.spawn(1).await;
+    scene.results_are(&["delivered 1"]).await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    let branch = seen.iter().find(|seen| seen.key.starts_with("branch:")).unwrap();
+    let input = branch.body["input"].as_array().unwrap().last().unwrap().to_string();
+    assert!(
+        input.contains("The first news.") && !input.contains("The second news."),
+        "{input}"
+    );
+}
+
 #[tokio::test]
 async fn the_reply_of_a_branch_is_its_result_and_nobody_s_message() {
     let scene = scene(|_| Reply::text("It holds.")).await;

@@ -305,6 +305,111 @@ async fn a_message_that_wakes_the_agent_is_not_shown_beside_other_notifications(
     assert!(!seen[1].input().contains("since your last turn"), "{}", seen[1].input());
 }
 
+impl Scene {
+    /// A message that woke the agent, and the id of its notification.
+    async fn waking(&self, body: &str) -> String {
+        let id = self.world.fixture().message(&self.account, &self.task, body).await;
+        sqlx::query("update message set woke = array[$1] where id = $2")
+            .bind(self.agent.uuid())
+            .bind(id.uuid())
+            .execute(&self.world.database.owner)
+            .await
+            .unwrap();
+        format!("message:{id}:{}", self.agent)
+    }
+
+    /// The next turn is shown one message, which has this text; the turn after it is shown none.
+    async fn is_shown_next_and_once(&self, body: &str) {
+        self.deliver("n-1", "First").await;
+        self.deliver("n-2", "Second").await;
+        let mut seen = self.provider.seen();
+        let (last, next) = (seen.pop().unwrap().input(), seen.pop().unwrap().input());
+        assert!(
+            next.contains("since your last turn: 1 of 1") && next.contains(body),
+            "{next}"
+        );
+        assert!(!last.contains("since your last turn") && !last.contains(body), "{last}");
+    }
+}
+
+#[tokio::test]
+async fn a_message_whose_notification_is_withdrawn_is_shown() {
+    let scene = scene(Server::Generic, &[], |_| Reply::text("")).await;
+    let id = scene.waking("The deadline is on Monday.").await;
+    scene.enqueue(&id, "The deadline is on Monday.").await;
+    for withdrawn in [
+        "update notification set state = 'cancelled', reason = 'withdrawn'",
+        "update session set queued = 0",
+    ] {
+        sqlx::query(withdrawn)
+            .execute(&scene.world.database.owner)
+            .await
+            .unwrap();
+    }
+    let running = scene.run().await;
+    scene.is_shown_next_and_once("The deadline is on Monday.").await;
+    running.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_whose_turn_failed_is_shown() {
+    let script = |seen: &Seen| match seen.order {
+        0 => Reply::Status(422, "{}".to_owned(), Vec::new()),
+        _ => Reply::text(""),
+    };
+    let scene = scene(Server::Generic, &[], script).await;
+    let id = scene.waking("The deadline is on Monday.").await;
+    scene.enqueue(&id, "The deadline is on Monday.").await;
+    let running = scene.run().await;
+    scene.until(&id, "failed").await;
+    scene.is_shown_next_and_once("The deadline is on Monday.").await;
+    running.stop().await;
+}
+
+/// The thread has the message: the first answer of its turn came from there.
+#[tokio::test]
+async fn a_message_whose_turn_failed_after_an_answer_is_not_shown_again() {
+    let script = |seen: &Seen| match seen.order {
+        0 => Reply::call("c1", "task_history", json!({"task_id": "PROJ-7"})),
+        1 => Reply::Status(422, "{}".to_owned(), Vec::new()),
+        _ => Reply::text(""),
+    };
+    let scene = scene(Server::Generic, &[], script).await;
+    let id = scene.waking("The deadline is on Monday.").await;
+    scene.enqueue(&id, "The deadline is on Monday.").await;
+    let message = "update notification set message_id = (select id from message)";
+    sqlx::query(message).execute(&scene.world.database.owner).await.unwrap();
+    let running = scene.run().await;
+    let waits = "select count(*) from turn where state = 'awaiting_tools'";
+    eventually("the turn waits", || async {
+        (scene.world.database.count(waits).await == 1).then_some(())
+    })
+    .await;
+    scene.tool_finished("c1", 1, "no messages").await;
+    scene.until(&id, "failed").await;
+    scene.deliver("n-1", "First").await;
+    running.stop().await;
+    let next = scene.provider.seen().pop().unwrap().input();
+    assert!(!next.contains("The deadline is on Monday."), "{next}");
+}
+
+#[tokio::test]
+async fn a_message_whose_notification_is_on_its_way_is_not_shown() {
+    let scene = scene(Server::Generic, &[], |_| Reply::text("")).await;
+    let id = scene.waking("The deadline is on Monday.").await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "First").await;
+    scene.deliver(&id, "The deadline is on Monday.").await;
+    scene.deliver("n-2", "Second").await;
+    running.stop().await;
+    let seen: Vec<String> = scene.provider.seen().iter().map(Seen::input).collect();
+    assert!(
+        seen.iter().all(|input| !input.contains("since your last turn")),
+        "{seen:?}"
+    );
+    assert_eq!(seen.concat().matches("The deadline is on Monday.").count(), 1);
+}
+
 #[tokio::test]
 async fn a_provider_without_a_thread_gets_the_past_with_every_call() {
     let settings: &[(&str, &str)] = &[("server", "ollama")];
@@ -407,6 +512,56 @@ async fn a_thread_goes_on_from_the_last_reply() {
     assert_eq!(scene.session_column("provider_thread").await, "resp_1");
 }
 
+/// The reply that the thread has is not new, however many messages are newer.
+#[tokio::test]
+async fn new_messages_are_counted_without_what_the_thread_has() {
+    let scene = scene(Server::Generic, &[], counting).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    for n in 0..8 {
+        let body = format!("News {n}.");
+        scene.world.fixture().message(&scene.account, &scene.task, &body).await;
+    }
+    scene.deliver("n-2", "They fail again").await;
+    running.stop().await;
+    let sent = scene.provider.seen()[1].input();
+    assert!(sent.contains("since your last turn: 6 of 8"), "{sent}");
+}
+
+/// Messages that a turn without an answer was to be told of are new for the next one, those that it did not show, too.
+#[tokio::test]
+async fn a_turn_without_an_answer_leaves_messages_new() {
+    let breaks = |seen: &Seen| match seen.order {
+        1 => Reply::Status(400, "{}".to_owned(), Vec::new()),
+        _ => counting(seen),
+    };
+    let scene = scene(Server::Generic, &[], breaks).await;
+    let running = scene.run().await;
+    scene.deliver("n-1", "Tests fail on main").await;
+    for n in 0..10 {
+        let body = format!("News {n}.");
+        scene.world.fixture().message(&scene.account, &scene.task, &body).await;
+    }
+    // They came a while ago, and the first turn began before that.
+    for sql in [
+        "update session set told = told || jsonb_build_object('at', (told ->> 'at')::bigint - 60)",
+        "update message set created_at = created_at - interval '30 s' where body like 'News%'",
+    ] {
+        sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();
+    }
+    scene.enqueue("n-2", "They fail again").await;
+    scene.wake().await;
+    scene.until("n-2", "failed").await;
+    scene.deliver("n-3", "And again").await;
+    running.stop().await;
+    let seen = scene.provider.seen();
+    // The newest six are the reply, which the thread has, and five of these.
+    for n in [1, 2] {
+        let sent = seen[n].input();
+        assert!(sent.contains("since your last turn: 5 of 10"), "{n}: {sent}");
+    }
+}
+
 /// A turn that had no answer told its thread nothing; what other turns have told stays told.
 #[tokio::test]
 async fn a_turn_without_an_answer_takes_nothing_back() {
@@ -466,6 +621,8 @@ async fn what_a_turn_without_a_reply_was_told_is_told_again() {
 async fn what_a_turn_did_that_a_plan_has_ended_is_told_to_the_next_one() {
     let asks = |seen: &Seen| match seen.order {
         0 => Reply::call("c1", "task_history", json!({"task_id": "PROJ-7"})),
+        // The next turn has no answer, and the turn after it knows what that one was to know.
+        1 => Reply::Status(400, "{}".to_owned(), Vec::new()),
         _ => counting(seen),
     };
     let scene = scene(Server::OpenAi, BY_RESPONSE, asks).await;
@@ -478,15 +635,27 @@ async fn what_a_turn_did_that_a_plan_has_ended_is_told_to_the_next_one() {
     scene.until("n-1", "delivered").await;
     // A loss of the next turn's thread is the first.
     assert_eq!(scene.session_column("threads_lost").await, "0");
-    scene.deliver("n-2", "Carry it out").await;
+    scene.enqueue("n-2", "Carry it out").await;
+    scene.wake().await;
+    scene.until("n-2", "failed").await;
+    scene.deliver("n-3", "Carry it on").await;
     running.stop().await;
     let seen = scene.provider.seen();
-    assert!(seen[1].body.get("previous_response_id").is_none());
-    let sent = texts(&seen[1].body["input"]).join("\n");
-    for told in ["Plan the parser", "First this.", "Carry it out"] {
-        assert!(sent.contains(told), "{told}: {sent}");
+    for (n, last) in [(1, "Carry it out"), (2, "Carry it on")] {
+        assert!(seen[n].body.get("previous_response_id").is_none());
+        let sent = texts(&seen[n].body["input"]).join("\n");
+        for told in ["Plan the parser", "First this.", last] {
+            assert!(sent.contains(told), "{told}: {sent}");
+        }
     }
-    assert_eq!(scene.sources().await, ["continue/first t1", "continue/thread_lost t2"]);
+    assert_eq!(
+        scene.sources().await,
+        [
+            "continue/first t1",
+            "continue/thread_lost t2",
+            "continue/thread_lost t3"
+        ]
+    );
 }
 
 #[tokio::test]

@@ -14,20 +14,21 @@ use super::{
     store::{AuditedTurn, Before, Item},
     verdict::{
         Doubt::{Changed, Retention, UnknownSource, Unread},
-        Fault::{ForeignTask, ForeignThread, SourceMissing, UncoveredBytes},
+        Fault::{ForeignTask, ForeignThread, HashMismatch, SourceMissing, UncoveredBytes},
         Judged, Policy,
         Verdict::{ByPolicy, Unproven, Violation},
     },
 };
+use crate::turns::sent::word;
 
 pub(super) const NOTIFICATION: &str = "notification/";
 
 /// The parts of an input, counted by kind: what is rendered depends on their places.
 #[derive(Default)]
-struct Places(HashMap<&'static str, usize>);
+struct Places(HashMap<String, usize>);
 
 impl Places {
-    fn next(&mut self, of: &'static str) -> usize {
+    fn next(&mut self, of: String) -> usize {
         let place = self.0.entry(of).or_default();
         *place += 1;
         *place - 1
@@ -47,21 +48,26 @@ impl Case<'_> {
         };
         let mut places = Places::default();
         let rule = |part: &Part, text: &str| match part.part {
-            PartKind::Notification => self.notification(part, text, places.next("notification")),
-            PartKind::Followup => self.followup(text, places.next("followup")),
+            PartKind::Notification => self.notification(part, text, places.next(word(&part.part))),
+            PartKind::Followup => self.followup(text, places.next(word(&part.part))),
+            PartKind::Interruption | PartKind::Stopped | PartKind::Task | PartKind::TaskState | PartKind::Thread => {
+                let kind = word(&part.part);
+                match places.next(kind.clone()) {
+                    0 => self.input_part(part, text),
+                    _ => (
+                        Violation(HashMismatch),
+                        format!("a prompt has one part of the kind {kind}"),
+                    ),
+                }
+            }
             PartKind::Policy
             | PartKind::Coordinator
             | PartKind::Taskless
             | PartKind::Role
-            | PartKind::Interruption
-            | PartKind::Task
-            | PartKind::Thread
             | PartKind::Message
             | PartKind::Briefing
             | PartKind::Overview
-            | PartKind::Stopped
             | PartKind::Injected
-            | PartKind::TaskState
             | PartKind::Entry
             | PartKind::EntriesLeftOut
             | PartKind::ToolResult
@@ -233,7 +239,7 @@ impl Case<'_> {
 
     /// The lines of the task, in the status that the text says. None: they are of no task that is there.
     fn task_lines(&self, text: &str) -> Option<String> {
-        match &self.turn.task {
+        match &*self.turn.task {
             None => Some(task_state(None).into_string()),
             Some(_) => Some(task_state(Some(&self.task_facts(text)?)).into_string()),
         }

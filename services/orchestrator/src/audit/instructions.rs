@@ -22,7 +22,8 @@ use super::{
 impl Case<'_> {
     pub(super) fn instructions(&self, judged: &mut Vec<Judged>) {
         let Some(text) = &self.turn.instructions else {
-            let bytes = self.manifest.layer(Layer::Instructions).map(|part| part.bytes).sum();
+            let parts = self.manifest.layer(Layer::Instructions);
+            let bytes = parts.map(|part| part.bytes).fold(0, usize::saturating_add);
             let ruling = (
                 Violation(SourceMissing),
                 "the text of its instructions is not stored".to_owned(),

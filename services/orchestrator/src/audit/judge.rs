@@ -63,6 +63,15 @@ pub fn judge(turn: &AuditedTurn, sources: &Sources, rendered: &mut Rendered) -> 
             judged.push(whole("manifest", turn.input.len(), ruling));
         }
     }
+    let columns = [
+        ("task_id", turn.task.is_unreadable || turn.home_task.is_unreadable),
+        ("context", turn.context.is_unreadable),
+        ("notes", turn.notes.is_unreadable),
+    ];
+    for (column, _) in columns.into_iter().filter(|(_, is_unreadable)| *is_unreadable) {
+        let ruling = (Violation(UncoveredBytes), format!("its {column} cannot be read"));
+        judged.push(whole(column, 0, ruling));
+    }
     super::results::notes(turn, sources, &mut judged);
     super::results::calls(turn, sources, &mut judged);
     judged.push(super::thread::thread(turn));
@@ -245,7 +254,7 @@ pub(crate) mod tests {
             account: AccountId::parse("acme").unwrap(),
             id: TurnId(Uuid::from_u128(1)),
             session: SessionId(Uuid::from_u128(2)),
-            task: Some(TaskId::parse("t-1").unwrap()),
+            task: Some(TaskId::parse("t-1").unwrap()).into(),
             agent: AGENT,
             generation: Generation(1),
             number: 7,
@@ -255,8 +264,8 @@ pub(crate) mod tests {
             manifest: Value::Null,
             manifest_packed: Some(Manifest::new(InstructionLayout::Layered).packed()),
             tools: None,
-            context: None,
-            notes: Notes::default(),
+            context: None.into(),
+            notes: Notes::default().into(),
             started_at: OffsetDateTime::UNIX_EPOCH + Duration::DAY,
             read_at: OffsetDateTime::UNIX_EPOCH + Duration::days(30),
             instructions: Some(String::new()),
@@ -270,7 +279,7 @@ pub(crate) mod tests {
             home_kind: Some("task".to_owned()),
             home_closed_at: None,
             home_opened_at: None,
-            home_task: Some(TaskId::parse("t-1").unwrap()),
+            home_task: Some(TaskId::parse("t-1").unwrap()).into(),
             stop_kind: None,
             stop_by: None,
             continues_id: None,
@@ -330,7 +339,7 @@ pub(crate) mod tests {
                 "{of:?}"
             );
         };
-        let (own, taskless) = (turn(), with(|turn| turn.task = None));
+        let (own, taskless) = (turn(), with(|turn| *turn.task = None));
         for (of, is_own) in [
             (Some("t-1"), true),
             (Some("T-1"), true),

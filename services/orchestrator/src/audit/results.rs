@@ -6,7 +6,7 @@ use contracts::{
     tools::{self, Audience, Reach, ToolDefinition, ask_model::form},
 };
 use domain::{ArtifactId, NotificationId, TaskId, ToolCallState};
-use prompt::{Injected, Marks, NOT_RECORDED, RESULT_MISSING, manifest::Hash, note, note_parts};
+use prompt::{Injected, Marks, NOT_RECORDED, RESULT_MISSING, arguments_too_large, manifest::Hash, note, note_parts};
 use serde::Deserialize;
 use storage::session::items_join::Note;
 
@@ -31,7 +31,7 @@ pub(super) fn notes(turn: &AuditedTurn, sources: &Sources, judged: &mut Vec<Judg
             .collect();
         let whole_note = is_rendered(note, &items);
         let parts = note_parts(&note.text, &note.notification_ids);
-        let covered: usize = parts.iter().map(|part| part.bytes).sum();
+        let covered = parts.iter().map(|part| part.bytes).fold(0, usize::saturating_add);
         for part in &parts {
             let source = part.source.to_string();
             let place = source.strip_prefix(super::input::NOTIFICATION).and_then(|id| {
@@ -96,24 +96,28 @@ pub(super) fn calls(turn: &AuditedTurn, sources: &Sources, judged: &mut Vec<Judg
     }
 }
 
-/// What a call of a replay was answered.
+/// What delivery answered a call itself.
 const ANSWERED: &str = "answered";
-/// What its source turn's call was answered.
+/// What the call of a replay's source turn was answered.
 const RECORDED: &str = "recorded";
 
-/// No tool runs in a replay: an answer is one of the source turn's to the same tool, or our own words.
+/// No tool ran: an answer is our own words; or, in a replay, one of the source turn's to the same tool.
 fn answered(turn: &AuditedTurn, call: &Call, all: &[Call]) -> Ruling {
     let mut recorded = all
         .iter()
         .filter(|other| other.what == RECORDED && other.name == call.name);
     let is_recorded = recorded.any(|other| other.sha256 == call.sha256);
-    let is_ours = [NOT_RECORDED, RESULT_MISSING]
+    let is_ours = [NOT_RECORDED, RESULT_MISSING, &arguments_too_large()]
         .iter()
         .any(|words| Some(Hash::of(words).to_string()) == call.sha256);
-    match (is_recorded || is_ours, &turn.home_kind) {
-        (true, _) => proven(),
-        (false, None) => gone(turn, "the source turn"),
-        (false, Some(_)) => (
+    match (is_recorded || is_ours, turn.source_turn_id, &turn.home_kind) {
+        (true, _, _) => proven(),
+        (false, None, _) => (
+            Violation(HashMismatch),
+            "no tool gave this answer, and the words are not ours".to_owned(),
+        ),
+        (false, Some(_), None) => gone(turn, "the source turn"),
+        (false, Some(_), Some(_)) => (
             Violation(HashMismatch),
             "its source turn has no such answer of this tool".to_owned(),
         ),
@@ -265,7 +269,7 @@ mod tests {
         let other = r#"{"task_id": "t-2"}"#;
         let check = |call: &Call, is_coordinator: bool, expected: &str| {
             let mut turn = turn();
-            turn.coordinator_task = turn.task.clone().filter(|_| is_coordinator);
+            turn.coordinator_task = turn.task.as_ref().cloned().filter(|_| is_coordinator);
             assert_eq!(words(&result(&turn, call)), expected, "{call:?}");
         };
         for (tool, arguments, expected) in [

@@ -1,7 +1,10 @@
 //! Reads pages of turns for the audit, and the rows that their parts name. Four statements a page, and another one for turns of branches,
 //! always within the account. The texts of a page are bounded: a page ends before the turn whose sources would be too long.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::{Deref, DerefMut},
+};
 
 use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
@@ -12,7 +15,7 @@ use prompt::{
     Manifest,
     manifest::{Because, PartKind, Source},
 };
-use sea_orm::{FromQueryResult, Value};
+use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable, Value};
 use serde::Deserialize;
 use serde_json::Value as Json;
 use storage::{
@@ -63,7 +66,7 @@ pub struct AuditedTurn {
     #[sea_orm(from_alias = "session_id")]
     pub session: SessionId,
     #[sea_orm(from_alias = "task_id")]
-    pub task: Option<TaskId>,
+    pub task: Readable<Option<TaskId>>,
     #[sea_orm(from_alias = "agent_id")]
     pub agent: AgentId,
     pub generation: Generation,
@@ -74,8 +77,8 @@ pub struct AuditedTurn {
     pub manifest: Json,
     pub manifest_packed: Option<Vec<u8>>,
     pub tools: Option<Vec<String>>,
-    pub context: Option<TurnContext>,
-    pub notes: Notes,
+    pub context: Readable<Option<TurnContext>>,
+    pub notes: Readable<Notes>,
     pub started_at: OffsetDateTime,
     /// When the row was read.
     pub read_at: OffsetDateTime,
@@ -93,7 +96,7 @@ pub struct AuditedTurn {
     pub home_closed_at: Option<OffsetDateTime>,
     pub home_opened_at: Option<OffsetDateTime>,
     /// The turn's task by another row: of a replay the source turn's, of a branch the branch's. None: that row has none, or is gone.
-    pub home_task: Option<TaskId>,
+    pub home_task: Readable<Option<TaskId>>,
     /// The last stop of a turn of the home session.
     pub stop_kind: Option<StopKind>,
     pub stop_by: Option<String>,
@@ -153,6 +156,49 @@ impl AuditedTurn {
             .home_opened_at
             .filter(|_| self.home_kind.as_deref() == Some("branch"));
         opened.unwrap_or(self.home_started_at)
+    }
+}
+
+/// A column of a turn. In another form than ours it has its default, and the audit says so: one such row does not end the audit of its
+/// account.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Readable<T> {
+    value: T,
+    pub is_unreadable: bool,
+}
+
+impl<T> From<T> for Readable<T> {
+    fn from(value: T) -> Readable<T> {
+        Readable {
+            value,
+            is_unreadable: false,
+        }
+    }
+}
+
+impl<T> Deref for Readable<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Readable<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+impl<T: TryGetable + Default> TryGetable for Readable<T> {
+    fn try_get_by<I: ColIdx>(row: &QueryResult, column: I) -> Result<Readable<T>, TryGetError> {
+        match T::try_get_by(row, column) {
+            Ok(value) => Ok(value.into()),
+            Err(TryGetError::DbErr(_)) => Ok(Readable {
+                value: T::default(),
+                is_unreadable: true,
+            }),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -365,10 +411,10 @@ struct BranchFacts {
     agent: Option<String>,
 }
 
-/// A call of a tool with a result; or one of a replay, or of its source turn, by the hash of the answer.
+/// A call of a tool with a result; or one that delivery answered, or one of a replay's source turn, by the hash of the answer.
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct Call {
-    /// `call`; `answered` of a replay; `recorded` of its source turn.
+    /// `call`; `answered` by delivery; `recorded` of a replay's source turn.
     pub what: String,
     pub turn_id: TurnId,
     pub session_id: SessionId,
@@ -510,8 +556,8 @@ macro_rules! array {
     };
 }
 
-/// The calls of turns; and of replays, whose turns have no records of calls, what they were answered, with the answers of their source
-/// turns. Of a row in another form than ours nothing is cast. Relies on primary keys, and on tool_call_turn, whose order is requested.
+/// The calls of turns; what delivery answered itself, as it does to every call of a replay; and the records of a replay's source turn. Of a
+/// row in another form than ours nothing is cast. Relies on primary keys, and on tool_call_turn, whose order is requested.
 pub const CALLS: &str = concat!(
     "
     select c.what, c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes, c.is_refusal,
@@ -545,7 +591,7 @@ pub const CALLS: &str = concat!(
                 select 'answered', w.place, '', t.id, t.session_id, 0, coalesce(c.call ->> 'call_id', ''), coalesce(c.call ->> 'name', ''),
                        'finished', octet_length(c.call ->> 'answered'), false, '', null, null, null,
                        encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
-                from unnest($5::uuid[]) with ordinality as w (id, place)
+                from unnest($2::uuid[]) with ordinality as w (id, place)
                 cross join lateral (select t.id, t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.id offset 0) t
                 cross join lateral jsonb_array_elements(", array!("t.journal"), ") as r (round)
                 cross join lateral jsonb_array_elements(", array!("r.round -> 'calls'"), ") as c (call)
@@ -555,15 +601,7 @@ pub const CALLS: &str = concat!(
                        encode(sha256(convert_to(c.result, 'UTF8')), 'hex')
                 from unnest($5::uuid[], $6::uuid[]) with ordinality as w (id, source, place)
                 cross join lateral (
-                    select * from tool_call c where c.account_id = $1 and c.turn_id = w.source and c.result is not null order by c.ordinal) c
-                union all
-                select 'recorded', w.place, '', w.id, t.session_id, 0, coalesce(c.call ->> 'call_id', ''), coalesce(c.call ->> 'name', ''),
-                       'finished', 0, false, '', null, null, null, encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
-                from unnest($5::uuid[], $6::uuid[]) with ordinality as w (id, source, place)
-                cross join lateral (select t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.source offset 0) t
-                cross join lateral jsonb_array_elements(", array!("t.journal"), ") as r (round)
-                cross join lateral jsonb_array_elements(", array!("r.round -> 'calls'"), ") as c (call)
-                where c.call ->> 'answered' is not null) c) c) c
+                    select * from tool_call c where c.account_id = $1 and c.turn_id = w.source and c.result is not null order by c.ordinal) c) c) c) c
     order by c.place, c.ordinal, c.id"
 );
 

@@ -211,7 +211,7 @@ mod tests {
         check(&key("orchestrator:org:acme:v1".to_owned()), "unproven unknown_source");
         check(&|turn| turn.session_key = None, "unproven retention");
         check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
-        check(&|turn| turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");
+        check(&|turn| *turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");
         let other_kind = |turn: &mut AuditedTurn| {
             turn.session_key = Some("guest:x".to_owned());
             turn.session_kind = Some("guest".to_owned());
@@ -232,12 +232,12 @@ mod tests {
         );
         let of_other_task = |turn: &mut AuditedTurn| {
             of_branch(format!("branch:{branch}:agent:{AGENT}:acme:v1"))(turn);
-            turn.home_task = TaskId::parse("t-2").ok();
+            *turn.home_task = TaskId::parse("t-2").ok();
         };
         check(&of_other_task, "violation foreign_task");
         let without_its_row = |turn: &mut AuditedTurn| {
             of_other_task(turn);
-            turn.home_task = None;
+            *turn.home_task = None;
         };
         check(&without_its_row, "violation source_missing");
         let of_replay = |turn: &mut AuditedTurn| {
@@ -247,7 +247,7 @@ mod tests {
         check(&of_replay, "proven");
         let of_other_task = |turn: &mut AuditedTurn| {
             of_replay(turn);
-            turn.home_task = TaskId::parse("t-2").ok();
+            *turn.home_task = TaskId::parse("t-2").ok();
         };
         check(&of_other_task, "violation foreign_task");
         let without_source = |turn: &mut AuditedTurn| {
@@ -268,7 +268,7 @@ mod tests {
         check(&shared, "by_policy session_scope");
         let shared_and_assembled = |turn: &mut AuditedTurn| {
             shared(turn);
-            turn.context = context(None, "assembled");
+            *turn.context = context(None, "assembled");
         };
         check(&shared_and_assembled, "proven");
         // Nobody looked at its first turn.
@@ -284,7 +284,7 @@ mod tests {
         check(&of_number("task", 1_002), "proven");
         let assembled = |turn: &mut AuditedTurn| {
             of_number("system", 1_002)(turn);
-            turn.context = context(None, "assembled");
+            *turn.context = context(None, "assembled");
         };
         check(&assembled, "proven");
     }
@@ -293,7 +293,7 @@ mod tests {
     fn a_response_is_of_an_earlier_turn() {
         let check = |is_own: bool, change: &dyn Fn(&mut AuditedTurn), expected: &str| {
             let mut turn = turn();
-            turn.context = context(Some("resp_1"), "continue");
+            *turn.context = context(Some("resp_1"), "continue");
             turn.from_is_own = is_own;
             change(&mut turn);
             assert_eq!(words(&ruling(&turn, Some("resp_1"))), expected);
@@ -303,7 +303,7 @@ mod tests {
         check(true, &|turn| turn.is_mismatched = true, "unproven mismatch");
         check(false, &|turn| turn.is_mismatched = true, "violation foreign_thread");
         let unconfirmed = |turn: &mut AuditedTurn| {
-            if let Some(context) = &mut turn.context {
+            if let Some(context) = &mut *turn.context {
                 context.unconfirmed = true;
             }
         };
@@ -314,7 +314,7 @@ mod tests {
     fn a_response_of_a_turn_that_was_not_looked_at_is_not_known_to_be_foreign() {
         let check = |used: &str, number: i64, spawning: Option<i64>, expected: &str| {
             let mut turn = turn();
-            turn.context = context(Some("resp_1"), used);
+            *turn.context = context(Some("resp_1"), used);
             turn.home_number = number;
             turn.branch_id = Some(uuid::Uuid::from_u128(1));
             turn.spawning_number = spawning;

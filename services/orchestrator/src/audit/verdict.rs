@@ -125,7 +125,7 @@ pub fn count(audit: &mut Audit, turn: Uuid, parts: Vec<Judged>) {
     audit.turns += 1;
     for part in parts {
         audit.parts += 1;
-        audit.bytes += part.bytes;
+        audit.bytes = audit.bytes.saturating_add(part.bytes);
         let finding = |part: Judged| Finding {
             turn,
             part: part.part,

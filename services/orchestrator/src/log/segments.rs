@@ -8,6 +8,7 @@ use api::{
     turns::Turn,
 };
 use domain::CloseReason;
+use prompt::manifest::Part;
 use uuid::Uuid;
 
 use super::store::GenerationRow;
@@ -131,7 +132,9 @@ fn with_texts(turn: Turn, earlier: Earlier<'_>, branches: Vec<LogBranch>) -> Log
     };
     let pieces = manifest.as_ref().map(|manifest| pieces(stored, manifest, earlier));
     let pieces = pieces.unwrap_or_default();
-    let known = parts_shown(&turn);
+    let shown = parts_shown(&turn);
+    // Of equal parts, the first.
+    let known: HashMap<&Part, &ShownPart> = shown.iter().rev().map(|shown| (&shown.part, shown)).collect();
     let parts = pieces.iter().map(|piece| part(piece, &known)).collect();
     LogTurn {
         id: turn.id,
@@ -155,9 +158,9 @@ fn with_texts(turn: Turn, earlier: Earlier<'_>, branches: Vec<LogBranch>) -> Log
 }
 
 /// `known`: the parts of its turn.
-fn part(piece: &Piece<'_>, known: &[ShownPart]) -> LogPart {
+fn part(piece: &Piece<'_>, known: &HashMap<&Part, &ShownPart>) -> LogPart {
     let part = &piece.part;
-    let shown = known.iter().find(|shown| shown.part == **part);
+    let shown = known.get(&**part);
     LogPart {
         layer: piece.layer.to_owned(),
         part: word(&part.part),
@@ -174,9 +177,16 @@ fn part(piece: &Piece<'_>, known: &[ShownPart]) -> LogPart {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
+    use prompt::{
+        Manifest,
+        manifest::{Layer, PartKind, Source},
+    };
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::turns::sent::manifest_shown;
 
     const ID: &str = "0190b5a8-0000-7000-8000-000000000001";
 
@@ -276,6 +286,52 @@ mod tests {
         );
         check("reset", None, (None, None));
         check("rotated", Some("by rule: x".to_owned()), (None, Some("by rule: x")));
+    }
+
+    /// More parts than a comparison of each with each has time for. Each third part is one that came before it, too.
+    #[test]
+    fn a_turn_of_many_parts_is_shown_with_all_of_them() {
+        let count = 20_000;
+        let part = |n: usize| {
+            let named = if n.is_multiple_of(3) { n / 2 } else { n };
+            Part::of(
+                Layer::Input,
+                PartKind::Notification,
+                Source::named(format!("notification/n-{named}")),
+                "text",
+            )
+        };
+        let manifest = |parts: Vec<Part>| Manifest {
+            parts,
+            ..Manifest::new(domain::InstructionLayout::Layered)
+        };
+        let parts: Vec<Part> = (0..count).map(part).collect();
+        let previous = manifest(parts.iter().step_by(2).cloned().collect());
+        let shown = manifest_shown(manifest(parts.clone()), Vec::new(), Some(&previous));
+        let before: HashSet<String> = previous.parts.iter().map(|part| part.source.to_string()).collect();
+        let turn: Turn = serde_json::from_value(json!({
+            "id": ID, "session_id": ID, "generation": 1, "number": 1, "state": "finished", "notifications": [],
+            "profile": {"version": "1", "hash": ""}, "instructions": null, "input": "text".repeat(count), "reply": null,
+            "tool_calls": [], "usage": null, "error": null, "error_class": null, "provider": "default", "response_id": null,
+            "provider_calls": 1, "task_history_called": false, "no_reply": false, "late": false,
+            "started_at": "2026-01-02T03:04:05Z", "finished_at": null, "manifest": shown,
+        }))
+        .unwrap();
+        let pasts = HashMap::new();
+        let earlier = Earlier {
+            pasts: &pasts,
+            spawning: None,
+        };
+        let turn = with_texts(turn, earlier, Vec::new());
+        assert_eq!(turn.parts.len(), count);
+        for (shown, part) in turn.parts.iter().zip(&parts) {
+            let source = part.source.to_string();
+            assert_eq!(
+                (shown.tokens_estimate, shown.same_as_previous, shown.text.as_deref()),
+                (1, before.contains(&source), Some("text"))
+            );
+            assert_eq!(shown.source, source);
+        }
     }
 
     #[test]

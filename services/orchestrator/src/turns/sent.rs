@@ -1,7 +1,7 @@
 //! What the model of a turn got, in its parts: their texts as slices of what is stored, and those of an assembled context rendered
 //! again from the turns that they are of. Pure.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use api::turns::{Note, Turn};
 use prompt::{
@@ -71,12 +71,13 @@ pub fn manifest_shown(mut manifest: Manifest, later: Vec<Part>, previous: Option
         same_as_previous,
         part,
     };
+    fn text(part: &Part) -> (Hash, Layer, &Source) {
+        (part.sha256, part.layer, &part.source)
+    }
     let before = previous.map_or(&[][..], |previous| &previous.parts);
-    let is_in = |part: &Part, before: &Part| {
-        (part.sha256, part.layer, &part.source) == (before.sha256, before.layer, &before.source)
-    };
+    let before: HashSet<(Hash, Layer, &Source)> = before.iter().map(text).collect();
     let own = std::mem::take(&mut manifest.parts).into_iter().map(|part| {
-        let is_same = before.iter().any(|before| is_in(&part, before));
+        let is_same = before.contains(&text(&part));
         shown(part, is_same)
     });
     let parts: Vec<ShownPart> = own.chain(later.into_iter().map(|part| shown(part, false))).collect();
@@ -103,14 +104,12 @@ pub fn word(kind: &impl Serialize) -> String {
 
 /// The turns that a prompt was assembled from, in its order, each once.
 pub fn past_of(manifest: &Manifest) -> Vec<Uuid> {
-    let mut found = Vec::new();
-    for part in manifest.layer(Layer::Context) {
-        match part.source {
-            Source::TurnInput(id) | Source::TurnReply(id) if !found.contains(&id) => found.push(id),
-            Source::TurnInput(_) | Source::TurnReply(_) | Source::Message(_) | Source::Named(_) => {}
-        }
-    }
-    found
+    let mut known = HashSet::new();
+    let turns = manifest.layer(Layer::Context).filter_map(|part| match part.source {
+        Source::TurnInput(id) | Source::TurnReply(id) => Some(id),
+        Source::Message(_) | Source::Named(_) => None,
+    });
+    turns.filter(|id| known.insert(*id)).collect()
 }
 
 /// Whether a prompt shows turns that the parent of its branch had.
@@ -182,4 +181,62 @@ fn slices<'a>(manifest: &'a Manifest, (name, layer): (&'static str, Layer), text
         text: texts.next().flatten().map(Cow::Borrowed),
     };
     parts.map(piece).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Part `n` of a manifest; its text is that of `text`.
+    fn part(n: usize, text: usize) -> Part {
+        let source = Source::named(format!("notification/n-{n}"));
+        Part::of(Layer::Input, PartKind::Notification, source, &format!("text {text}"))
+    }
+
+    /// More parts than a comparison of each with each has time for.
+    #[test]
+    fn a_long_manifest_is_shown_with_what_the_turn_before_had() {
+        let manifest = |parts: Vec<Part>| Manifest {
+            parts,
+            ..Manifest::new(domain::InstructionLayout::Layered)
+        };
+        let count = 20_000;
+        let previous = manifest((0..count).map(|n| part(n, n)).collect());
+        // Each third text has changed, and the second half comes from sources that are new.
+        let is_same = |n: usize| !n.is_multiple_of(3) && n < count / 2;
+        let own = (0..count).map(|n| match n < count / 2 {
+            true => part(n, if n.is_multiple_of(3) { n + count } else { n }),
+            false => part(n + count, n),
+        });
+        let own: Vec<Part> = own.collect();
+        let later = vec![part(1, 1)];
+        let shown = manifest_shown(manifest(own.clone()), later.clone(), Some(&previous));
+        let parts: Vec<ShownPart> = serde_json::from_value(shown["parts"].clone()).unwrap();
+        let expected = own.into_iter().enumerate().map(|(n, part)| (part, is_same(n)));
+        let expected = expected.chain(later.into_iter().map(|part| (part, false)));
+        assert!(
+            parts
+                .iter()
+                .map(|shown| (shown.part.clone(), shown.same_as_previous))
+                .eq(expected)
+        );
+        let again = manifest_shown(previous.clone(), Vec::new(), Some(&previous));
+        let is_told = |part: &Value| part["same_as_previous"] == true;
+        assert!(again["parts"].as_array().unwrap().iter().all(is_told));
+        let first = manifest_shown(previous, Vec::new(), None);
+        assert!(!first["parts"].as_array().unwrap().iter().any(is_told));
+    }
+
+    #[test]
+    fn a_past_has_each_turn_once_in_its_order() {
+        let id = |n: usize| Uuid::from_u128(n as u128);
+        let of = |source| Part::of(Layer::Context, PartKind::Entry, source, "");
+        let mut manifest = Manifest::new(domain::InstructionLayout::Layered);
+        let entries = (0..20_000)
+            .rev()
+            .flat_map(|n| [of(Source::TurnInput(id(n))), of(Source::TurnReply(id(n)))]);
+        manifest.parts = entries.collect();
+        manifest.parts.push(of(Source::TurnInput(id(7))));
+        assert!(past_of(&manifest).into_iter().eq((0..20_000).rev().map(id)));
+    }
 }

@@ -2,7 +2,7 @@
 
 use prompt::{
     InputFacts, Manifest, Stopped,
-    manifest::{Hash, PartKind},
+    manifest::{Hash, Layer, PartKind},
 };
 use serde_json::json;
 use testkit::rows;
@@ -247,5 +247,147 @@ async fn a_refused_call_has_a_refusal_and_sent_nothing_foreign() {
         ))
         .await,
         ["violation foreign_task tool_result tool_call/ask_model/call-1"]
+    );
+}
+
+#[tokio::test]
+async fn an_answer_that_no_tool_gave_is_in_our_own_words() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let mut spawned = Spawned::of(Desk::open(&world, &tenant).await).await;
+    assert_eq!(spawned.found(|_| {}).await, [""; 0]);
+    let desk = &spawned.desk;
+    let journal = |answered: &str| {
+        let call =
+            json!({"call_id": "c-1", "ordinal": -1, "name": "task_history", "arguments": "", "answered": answered});
+        json!([{"response_id": null, "text": "", "calls": [call], "usage": null}])
+    };
+    let replay = replayed(desk, spawned.told.id, journal(&prompt::arguments_too_large())).await;
+    let found = async |session, answered: &str| {
+        sqlx::query("update turn set journal = $2 where session_id = $1")
+            .bind(session)
+            .bind(journal(answered))
+            .execute(&world.test.owner)
+            .await
+            .unwrap();
+        findings(&desk.audit(&format!("session={session}")).await)
+    };
+    let part = "tool_result tool_call/task_history/c-1";
+    for session in [desk.session, replay] {
+        assert_eq!(found(session, &prompt::arguments_too_large()).await, [""; 0]);
+        let planted = found(session, FOREIGN).await;
+        assert_eq!(planted, [format!("violation hash_mismatch {part}")]);
+    }
+    // The source turn was told the words: no record of a call has them.
+    let found = found(replay, FOREIGN).await;
+    assert_eq!(found, [format!("violation hash_mismatch {part}")]);
+}
+
+#[tokio::test]
+async fn a_column_that_cannot_be_read_is_a_violation_of_its_turn() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let (told, _) = (desk.turn(1).await, desk.turn(2).await);
+    is_proven(&desk.audit("").await);
+    for (column, forms) in [
+        ("context", &["7", "[]", r#"{"used": "memory"}"#][..]),
+        ("notes", &["{}", "[7]", r#"[{"round": -1}]"#]),
+        ("task_id", &["", "two words"]),
+    ] {
+        for form in forms {
+            let id = told.id;
+            world
+                .execute(format!("create table kept as select * from turn where id = '{id}'"))
+                .await;
+            world
+                .execute(format!("update turn set {column} = '{form}' where id = '{id}'"))
+                .await;
+            let audit = desk.audit("").await;
+            assert_eq!(audit["turns"], 2);
+            let found = findings(&audit);
+            assert!(
+                found.contains(&format!("violation uncovered_bytes {column} ")),
+                "{column} {form}: {found:?}"
+            );
+            world
+                .execute(format!(
+                    "update turn t set {column} = k.{column} from kept k where t.id = k.id"
+                ))
+                .await;
+            world.execute("drop table kept").await;
+        }
+    }
+    is_proven(&desk.audit("").await);
+}
+
+#[tokio::test]
+async fn sizes_that_no_text_has_end_no_audit() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    desk.turn(1).await;
+    let part = |layer: &str| json!({"layer": layer, "part": "role", "source": "agent/x", "bytes": u64::MAX, "sha256": Hash::of("").to_string(), "cut_bytes": u64::MAX});
+    for layout in ["layered", "inline"] {
+        let parts: Vec<_> = ["instructions", "instructions", "input", "input", "context"]
+            .map(part)
+            .into();
+        let manifest = json!({"version": 1, "layout": layout, "parts": parts, "left_out": [], "offer": null});
+        sqlx::query("update turn set manifest_packed = null, manifest = $1")
+            .bind(manifest)
+            .execute(&world.test.owner)
+            .await
+            .unwrap();
+        let found = findings(&desk.audit("").await);
+        assert!(
+            found.iter().any(|line| line.starts_with("violation uncovered_bytes ")),
+            "{layout}: {found:?}"
+        );
+    }
+}
+
+/// A second one could say anything that fits the form.
+#[tokio::test]
+async fn a_prompt_has_one_note_of_a_stopped_turn() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let desk = Desk::open(&world, &tenant).await;
+    let first = desk.turn(1).await;
+    world
+        .execute("update session set stop_kind = 'stopped', stop_by = 'Ann'")
+        .await;
+    let mut told = desk.told(2, desk.notified("n-2", "Go on.").await);
+    told.facts.stopped = Some(Stopped {
+        by: "Ann".to_owned(),
+        ..stopped(&first.facts)
+    });
+    desk.write(&told).await;
+    is_proven(&desk.audit("").await);
+    let owner = &world.test.owner;
+    let (input, packed): (String, Vec<u8>) = sqlx::query_as("select input, manifest_packed from turn where id = $1")
+        .bind(told.id.uuid())
+        .fetch_one(owner)
+        .await
+        .unwrap();
+    let mut manifest = Manifest::unpacked(&packed).unwrap();
+    let slices = manifest.slices(Layer::Input, &input).unwrap();
+    let twice = slices.iter().flat_map(|slice| {
+        let times = 1 + usize::from(slice.part.part == PartKind::Stopped);
+        vec![(slice.part.clone(), slice.text.to_owned()); times]
+    });
+    let (parts, texts): (Vec<_>, Vec<String>) = twice.unzip();
+    let input = texts.concat();
+    manifest.parts.retain(|part| part.layer != Layer::Input);
+    manifest.parts.extend(parts);
+    sqlx::query("update turn set input = $2, manifest_packed = $3 where id = $1")
+        .bind(told.id.uuid())
+        .bind(input)
+        .bind(manifest.packed())
+        .execute(owner)
+        .await
+        .unwrap();
+    assert_eq!(
+        findings(&desk.audit("").await),
+        ["violation hash_mismatch stopped session"]
     );
 }

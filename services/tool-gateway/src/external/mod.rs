@@ -7,8 +7,8 @@
 //! finish  the result, what was brought along, and the message of it, where the record is still this runner's
 //! ```
 //! The record is the state. A runner is a replica of this service; when it is gone, a sweep finds its calls: what may be asked
-//! again is asked again, of the rest nobody knows whether it was done, and the agent is told so. A repeated request finds the
-//! record, and asks nobody.
+//! again is asked again, of the rest nobody knows whether it was done, and the agent is told so after a grace. A process that lost
+//! its registration and has another one keeps its calls. A repeated request finds the record, and asks nobody.
 //!
 //! [`outcome`] is the rule of what is asked again, [`run`] the worker, [`sweep`] what runners left.
 
@@ -46,6 +46,8 @@ pub(crate) struct External {
     calls: Arc<Shared<AccountId>>,
     /// Those of this process, by their records.
     own: Arc<Mutex<HashSet<Uuid>>>,
+    /// The names under which this process runs or ran calls. There is one more after each loss of the registration.
+    names: Mutex<HashSet<Uuid>>,
     context: Context,
     /// None without models.
     replica: Option<Replica>,
@@ -92,6 +94,7 @@ impl External {
                 |_| (),
             ),
             own: Arc::default(),
+            names: Mutex::default(),
             context: context.clone(),
             replica,
         })
@@ -109,7 +112,19 @@ impl External {
 
     /// The name of this process as a runner, while it holds.
     pub(super) fn runner(&self) -> Option<Uuid> {
-        Some(self.replica.as_ref()?.current()?.id)
+        let id = self.replica.as_ref()?.current()?.id;
+        // Before a record has the name: who reads the name there finds it here.
+        self.names.lock().insert(id);
+        Some(id)
+    }
+
+    /// Whether this process has, or had, the name.
+    pub(super) fn is_own(&self, runner: Uuid) -> bool {
+        self.names.lock().contains(&runner)
+    }
+
+    pub(super) fn names(&self) -> Vec<Uuid> {
+        self.names.lock().iter().copied().collect()
     }
 
     /// Takes a place for a call; none: the account has as many calls in progress as it may, or this process is no runner.

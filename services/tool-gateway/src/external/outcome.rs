@@ -6,7 +6,7 @@
 //! | sent, and lost: a broken connection, a body that was cut | again | failed |
 //! | its runner is gone | again | unknown |
 //!
-//! Again: three times in all, within the call's time.
+//! Again: three times in all, within the call's time. Unknown: after a grace, in which the runner may come back.
 
 use std::time::Duration;
 

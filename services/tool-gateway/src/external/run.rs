@@ -64,16 +64,19 @@ impl External {
         let span = tracing::info_span!("external_call", otel.kind = "client", %account, tool_call_id = %call);
         child_of(&span, trace);
         let trace = trace.clone();
-        let running = async move { external.outside(&account, call, &place, &trace).await };
+        let running = async move {
+            let _held_to_its_end = place;
+            external.outside(&account, call, &trace).await;
+        };
         // Boxed: a call is held for minutes.
         self.context
             .shutdown
             .spawn_once("external call", Box::pin(running.instrument(span)));
     }
 
-    async fn outside(&self, account: &AccountId, call: Uuid, place: &Place, trace: &TraceContext) {
+    async fn outside(&self, account: &AccountId, call: Uuid, trace: &TraceContext) {
         let begun = Instant::now();
-        let loaded = self.load(account, call, place.runner).await;
+        let loaded = self.load(account, call).await;
         let (model, answered) = match loaded {
             Ok(None) => return,
             Ok(Some(mut job)) => {
@@ -90,13 +93,12 @@ impl External {
             begun.elapsed(),
         );
         self.context.shutdown.crash_point("tool_gateway.call_answered").await;
-        self.finish_patiently(account, call, place.runner, answered, trace)
-            .await;
+        self.finish_patiently(account, call, answered, trace).await;
     }
 
     /// What the call sends; none: it is another runner's by now. An error is its outcome.
-    async fn load(&self, account: &AccountId, call: Uuid, runner: Uuid) -> Result<Option<Job>, ToolAnswer> {
-        let read = self.patiently("start", || self.read_job(account, call, runner)).await?;
+    async fn load(&self, account: &AccountId, call: Uuid) -> Result<Option<Job>, ToolAnswer> {
+        let read = self.patiently("start", || self.read_job(account, call)).await?;
         let Some((row, context)) = read else { return Ok(None) };
         let deadline = Instant::now() + Duration::from_millis(row.left_ms.max(0).unsigned_abs());
         let request: ModelRequest = serde_json::from_value(row.request).map_err(|_| gone("what it was to send"))?;
@@ -134,11 +136,10 @@ impl External {
         &self,
         account: &AccountId,
         call: Uuid,
-        runner: Uuid,
     ) -> Result<Option<(store::RunningRow, Option<TaskContext>)>, StorageError> {
         let tx = self.context.database.begin(&Accounts::one(account)).await?;
         let read = async {
-            let Some(row) = store::call_running(&tx, account, call, runner).await? else {
+            let Some(row) = self.lock(&tx, account, call).await? else {
                 return Ok(None);
             };
             let request: Option<ModelRequest> = serde_json::from_value(row.request.clone()).ok();
@@ -151,6 +152,13 @@ impl External {
         };
         let read = read.await;
         tx.commit_or_rollback(read).await
+    }
+
+    /// Locks a call that this process runs; none: it has ended, or another runner has it.
+    async fn lock(&self, tx: &Tx, account: &AccountId, call: Uuid) -> Result<Option<store::RunningRow>, StorageError> {
+        let row = store::call_running(tx, account, call).await?;
+        // Under the lock: the sweep may just have given the call another name of this process.
+        Ok(row.filter(|row| self.is_own(row.runner)))
     }
 
     /// The artifacts that are shown, in their order.
@@ -317,18 +325,11 @@ impl External {
 
     /// Records the outcome, however long the database refuses it. A process that has lost its registration goes on: its outcome counts
     /// unless another runner has taken the call.
-    async fn finish_patiently(
-        &self,
-        account: &AccountId,
-        call: Uuid,
-        runner: Uuid,
-        answered: Answered,
-        trace: &TraceContext,
-    ) {
+    async fn finish_patiently(&self, account: &AccountId, call: Uuid, answered: Answered, trace: &TraceContext) {
         let mut answered = answered;
         let mut pause = PATIENCE_PAUSE;
         loop {
-            let error = match self.finish(account, call, runner, &answered, trace).await {
+            let error = match self.finish(account, call, &answered, trace).await {
                 Ok(Ok(())) => return,
                 Ok(Err(answer)) => {
                     answered = Err(answer);
@@ -347,29 +348,25 @@ impl External {
             if !is_retryable {
                 answered = Err(internal());
             }
-            if self.runner() != Some(runner) {
-                // Others may take the call now: the outcome is offered often. What the database refuses for its own sake is theirs.
+            if self.runner().is_none() {
+                // Others may take the call soon: the outcome is offered often.
                 pause = PATIENCE_PAUSE;
-                if !is_retryable {
-                    return;
-                }
             }
             sleep(pause).await;
             pause = FINISH_PAUSE_MAX.min(2 * pause);
         }
     }
 
-    /// Records the outcome of a call, where it is still this runner's. The inner error: it is the outcome instead.
+    /// Records the outcome of a call, where it is still this process's. The inner error: it is the outcome instead.
     async fn finish(
         &self,
         account: &AccountId,
         call: Uuid,
-        runner: Uuid,
         answered: &Answered,
         trace: &TraceContext,
     ) -> Result<Result<(), ToolAnswer>, StorageError> {
         let tx = self.context.database.begin(&Accounts::one(account)).await?;
-        let Some(row) = store::call_running(&tx, account, call, runner).await? else {
+        let Some(row) = self.lock(&tx, account, call).await? else {
             tx.rollback().await?;
             tracing::warn!(%account, tool_call_id = %call, "an external call ended after another runner had taken it");
             return Ok(Ok(()));

@@ -122,7 +122,7 @@ impl Model {
             Lost::Sent if error.is_timeout() => ("connection_lost", "it did not answer in time"),
             Lost::Sent => ("connection_lost", "the connection broke"),
         };
-        let causes = self.without_key(error_chain(&error.without_url()));
+        let causes = self.credential.remove(error_chain(&error.without_url()));
         let host = self.settings.url.host_str().unwrap_or_default();
         // A certificate's error has it.
         let causes = match host.trim_matches(['[', ']']) {
@@ -151,33 +151,24 @@ impl Model {
         }
     }
 
-    /// What the body of an error says, in a few words. The credential is removed where JSON's escapes are read, and before the text is
-    /// cut: neither an escaped nor a cut one is found.
+    /// What the body of an error says, in a few words.
     fn said(&self, body: &[u8]) -> String {
-        let json = contracts::json::read(body).unwrap_or_default();
+        let mut json = contracts::json::read(body).unwrap_or_default();
+        self.credential.remove_from_json(&mut json);
         let error = &json["error"];
         let text = match error["message"].as_str().or(error.as_str()) {
             Some(message) => message.to_owned(),
             None if json.is_null() => String::from_utf8_lossy(body).into_owned(),
             None => json.to_string(),
         };
-        match cut(self.without_key(text).trim(), DETAIL_BYTES_MAX) {
+        match cut(self.credential.remove(text).trim(), DETAIL_BYTES_MAX) {
             "" => "-".to_owned(),
             text => text.replace('\0', "\u{fffd}"),
         }
     }
 
-    /// Removes the credential: some servers repeat the one that they refuse.
-    fn without_key(&self, text: String) -> String {
-        use secrecy::ExposeSecret;
-        match &self.settings.api_key {
-            Some(key) => text.replace(key.expose_secret(), "(api_key)"),
-            None => text,
-        }
-    }
-
     pub(crate) fn failed(&self, class: &str, detail: &str) -> Failure {
-        let detail = self.without_key(detail.to_owned());
+        let detail = self.credential.remove(detail.to_owned());
         model_failed(&self.name, class, cut(&detail, DETAIL_BYTES_MAX)).into()
     }
 }
@@ -198,6 +189,7 @@ mod tests {
     use std::sync::Arc;
 
     use parking_lot::Mutex;
+    use runtime::egress::credential::Credential;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt},
         net::TcpListener,
@@ -333,17 +325,30 @@ mod tests {
     fn a_refusal_is_told_in_a_few_words() {
         testkit::install_tls_provider();
         let mut model = Model::of_url(reqwest::Client::new(), "http://127.0.0.1:1/v1");
-        model.settings.api_key = Some("sk/secret+key".to_owned().into());
+        model.credential = Credential::new(Some(&r#"sk/secret+"\key"#.to_owned().into()));
         let check = |body: &str, expected: &str| assert_eq!(model.said(body.as_bytes()), expected, "{body}");
         // Writers of JSON escape what they like.
         check(
-            r#"{"error": {"message": "no such key: \u0073k\/secret+key"}}"#,
+            r#"{"error": {"message": "no such key: \u0073k\/secret+\"\\key"}}"#,
             "no such key: (api_key)",
         );
-        check(r#"{"detail": "sk\/secret\u002bkey"}"#, r#"{"detail":"(api_key)"}"#);
-        check("sk/secret+key", "(api_key)");
-        let at_the_cut = format!("{}sk/secret+key", "x".repeat(DETAIL_BYTES_MAX - 5));
+        check(r#"{"detail": "sk\/secret\u002b\"\\key"}"#, r#"{"detail":"(api_key)"}"#);
+        check(r#"sk/secret+"\key"#, "(api_key)");
+        // What is no JSON, or quotes some, is told without the credential or not at all.
+        let repeats = "(the text repeats the credential)";
+        for body in [
+            r#"data: {"error": "\u0073k\/secret+\"\\key"}"#,
+            "{\"a\": 1}\n{\"error\": \"sk\\/secret+\\\"\\\\key\"}",
+            r#"upstream: {"key": "sk\/secret+\"\\key"}"#,
+            r#"{"error": {"message": "upstream: {\"key\": \"sk\\/secret+\\\"\\\\key\"}"}}"#,
+            r#"{"sk/secret+\"\\key": 1}"#,
+        ] {
+            check(body, repeats);
+        }
+        let at_the_cut = format!(r#"{}sk/secret+"\key"#, "x".repeat(DETAIL_BYTES_MAX - 5));
         assert!(!model.said(at_the_cut.as_bytes()).contains("sk/"));
+        let failure = model.failed("failed", &at_the_cut);
+        assert!(!failure.answer.message.contains("sk/"), "{}", failure.answer.message);
         check(
             r#"{"error": {"message": "no such model", "code": "x"}}"#,
             "no such model",

@@ -15,7 +15,7 @@ pub(crate) use contracts::tools::ask_model::form;
 use domain::{AccountId, ArtifactSource, MediaType, ModelInput};
 use reqwest::Client;
 use runtime::{
-    egress,
+    egress::{self, credential::Credential},
     http::{Held, Shared},
     settings::{ModelSettings, Models},
 };
@@ -79,6 +79,8 @@ pub(crate) struct Model {
     pub name: String,
     pub settings: ModelSettings,
     pub client: Client,
+    /// Removed from the texts of its answers.
+    pub credential: Credential,
     places: Arc<Shared<AccountId>>,
 }
 
@@ -102,6 +104,7 @@ impl ModelCalls {
                 name: name.to_owned(),
                 settings: settings.clone(),
                 client,
+                credential: Credential::new(settings.api_key.as_ref()),
                 places: Shared::in_halves(settings.in_flight_max),
             };
             Ok((name.to_owned(), Arc::new(model)))
@@ -154,6 +157,7 @@ impl Model {
             name: name.to_owned(),
             settings: settings.clone(),
             client,
+            credential: Credential::new(settings.api_key.as_ref()),
             places: Shared::in_halves(settings.in_flight_max),
         }
     }

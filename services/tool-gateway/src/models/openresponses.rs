@@ -2,6 +2,7 @@
 //! streamed. The answer is read for its text and its counts.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
+use runtime::egress::credential::Credential;
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -37,7 +38,7 @@ impl Model {
     /// Asks for a text.
     pub(crate) async fn ask(&self, body: Vec<u8>, id: &str, room: &mut Room) -> Result<Answer, Failure> {
         let body = self.post(body, id, BODY_BYTES_MAX, room).await?;
-        let read = read(&body).map_err(|no| match no {
+        let read = read(&body, &self.credential).map_err(|no| match no {
             NoText::Failed { class, detail } => self.failed(class, &detail),
             NoText::TooLarge => too_large(&self.name, "more than 1 MiB of text").into(),
         })?;
@@ -85,13 +86,15 @@ pub(crate) enum NoText {
     TooLarge,
 }
 
-/// Reads an answer. Pure.
-pub(crate) fn read(body: &[u8]) -> Result<Read, NoText> {
+/// Reads an answer. Its texts do not repeat the credential. Pure.
+pub(crate) fn read(body: &[u8], credential: &Credential) -> Result<Read, NoText> {
     let failed = |class, detail: &str| NoText::Failed {
         class,
         detail: detail.to_owned(),
     };
-    let answer = contracts::json::read(body).map_err(|error| failed("malformed", &format!("the answer is {error}")))?;
+    let mut answer =
+        contracts::json::read(body).map_err(|error| failed("malformed", &format!("the answer is {error}")))?;
+    credential.remove_from_json(&mut answer);
     let status = answer["status"].as_str().unwrap_or("completed");
     let error = &answer["error"];
     if error.is_object() || matches!(status, "failed" | "cancelled") {
@@ -118,7 +121,8 @@ pub(crate) fn read(body: &[u8]) -> Result<Read, NoText> {
     let texts = parts()
         .filter(|part| part["type"] == "output_text")
         .filter_map(|part| part["text"].as_str());
-    let text = texts.collect::<Vec<_>>().join("");
+    // A server may split the credential over parts.
+    let text = credential.remove_from_answer(texts.collect());
     if text.len() > TEXT_BYTES_MAX {
         return Err(NoText::TooLarge);
     }
@@ -178,8 +182,38 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_does_not_repeat_the_credential() {
+        let credential = Credential::new(Some(&"sk-secret-0123".to_owned().into()));
+        let text = |text: &str| json!({"type": "output_text", "text": text});
+        let answer = |texts: &[&str], reason: &str| {
+            let content: Vec<Value> = texts.iter().map(|part| text(part)).collect();
+            let body = json!({"status": "incomplete", "incomplete_details": {"reason": reason},
+                "output": [{"type": "message", "content": content}]});
+            let read = read(body.to_string().as_bytes(), &credential).unwrap();
+            (read.text, read.incomplete.unwrap())
+        };
+        let check = |texts: &[&str], reason: &str, text: &str, told: &str| {
+            assert_eq!(answer(texts, reason), (text.to_owned(), told.to_owned()));
+        };
+        let repeats = "(the text repeats the credential)";
+        check(
+            &["key sk-secret-0123!"],
+            "no sk-secret-0123",
+            "key (api_key)!",
+            "no (api_key)",
+        );
+        check(&["key sk-sec", "ret-0123!"], "length", "key (api_key)!", "length");
+        check(&["key \\u0073k-secret-0123!"], "sk%2Dsecret-0123", repeats, repeats);
+        let at_the_cut = format!("{}sk-secret-0123", "x".repeat(95));
+        assert!(!answer(&["x"], &at_the_cut).1.contains("sk-"));
+        let refusal = json!({"output": [{"type": "message", "content": [{"refusal": "sk-secret-0123"}]}]});
+        let refused = read(refusal.to_string().as_bytes(), &credential);
+        assert!(matches!(refused, Err(NoText::Failed { detail, .. }) if detail == "(api_key)"));
+    }
+
+    #[test]
     fn an_answer_is_its_text() {
-        let answer = |value: Value| read(value.to_string().as_bytes());
+        let answer = |value: Value| read(value.to_string().as_bytes(), &Credential::default());
         let text = |text: &str| json!({"type": "message", "content": [{"type": "output_text", "text": text}]});
         let good = answer(json!({
             "status": "completed",
@@ -215,7 +249,7 @@ mod tests {
             "I cannot.",
         );
         assert!(matches!(
-            read(b"<html>"),
+            read(b"<html>", &Credential::default()),
             Err(NoText::Failed { class: "malformed", .. })
         ));
         assert_eq!(

@@ -39,11 +39,12 @@ fn written(request: &impl serde::Serialize) -> Value {
     json.expect("a request has string keys").into()
 }
 
-/// A call that its runner runs.
+/// A call that a runner runs.
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct RunningRow {
     #[sea_orm(nested)]
     pub call: CallRow,
+    pub runner: Uuid,
     pub model: String,
     pub request: serde_json::Value,
     /// Negative: its time is over.
@@ -53,21 +54,16 @@ pub(crate) struct RunningRow {
 /// Relies on the primary key, whose order is requested: for an empty table another index costs the same.
 pub const CALL_RUNNING: &str = "
     select session_id, turn_id, generation, fence, call_id, ordinal, agent_id, name, arguments, state, late, '' as result,
-           started_at as finished_at, coalesce(model, '') as model, coalesce(request, '{}') as request,
+           started_at as finished_at, runner, coalesce(model, '') as model, coalesce(request, '{}') as request,
            coalesce((extract(epoch from due_at - clock_timestamp()) * 1000)::bigint, 0) as left_ms
     from tool_call
-    where account_id = $1 and id between $2 and $2 and coalesce(state = 'running', false) and coalesce(runner = $3, false)
+    where account_id = $1 and id between $2 and $2 and coalesce(state = 'running', false)
     order by account_id, id for update";
 
-/// Locks a call; none: it has ended, or another runner has it.
-pub(crate) async fn call_running(
-    tx: &Tx,
-    account: &AccountId,
-    call: Uuid,
-    runner: Uuid,
-) -> Result<Option<RunningRow>, StorageError> {
-    let values = [account.into(), call.into(), runner.into()];
-    tx.one("lock external call", CALL_RUNNING, values).await
+/// Locks a running call; none: it has ended.
+pub(crate) async fn call_running(tx: &Tx, account: &AccountId, call: Uuid) -> Result<Option<RunningRow>, StorageError> {
+    tx.one("lock external call", CALL_RUNNING, [account.into(), call.into()])
+        .await
 }
 
 const CALL_FINISH: &str = "
@@ -137,6 +133,21 @@ pub(crate) struct OrphanRow {
 pub(crate) async fn call_take(tx: &Tx, account: &AccountId, call: Uuid) -> Result<Option<OrphanRow>, StorageError> {
     tx.one("lock orphaned call", CALL_TAKE, [account.into(), call.into()])
         .await
+}
+
+const CALL_KEEP: &str = "
+    update tool_call set runner = $3 where account_id = $1 and id = $2 and state = 'running' and runner = any($4::uuid[])";
+
+/// Gives a call of one of the names to the runner. False: it has ended, or another runner has it.
+pub(crate) async fn call_keep(
+    tx: &Tx,
+    account: &AccountId,
+    call: Uuid,
+    (runner, names): (Uuid, Vec<Uuid>),
+) -> Result<bool, StorageError> {
+    let values: [Value; 4] = [account.into(), call.into(), runner.into(), names.into()];
+    let kept = tx.execute("keep external call", CALL_KEEP, values).await;
+    kept.map(|rows| rows > 0)
 }
 
 const CALL_RUNNER: &str = "

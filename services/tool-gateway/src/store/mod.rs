@@ -35,7 +35,7 @@ pub(crate) use calls::{
     recorded, savepoint, savepoint_rollback,
 };
 pub(crate) use external::{
-    ArtifactRow, RunningRow, artifacts_find, call_finish, call_runner, call_running, call_start, call_take,
+    ArtifactRow, RunningRow, artifacts_find, call_finish, call_keep, call_runner, call_running, call_start, call_take,
     calls_running,
 };
 pub use later::LATER;

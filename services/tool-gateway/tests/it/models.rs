@@ -1,8 +1,6 @@
 //! External calls: a model is asked once for each call, in the one form, whatever crashes and repeats; others neither wait for it nor
 //! hold it up; its answer is the call's result, and what it makes are artifacts of the task.
 
-use std::time::Duration;
-
 use base64::{Engine, engine::general_purpose::STANDARD};
 use domain::ToolCallState::{Failed, Finished, Refused, Unknown};
 use serde_json::{Value, json};
@@ -17,6 +15,8 @@ use crate::{
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\nan image";
 const CALLS: &str =
     "select concat_ws(' ', ordinal, name, state, late, model, request ->> 'tries') from tool_call order by ordinal";
+/// The grace for a runner to come back is ten leases.
+const SHORT_LEASE: &str = "[replica]\nlease_ms = 900\nrenew_ms = 300";
 const RUNNING: &str = "select count(*) from tool_call where state = 'running'";
 
 /// The settings of one that answers in text, and of one that makes images.
@@ -71,8 +71,9 @@ impl Work {
         }
     }
 
-    async fn another_gateway(&self) -> Gateway {
-        self.world.gateway_with(&format!("\n{}", settings(&self.model))).await
+    async fn another_gateway(&self, section: &str) -> Gateway {
+        let section = format!("{section}\n{}", settings(&self.model));
+        self.world.gateway_with(&section).await
     }
 
     async fn call(&self, ordinal: i32, tool: &str, arguments: Value) -> crate::world::Answer {
@@ -95,6 +96,21 @@ impl Work {
             (self.model.sent().len() == times).then_some(())
         })
         .await;
+    }
+
+    /// The database is away for this long: no call and no registration can be read or written.
+    async fn away_for(&self, seconds: f64) {
+        let mut away = self.world.database.owner.begin().await.unwrap();
+        sqlx::query("lock table replica, tool_call in access exclusive mode")
+            .execute(&mut *away)
+            .await
+            .unwrap();
+        sqlx::query("select pg_sleep($1)")
+            .bind(seconds)
+            .execute(&mut *away)
+            .await
+            .unwrap();
+        away.rollback().await.unwrap();
     }
 
     async fn execute(&self, sql: &'static str) {
@@ -481,7 +497,7 @@ async fn images_become_artifacts_of_the_task() {
 #[tokio::test]
 async fn a_repeated_request_asks_nobody() {
     let work = Work::with(|_, _| Says::text("once").after(1)).await;
-    let other = work.another_gateway().await;
+    let other = work.another_gateway("").await;
     let request = work.coder.request(1, "ask_model", &json!({"request": "r"}));
     work.world.ask(&request).await;
     work.running(1).await;
@@ -532,10 +548,10 @@ async fn other_calls_neither_wait_nor_are_waited_for() {
     work.end().await;
 }
 
-/// A runner that is gone: another asks again what changes nothing; of the rest nobody knows, and what was told stays.
+/// A runner whose calls were taken: another asks again what changes nothing; of the rest nobody knows, and what was told stays.
 #[tokio::test]
 async fn what_a_runner_left_has_one_outcome() {
-    let work = Work::with(|number, body| match body.contains("prompt") {
+    let work = Work::of(SHORT_LEASE, |number, body| match body.contains("prompt") {
         true => images(&[PNG]).after(3),
         false if number == 1 => Says::text("of the first").after(5),
         false => Says::text("of the second"),
@@ -549,8 +565,9 @@ async fn what_a_runner_left_has_one_outcome() {
     work.is_sent(1).await;
     work.world.ask(&paints).await;
     work.is_sent(2).await;
-    // As if the registration of the runner had expired.
+    // As if another runner had taken them, and were gone.
     work.execute("update tool_call set runner = gen_random_uuid()").await;
+    // The process takes a call only after its own worker for it has ended, which changed nothing.
     assert_eq!(work.world.answer(&asks).await.ok()["text"], "of the second");
     let unknown = work.world.answer(&paints).await;
     assert_eq!(unknown.code(Unknown), "outcome_unknown");
@@ -558,21 +575,99 @@ async fn what_a_runner_left_has_one_outcome() {
         work.calls().await,
         ["1 ask_model finished f asks 2", "2 generate_media unknown f paints 1"]
     );
-    // The first runner ends, and changes nothing.
-    tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(work.world.finished(&paints).len(), 1);
     assert_eq!(work.world.database.count("select count(*) from artifact").await, 0);
     assert_eq!(work.model.sent().len(), 3);
     work.end().await;
 }
 
+/// A process that died comes back no more: its calls get their outcome from two others, which looked at the same time.
+#[tokio::test]
+async fn what_a_dead_process_left_has_one_outcome() {
+    let work = Work::of(SHORT_LEASE, |number, _| match number {
+        1 | 2 => Says::text("never").after(120),
+        _ => Says::text("of another"),
+    })
+    .await;
+    let (asks, paints) = (
+        work.coder.request(1, "ask_model", &json!({"request": "r"})),
+        work.coder.request(2, "generate_media", &json!({"request": "r"})),
+    );
+    work.world.ask(&asks).await;
+    work.world.ask(&paints).await;
+    work.is_sent(2).await;
+    work.gateway.cut_off();
+    let others = [
+        work.another_gateway(SHORT_LEASE).await,
+        work.another_gateway(SHORT_LEASE).await,
+    ];
+    assert_eq!(work.world.answer(&asks).await.ok()["text"], "of another");
+    let unknown = work.world.answer(&paints).await;
+    assert_eq!(unknown.code(Unknown), "outcome_unknown");
+    assert_eq!(
+        work.calls().await,
+        ["1 ask_model finished f asks 2", "2 generate_media unknown f paints 1"]
+    );
+    assert_eq!(work.world.finished(&paints).len(), 1);
+    assert_eq!(work.model.sent().len(), 3);
+    work.world.end(&[&others[0], &others[1]]).await;
+}
+
+/// The database is away while the answer comes, for longer than a registration lasts. Another process is back first, and finds the
+/// calls without a runner; the first one is back later, while its answer is not recorded yet.
+#[tokio::test]
+async fn an_outage_loses_no_answer_to_another_process() {
+    let work = Work::of(SHORT_LEASE, |number, body| match body.contains("prompt") {
+        true => images(&[PNG]).after(1),
+        false if number == 1 => Says::text("never").after(120),
+        false => Says::text("of the other"),
+    })
+    .await;
+    let (asks, paints) = (
+        work.coder.request(1, "ask_model", &json!({"request": "r"})),
+        work.coder.request(2, "generate_media", &json!({"request": "r"})),
+    );
+    // For the first process, whose lease is the shorter one, the database stays away: it neither registers nor records its image.
+    sqlx::raw_sql(
+        "create function away() returns trigger language plpgsql set search_path = public, pg_temp as $$
+             begin raise exception 'away' using errcode = 'cannot_connect_now'; end $$;
+         create trigger away before insert on replica for each row
+             when (new.lease_until < now() + interval '1 second') execute function away();
+         create trigger away before insert on artifact for each row execute function away()",
+    )
+    .execute(&work.world.database.owner)
+    .await
+    .unwrap();
+    work.world.ask(&asks).await;
+    work.is_sent(1).await;
+    work.world.ask(&paints).await;
+    work.is_sent(2).await;
+    let other = work.another_gateway("[replica]\nlease_ms = 1500\nrenew_ms = 300").await;
+    work.away_for(2.0).await;
+    // The other one has looked for calls without a runner: what may be asked again it has asked again.
+    assert_eq!(work.world.answer(&asks).await.ok()["text"], "of the other");
+    work.execute("drop trigger away on replica").await;
+    eventually(
+        "the first process is the runner again, or the call has ended",
+        async || {
+            let kept = "select count(*) from tool_call c where c.name = 'generate_media' and (c.finished_at is not null
+                    or exists (select from replica r where r.id = c.runner and r.lease_until > now()))";
+            (work.world.database.count(kept).await == 1).then_some(())
+        },
+    )
+    .await;
+    work.execute("drop trigger away on artifact").await;
+    let answer = work.world.answer(&paints).await;
+    assert_eq!(answer.state, Finished, "{answer:?}");
+    assert_eq!(work.world.database.count("select count(*) from artifact").await, 1);
+    assert_eq!(work.model.sent().len(), 3);
+    work.world.end(&[&work.gateway, &other]).await;
+}
+
 /// The database is away while the answer comes, for longer than the runner's registration lasts.
 #[tokio::test]
 async fn an_outage_loses_no_answer() {
-    let work = Work::of("[replica]\nlease_ms = 900\nrenew_ms = 300", |_, _| {
-        images(&[PNG]).after(1)
-    })
-    .await;
+    let work = Work::of(SHORT_LEASE, |_, _| images(&[PNG]).after(1)).await;
     let paints = work.coder.request(1, "generate_media", &json!({"request": "r"}));
     work.world.ask(&paints).await;
     work.is_sent(1).await;
@@ -583,7 +678,7 @@ async fn an_outage_loses_no_answer() {
         .unwrap();
     eventually("the lease is over, and the outcome is to be recorded", async || {
         let tries = "select count(*) from pg_stat_activity w join pg_stat_activity l on l.datname = w.datname
-                     where w.wait_event_type = 'Lock' and w.query like '%runner = $3%'
+                     where w.wait_event_type = 'Lock' and w.query like '%as left_ms%'
                        and l.query like 'lock table%' and clock_timestamp() - l.xact_start > interval '1 second'";
         (work.world.database.count(tries).await > 0).then_some(())
     })
@@ -592,8 +687,10 @@ async fn an_outage_loses_no_answer() {
     let answer = work.world.answer(&paints).await;
     assert_eq!(answer.state, Finished, "{answer:?}");
     assert_eq!(work.model.sent().len(), 1);
-    let registered = "select count(*) from replica r join tool_call c on c.runner = r.id where r.lease_until > now()";
-    assert_eq!(work.world.database.count(registered).await, 0, "it was lost");
+    eventually("a second registration: the first one was lost", async || {
+        (work.world.database.count("select count(*) from replica").await == 2).then_some(())
+    })
+    .await;
     work.end().await;
 }
 
@@ -609,7 +706,7 @@ async fn a_stop_leaves_the_call_to_the_next_runner() {
     work.is_sent(1).await;
     work.gateway.stop().await;
     assert_eq!(work.world.database.count(RUNNING).await, 1);
-    let next = work.another_gateway().await;
+    let next = work.another_gateway("").await;
     assert_eq!(work.world.answer(&asks).await.ok()["text"], "of the next");
     work.world.end(&[&next]).await;
 }

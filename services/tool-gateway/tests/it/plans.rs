@@ -21,7 +21,7 @@ use tool_gateway::statements::{
 
 const STATEMENTS: [Planned; 37] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
-    (CALL_RUNNING, 3, &["tool_call_pkey"]),
+    (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
     (SESSIONS_LOCK_FREE, 2, &["session_pkey"]),
     (

@@ -56,6 +56,11 @@ impl Gateway {
         assert!(self.shutdown.stop(LIMIT).await.is_empty(), "all workers end in time");
         assert_eq!(self.shutdown.failure(), None);
     }
+
+    /// Ends it as a crash does.
+    pub(crate) fn cut_off(&self) {
+        self.shutdown.abort();
+    }
 }
 
 /// A session with a turn that awaits its tools.

@@ -1,7 +1,10 @@
 //! Restricts the addresses of outgoing connections whose URL a user configured. A provider with `private_addresses =
 //! false` is only ever connected to at a public address. The client's own resolver looks names up, so that the vetted
 //! address is the connected one and DNS rebinding has no effect. Hosts that are addresses, in whatever form, never
-//! reach a resolver and are vetted with the settings. Redirects are never followed.
+//! reach a resolver and are vetted with the settings. Redirects are never followed. [`credential`] removes the credential from the
+//! answers.
+
+pub mod credential;
 
 use std::future::Future;
 use std::io;

@@ -7,6 +7,7 @@
 
 use contracts::json;
 use reqwest::{StatusCode, Url};
+use runtime::egress::credential::Credential;
 use serde_json::Value;
 
 use super::key::GatewayKey;
@@ -105,7 +106,7 @@ pub(super) async fn record(
         if !fetched.status.is_success() {
             return Err(transport.refusal(fetched.status, &fetched.body, false));
         }
-        let page = page(&fetched.body)?;
+        let page = page(&fetched.body, &transport.credential)?;
         record.session_key = page.session_key;
         record.rows.splice(0..0, page.rows);
         record.is_whole = page.older.is_none() && page.is_last;
@@ -150,16 +151,17 @@ struct Page {
     older: Option<String>,
 }
 
-fn page(body: &[u8]) -> Result<Page, ProviderError> {
+fn page(body: &[u8], credential: &Credential) -> Result<Page, ProviderError> {
     let unreadable = |detail: &str| ProviderError::new(FailureClass::Malformed, Sent::No, detail);
-    let body = json::read(body).map_err(|error| unreadable(&format!("the history is {error}")))?;
+    let mut body = json::read(body).map_err(|error| unreadable(&format!("the history is {error}")))?;
+    credential.remove_from_json(&mut body);
     let items = body["items"].as_array().or(body["messages"].as_array());
     Ok(Page {
         session_key: body["sessionKey"].as_str().map(str::to_owned),
         rows: items
             .ok_or_else(|| unreadable("the history has no items"))?
             .iter()
-            .map(Row::from_wire)
+            .map(|row| Row::from_wire(row, credential))
             .collect(),
         is_last: body["hasMore"] == false,
         older: body["nextCursor"].as_str().map(short),
@@ -167,7 +169,7 @@ fn page(body: &[u8]) -> Result<Page, ProviderError> {
 }
 
 impl Row {
-    fn from_wire(wire: &Value) -> Self {
+    fn from_wire(wire: &Value, credential: &Credential) -> Self {
         let blocks = wire["content"].as_array().map(Vec::as_slice).unwrap_or_default();
         let text = match wire["content"].as_str() {
             Some(text) => text.to_owned(),
@@ -184,7 +186,8 @@ impl Row {
                 Some("assistant") => Role::Assistant,
                 _ => Role::Other,
             },
-            text,
+            // A server may split the credential over blocks.
+            text: credential.remove_from_answer(text),
             run_id: wire["__openclaw"]["runId"].as_str().map(str::to_owned),
             end: match wire["stopReason"].as_str() {
                 _ if failed => End::Failed,

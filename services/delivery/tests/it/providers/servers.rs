@@ -318,6 +318,49 @@ async fn a_credential_that_is_repeated_does_not_get_into_an_error() {
     );
 }
 
+/// A server that repeats the credential in other forms, at the cut, and where no error is expected.
+#[tokio::test]
+async fn a_credential_that_is_repeated_in_any_form_does_not_get_into_an_error() {
+    let repeats = "(the text repeats the credential)";
+    let check = async |body: &str, ends: &str| {
+        let stub = Stub::start([vec![whole("500 Error", "application/json", "", body)]]).await;
+        let called = called(&driver("openresponses", &stub, json!({})), &message("x")).await;
+        let error = called.0.unwrap_err();
+        assert!(error.detail.ends_with(ends), "{body}: {error}");
+        let told = format!("{} {:?}", error.detail, error.response_id);
+        assert!(!told.contains("secret"), "{body}: {told}");
+    };
+    check("no: secret-token!", "no: (api_key)!").await;
+    check("no: SECRET-Token!", "no: (api_key)!").await;
+    // 256 characters of a body are told, 400 of an error.
+    check(&format!("{}secret-token", "x".repeat(248)), "xxx(api_key").await;
+    let long = json!({"error": {"message": format!("{}secret-token", "x".repeat(248)), "code": "c"}});
+    check(&long.to_string(), "xxx(api_key)").await;
+    check(r#"{"detail": "\u0073ecret-token"}"#, repeats).await;
+    check("data: {\"error\": {\"message\": \"\\u0073ecret-token\"}}\n\n", repeats).await;
+    check(r#"{"error": {"message": "\u0073ecret-token"}}"#, "no code: (api_key)").await;
+    check(
+        r#"{"error": {"message": "up: {\"k\": \"\\u0073ecret-token\"}"}}"#,
+        repeats,
+    )
+    .await;
+    check("no: %73ecret%2Dtoken", repeats).await;
+    check("no: c2VjcmV0LXRva2Vu", repeats).await;
+    check(
+        r#"{"error": {"code": "c secret-token", "message": "m"}}"#,
+        "c (api_key): m",
+    )
+    .await;
+    check(
+        r#"{"id": "secret-token", "status": "failed", "error": {"code": "c", "message": "m"}}"#,
+        "c: m",
+    )
+    .await;
+    let stub = Stub::start([vec![whole("200 OK", "text/secret-token", "", "x")]]).await;
+    let called = called(&driver("openresponses", &stub, json!({})), &message("x")).await;
+    assert!(called.0.unwrap_err().detail.ends_with("text/(api_key)"));
+}
+
 #[tokio::test]
 async fn refused_results_name_the_setting_to_check() {
     let results = tool_results(&[("c1", "task_history", "{}", "out")], None);

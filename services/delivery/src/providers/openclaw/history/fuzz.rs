@@ -76,7 +76,9 @@ fn history() {
         .must_meet(&["ran", "failed", "did not run", "unknown", "unreadable"])
         .run(|input| {
             let _ = says_no_session(input);
-            let Ok(page) = page(input) else { return "unreadable" };
+            let Ok(page) = page(input, &Credential::default()) else {
+                return "unreadable";
+            };
             assert!(page.older.is_none_or(|cursor| cursor.chars().count() <= 256));
             let record = Record {
                 session_key: page.session_key,
