@@ -77,7 +77,13 @@ pub fn complete(
         ContextMode::Fork => count(candidates.0.len()),
         ContextMode::Continue | ContextMode::Assembled => total,
     };
-    facts.extract = extract(candidates, total, facts.about_message, &before);
+    // Its entries tell of turns without an answer, too.
+    let has_past = plan.context.is_assembled();
+    let candidates = candidates.0.into_iter().map(|candidate| Candidate {
+        wakes: candidate.wakes || candidate.was_tried && has_past,
+        ..candidate
+    });
+    facts.extract = extract(Candidates(candidates.collect()), total, facts.about_message, &before);
     let shown = facts.extract.messages.iter().rev().map(|message| message.id);
     (after, shown.chain(facts.about_message).collect())
 }
@@ -156,6 +162,7 @@ mod tests {
         Candidate {
             message,
             wakes: false,
+            was_tried: false,
             is_past: false,
         }
     }

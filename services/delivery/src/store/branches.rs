@@ -97,7 +97,8 @@ impl BranchStart {
     }
 }
 
-/// Messages of the spawning turn, and of a turn before it that has not ended without an answer, are told by those turns.
+/// Messages of the spawning turn, and of a turn before it, are told by those turns; where the branch's past is no text, the messages of those
+/// that have ended without an answer are not.
 /// Relies on primary keys.
 pub const BRANCHES_LOAD: &str = "
     select b.account_id, b.session_id, b.id as branch_id, b.task_id, b.depth, b.context, b.base, b.parent_session_id, p.continues_id,
@@ -119,19 +120,12 @@ pub const BRANCHES_LOAD: &str = "
     cross join lateral (
         select json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                           'name', m.author_name, 'via', m.author_via),
-                                          'body', case when m.wakes or m.is_past then '' else left(m.body, 4000) end,
-                                          'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past)
+                                          'body', case when m.is_told and not m.was_tried or m.is_past then '' else left(m.body, 4000) end,
+                                          'at', m.created_at, 'wakes', m.is_told and not m.was_tried, 'was_tried', m.was_tried,
+                                          'is_past', m.is_past)
                         order by m.place) as newest
         from (select m.*, i.place,
-                     case when m.turn_id is not null then false
-                          else coalesce((
-                              select u.session_id in (b.parent_session_id, p.continues_id)
-                                     and (u.session_id <> b.parent_session_id or u.number <= (b.base ->> 'number')::bigint)
-                                     and (u.id = b.parent_turn_id or o.state in ('queued', 'running', 'delivered'))
-                              from notification o
-                              cross join lateral (select * from turn u where u.account_id = o.account_id and u.id = o.turn_id offset 0) u
-                              where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || p.agent_id offset 0), false)
-                     end as wakes,
+                     coalesce(o.is_told, false) as is_told, coalesce(o.is_told and o.was_tried, false) as was_tried,
                      case when m.turn_id is null then false
                           else coalesce((
                               select u.session_id in (b.parent_session_id, p.continues_id) from turn u
@@ -139,6 +133,13 @@ pub const BRANCHES_LOAD: &str = "
                      end as is_past
               from unnest(b.base_messages) with ordinality as i (id, place)
               cross join lateral (select * from message m where m.account_id = b.account_id and m.id = i.id offset 0) m
+              left join lateral (
+                  select u.session_id in (b.parent_session_id, p.continues_id)
+                         and (u.session_id <> b.parent_session_id or u.number <= (b.base ->> 'number')::bigint) as is_told,
+                         u.id <> b.parent_turn_id and o.state not in ('queued', 'running', 'delivered') as was_tried
+                  from notification o
+                  cross join lateral (select * from turn u where u.account_id = o.account_id and u.id = o.turn_id offset 0) u
+                  where m.turn_id is null and o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || p.agent_id offset 0) o on true
               where i.place <= $3 and m.task_id = b.task_id) m) m";
 
 /// The branches of these sessions. `counted_max`: messages that are counted.

@@ -27,6 +27,9 @@ pub struct Candidate {
     pub message: ThreadMessage,
     /// It wakes this agent by a notification of its own in this session, which has not ended without an answer.
     pub wakes: bool,
+    /// That notification's turn has ended without an answer: an assembled past tells of it.
+    #[serde(default)]
+    pub was_tried: bool,
     /// A turn of this past has written it.
     pub is_past: bool,
 }
@@ -171,23 +174,25 @@ pub const QUEUE_NEXT: &str = concat!(
                      json_agg(json_build_object('id', m.id, 'author', json_build_object('kind', m.author_kind, 'id', m.author_id,
                                                 'name', m.author_name, 'via', m.author_via),
                                                 'body', case when m.wakes or m.is_past then '' else left(m.body, 4000) end,
-                                                'at', m.created_at, 'wakes', m.wakes, 'is_past', m.is_past)
+                                                'at', m.created_at, 'wakes', m.wakes, 'was_tried', m.was_tried, 'is_past', m.is_past)
                               order by m.created_at desc, m.id desc) filter (where not m.is_told) as newest
               from (select m.*, m.id = any (x.told) as is_told,
-                           case when m.id = any (x.told) or m.turn_id is not null then false
-                                else coalesce((
-                                    select coalesce(o.session_id in (n.session_id, w.continues), false)
-                                           and o.state in ('queued', 'running', 'delivered') from notification o
-                                    where o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0),
-                                    g.id = any (m.woke) and m.created_at >= w.opened_at, false)
-                           end as wakes,
+                           case when o.id is null then coalesce(g.id = any (m.woke), false) and m.created_at >= w.opened_at
+                                                       and m.turn_id is null and coalesce(m.id <> all (x.told), true)
+                                else o.is_here and o.state in ('queued', 'running', 'delivered') end as wakes,
+                           coalesce(o.is_here and o.state not in ('queued', 'running', 'delivered') and o.turn_id is not null, false) as was_tried,
                            case when m.id = any (x.told) or m.turn_id is null then false
                                 else coalesce((
                                     select t.session_id in (n.session_id, w.continues) from turn t
                                     where t.account_id = m.account_id and t.id = m.turn_id offset 0), false)
                            end as is_past
                     from (select * from message m where m.account_id = k.account_id and m.task_id = k.id
-                          order by m.created_at desc, m.id desc limit $3) m) m) m
+                          order by m.created_at desc, m.id desc limit $3) m
+                    left join lateral (
+                        select o.id, o.state, o.turn_id, coalesce(o.session_id in (n.session_id, w.continues), false) as is_here
+                        from notification o
+                        where m.turn_id is null and coalesce(m.id <> all (x.told), true)
+                          and o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0) o on true) m) m
         offset 0) thread"
 );
 

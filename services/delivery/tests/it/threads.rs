@@ -366,6 +366,28 @@ async fn a_message_whose_turn_failed_is_shown() {
     running.stop().await;
 }
 
+/// The past that goes along tells of the turn.
+#[tokio::test]
+async fn a_message_whose_turn_failed_is_told_once_in_an_assembled_prompt() {
+    let script = |seen: &Seen| match seen.order {
+        0 => Reply::Status(422, "{}".to_owned(), Vec::new()),
+        _ => Reply::text(""),
+    };
+    let scene = scene(Server::Ollama, &[("server", "ollama")], script).await;
+    let id = scene.waking("The deadline is on Monday.").await;
+    scene.enqueue(&id, "The deadline is on Monday.").await;
+    let running = scene.run().await;
+    scene.until(&id, "failed").await;
+    for next in ["n-1", "n-2"] {
+        scene.deliver(next, "Go on").await;
+    }
+    running.stop().await;
+    for seen in scene.provider.seen() {
+        let sent = seen.body.to_string();
+        assert_eq!(sent.matches("The deadline is on Monday.").count(), 1, "{sent}");
+    }
+}
+
 /// The thread has the message: the first answer of its turn came from there.
 #[tokio::test]
 async fn a_message_whose_turn_failed_after_an_answer_is_not_shown_again() {
@@ -944,9 +966,10 @@ async fn a_fresh_start_survives_its_replica() {
     ] {
         let scene = scene(Server::OpenAi, BY_RESPONSE, counting).await;
         let first = scene.run().await;
+        // The first turn passes the point once, shortly after its notification is seen to be delivered.
+        first.crash_at(point, 2);
         scene.deliver("n-1", "Tests fail on main").await;
         scene.provider.forget();
-        first.crash_at(point, 1);
         scene.enqueue("n-2", "They fail again").await;
         scene.wake().await;
         first.crashed().await;

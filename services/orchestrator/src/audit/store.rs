@@ -592,7 +592,10 @@ pub const CALLS: &str = concat!(
                        'finished', octet_length(c.call ->> 'answered'), false, '', null, null, null,
                        encode(sha256(convert_to(c.call ->> 'answered', 'UTF8')), 'hex')
                 from unnest($2::uuid[]) with ordinality as w (id, place)
-                cross join lateral (select t.id, t.session_id, t.journal from turn t where t.account_id = $1 and t.id = w.id offset 0) t
+                cross join lateral (
+                    select t.id, t.session_id, t.journal from turn t
+                    where t.account_id = $1 and t.id = w.id and jsonb_path_exists(t.journal, '$[*].calls[*].answered ? (@ != null)')
+                    offset 0) t
                 cross join lateral jsonb_array_elements(", array!("t.journal"), ") as r (round)
                 cross join lateral jsonb_array_elements(", array!("r.round -> 'calls'"), ") as c (call)
                 where c.call ->> 'answered' is not null

@@ -325,27 +325,27 @@ mod tests {
     fn a_refusal_is_told_in_a_few_words() {
         testkit::install_tls_provider();
         let mut model = Model::of_url(reqwest::Client::new(), "http://127.0.0.1:1/v1");
-        model.credential = Credential::new(Some(&r#"sk/secret+"\key"#.to_owned().into()));
+        model.credential = Credential::new(Some(&r#"sk/s3cret+"\key"#.to_owned().into()));
         let check = |body: &str, expected: &str| assert_eq!(model.said(body.as_bytes()), expected, "{body}");
         // Writers of JSON escape what they like.
         check(
-            r#"{"error": {"message": "no such key: \u0073k\/secret+\"\\key"}}"#,
+            r#"{"error": {"message": "no such key: \u0073k\/s3cret+\"\\key"}}"#,
             "no such key: (api_key)",
         );
-        check(r#"{"detail": "sk\/secret\u002b\"\\key"}"#, r#"{"detail":"(api_key)"}"#);
-        check(r#"sk/secret+"\key"#, "(api_key)");
+        check(r#"{"detail": "sk\/s3cret\u002b\"\\key"}"#, r#"{"detail":"(api_key)"}"#);
+        check(r#"sk/s3cret+"\key"#, "(api_key)");
         // What is no JSON, or quotes some, is told without the credential or not at all.
         let repeats = "(the text repeats the credential)";
         for body in [
-            r#"data: {"error": "\u0073k\/secret+\"\\key"}"#,
-            "{\"a\": 1}\n{\"error\": \"sk\\/secret+\\\"\\\\key\"}",
-            r#"upstream: {"key": "sk\/secret+\"\\key"}"#,
-            r#"{"error": {"message": "upstream: {\"key\": \"sk\\/secret+\\\"\\\\key\"}"}}"#,
-            r#"{"sk/secret+\"\\key": 1}"#,
+            r#"data: {"error": "\u0073k\/s3cret+\"\\key"}"#,
+            "{\"a\": 1}\n{\"error\": \"sk\\/s3cret+\\\"\\\\key\"}",
+            r#"upstream: {"key": "sk\/s3cret+\"\\key"}"#,
+            r#"{"error": {"message": "upstream: {\"key\": \"sk\\/s3cret+\\\"\\\\key\"}"}}"#,
+            r#"{"sk/s3cret+\"\\key": 1}"#,
         ] {
             check(body, repeats);
         }
-        let at_the_cut = format!(r#"{}sk/secret+"\key"#, "x".repeat(DETAIL_BYTES_MAX - 5));
+        let at_the_cut = format!(r#"{}sk/s3cret+"\key"#, "x".repeat(DETAIL_BYTES_MAX - 5));
         assert!(!model.said(at_the_cut.as_bytes()).contains("sk/"));
         let failure = model.failed("failed", &at_the_cut);
         assert!(!failure.answer.message.contains("sk/"), "{}", failure.answer.message);

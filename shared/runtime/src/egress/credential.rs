@@ -14,8 +14,10 @@ use serde_json::Value;
 const REMOVED: &str = "(api_key)";
 /// Replaces a text that holds the credential in an encoded form.
 const REPEATS: &str = "(the text repeats the credential)";
-/// A shorter key is a placeholder such as `none`, which good texts contain. It is removed from errors only, and only as it is.
+/// A shorter key is a placeholder such as `none`. It is removed from errors only, and only as it is.
 const KEY_BYTES_MIN: usize = 8;
+/// From so many bytes on, a key without a digit is no placeholder such as `lm-studio` or `no-key-required`, which good texts contain.
+const WORD_BYTES_MAX: usize = 16;
 /// Servers quote the errors of servers behind them, which adds a layer of escapes each time.
 const DECODINGS_MAX: usize = 4;
 
@@ -47,10 +49,19 @@ impl Credential {
 
     /// As [`Self::remove`], for the text of a good answer, in which a placeholder is a word like any other.
     pub fn remove_from_answer(&self, text: String) -> String {
-        match &self.0 {
-            Some(forms) if !forms.encoded.is_empty() => forms.remove(text),
-            Some(_) | None => text,
+        match self.secret() {
+            Some(forms) => forms.remove(text),
+            None => text,
         }
+    }
+
+    /// The key, if it is no placeholder.
+    fn secret(&self) -> Option<&Forms> {
+        let forms = self.0.as_deref()?;
+        let key = forms.key.expose_secret().as_bytes();
+        let mixes = key.iter().any(u8::is_ascii_digit) && key.iter().any(u8::is_ascii_alphabetic);
+        let is_secret = key.len() >= KEY_BYTES_MIN && mixes || key.len() >= WORD_BYTES_MAX;
+        is_secret.then_some(forms)
     }
 
     /// As [`Self::remove_from_answer`], for every text of a parsed body except the names of fields.
@@ -65,9 +76,7 @@ impl Credential {
 
     /// Bytes at the end of a streamed text which the next piece may complete to the key.
     pub fn bytes_begun(&self, text: &str) -> usize {
-        let Some(forms) = self.0.as_ref().filter(|forms| !forms.encoded.is_empty()) else {
-            return 0;
-        };
+        let Some(forms) = self.secret() else { return 0 };
         let (key, text) = (forms.key.expose_secret().as_bytes(), text.as_bytes());
         let longest = text.len().min(key.len() - 1);
         let begins = |bytes: &usize| text[text.len() - bytes..].eq_ignore_ascii_case(&key[..*bytes]);
@@ -114,6 +123,9 @@ impl Forms {
         let key = self.key.expose_secret().to_ascii_lowercase();
         // Lower case of ASCII leaves every byte in its place.
         let lower = text.to_ascii_lowercase();
+        if !lower.contains(&key) {
+            return text;
+        }
         let mut kept = String::with_capacity(text.len());
         let mut from = 0;
         for (at, _) in lower.match_indices(&key) {
@@ -225,7 +237,7 @@ mod tests {
             r#"a"quoted\key\\1"#,
             "ab%41cd-%25-key",
             r"u\u0041-back-key",
-            "%25%32%35-20%25",
+            "%25%32%35-20%25-a",
         ] {
             let json = |text: &str| Value::from(text).to_string();
             check(key, &escaped(key));
@@ -263,6 +275,14 @@ mod tests {
         assert_eq!(none.remove_from_answer("None, none".to_owned()), "None, none");
         assert_eq!(none.bytes_begun("non"), 0);
         assert_eq!(credential("").remove("a text".to_owned()), "a text");
+        for word in ["lm-studio", "not-needed", "no-key-required", "12345678"] {
+            let path = format!("docs/{}.md", word.to_uppercase());
+            assert_eq!(credential(word).remove_from_answer(path.clone()), path);
+            assert_eq!(credential(word).remove(path), "docs/(api_key).md");
+        }
+        for secret in ["sk-12345", "correct-horse-battery"] {
+            assert_eq!(credential(secret).remove_from_answer(secret.to_owned()), REMOVED);
+        }
     }
 
     #[test]

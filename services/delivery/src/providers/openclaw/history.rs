@@ -153,11 +153,11 @@ struct Page {
 
 fn page(body: &[u8], credential: &Credential) -> Result<Page, ProviderError> {
     let unreadable = |detail: &str| ProviderError::new(FailureClass::Malformed, Sent::No, detail);
-    let mut body = json::read(body).map_err(|error| unreadable(&format!("the history is {error}")))?;
-    credential.remove_from_json(&mut body);
+    let body = json::read(body).map_err(|error| unreadable(&format!("the history is {error}")))?;
+    let text = |text: &str| credential.remove_from_answer(text.to_owned());
     let items = body["items"].as_array().or(body["messages"].as_array());
     Ok(Page {
-        session_key: body["sessionKey"].as_str().map(str::to_owned),
+        session_key: body["sessionKey"].as_str().map(text),
         rows: items
             .ok_or_else(|| unreadable("the history has no items"))?
             .iter()
@@ -179,16 +179,22 @@ impl Row {
         let failed = [&wire["idempotencyKey"], &wire["__openclaw"]["idempotencyKey"]]
             .iter()
             .any(|key| key.as_str().is_some_and(|key| key.ends_with(":terminal-error")));
+        let role = match wire["role"].as_str() {
+            Some("user") if internal => Role::Internal,
+            Some("user") => Role::User,
+            Some("assistant") => Role::Assistant,
+            _ => Role::Other,
+        };
+        let removed = |text: String| credential.remove_from_answer(text);
         Self {
-            role: match wire["role"].as_str() {
-                Some("user") if internal => Role::Internal,
-                Some("user") => Role::User,
-                Some("assistant") => Role::Assistant,
-                _ => Role::Other,
+            role,
+            text: match role {
+                // Its blocks together: a server may split the credential over them.
+                Role::Assistant => removed(text),
+                // Our own texts, which are searched and not stored: nothing may take the place of a call's marker.
+                Role::Internal | Role::User | Role::Other => text,
             },
-            // A server may split the credential over blocks.
-            text: credential.remove_from_answer(text),
-            run_id: wire["__openclaw"]["runId"].as_str().map(str::to_owned),
+            run_id: wire["__openclaw"]["runId"].as_str().map(|id| removed(id.to_owned())),
             end: match wire["stopReason"].as_str() {
                 _ if failed => End::Failed,
                 Some("error") => End::Failed,
