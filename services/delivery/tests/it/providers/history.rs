@@ -289,7 +289,7 @@ async fn reads_back_page_by_page_and_stops() {
         format!("GET {path}?limit=50&cursor=41 HTTP/1.1"),
     ];
     assert_eq!(lines, expected, "as recorded, and no older page once the call is found");
-    assert_eq!(stub.seen()[0].header("authorization"), Some("Bearer secret-token"));
+    assert_eq!(stub.seen()[0].header("authorization"), Some("Bearer secret-t0ken"));
 
     let endless: Vec<Script> = (0..50)
         .map(|n| {

@@ -31,7 +31,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// A driver for the stub: of kind `openclaw` (agent alpha) or `openresponses`, with `extra` settings.
 fn driver(kind: &str, stub: &Stub, extra: Value) -> Driver {
     let url = format!("http://{}/v1/responses", stub.address());
-    let mut settings = json!({"kind": kind, "url": url, "model": "openclaw/alpha", "api_key": "secret-token"});
+    let mut settings = json!({"kind": kind, "url": url, "model": "openclaw/alpha", "api_key": "secret-t0ken"});
     settings
         .as_object_mut()
         .unwrap()

@@ -28,7 +28,7 @@ async fn sends_a_first_call_by_the_specification() {
         ("x-openclaw-session-key", SESSION_KEY),
         ("idempotency-key", &format!("{TURN}:1")),
         ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
-        ("authorization", "Bearer secret-token"),
+        ("authorization", "Bearer secret-t0ken"),
         ("content-type", "application/json"),
     ] {
         assert_eq!(seen.header(name), Some(value), "{name}");
@@ -222,6 +222,6 @@ async fn sends_nothing_that_would_be_understood_otherwise() {
 async fn never_shows_the_credential() {
     let stub = Stub::start([]).await;
     for kind in ["openclaw", "openresponses"] {
-        assert!(!format!("{:?}", driver(kind, &stub, json!({}))).contains("secret-token"));
+        assert!(!format!("{:?}", driver(kind, &stub, json!({}))).contains("secret-t0ken"));
     }
 }
