@@ -38,6 +38,14 @@ pub(super) struct NotificationRow {
     pub(super) created_at: OffsetDateTime,
 }
 
+impl NotificationRow {
+    /// A person took it out of its queue.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        self.state == "cancelled" && reason.starts_with("withdrawn: by ")
+    }
+}
+
 impl SessionRow {
     /// The branch or the replay whose only session it is; None: its task and its agent are its conversation.
     pub(super) fn origin(&self) -> Option<&str> {

@@ -92,13 +92,7 @@ pub(super) fn edits_stand(evidence: &Evidence<'_>) -> Vec<Violation> {
                 continue;
             };
             let is_so = match op {
-                EditOp::Withdraw => {
-                    row.state == "cancelled"
-                        && row
-                            .reason
-                            .as_deref()
-                            .is_some_and(|reason| reason.starts_with("withdrawn: by "))
-                }
+                EditOp::Withdraw => row.is_withdrawn(),
                 EditOp::Replace | EditOp::Promote => row.body.contains(&edited(offer.number)),
             };
             if !is_so {

@@ -119,7 +119,11 @@ pub(super) fn all_have_ended(evidence: &Evidence<'_>) -> Vec<Violation> {
             .get(&session)
             .and_then(|session| session.close_reason.as_deref());
         let turns = evidence.turns_of.get(&session).map_or(0, Vec::len);
-        if (reason, turns) != (Some("replayed"), 1) {
+        // A person may withdraw its item from the queue.
+        let item = format!("replay:{}", replay.id);
+        let item = evidence.notifications.get(&(replay.account_id.as_str(), item.as_str()));
+        let expected = usize::from(!item.is_some_and(|item| item.is_withdrawn()));
+        if (reason, turns) != (Some("replayed"), expected) {
             let found_here = format!("{}: closed as {reason:?}, with {turns} turns", of(replay));
             found.push(broken("a replay ends with its one turn, and its session", found_here));
         }
@@ -222,5 +226,8 @@ mod tests {
         let mut unheard = story();
         unheard.rows.turns.pop();
         assert!(unheard.finds(all_have_ended, "with 0 turns"));
+        let item = unheard.rows.notifications.last_mut().unwrap();
+        (item.state, item.reason) = ("cancelled".to_owned(), Some("withdrawn: by ann".to_owned()));
+        assert_eq!(unheard.judge(all_have_ended), []);
     }
 }
