@@ -91,14 +91,20 @@ pub(super) async fn go_by(
     let day = async {
         let mut steps = Vec::new();
         let mut gone_by = hours(bench, arguments.hours, &mut steps).await;
+        let mut left = Vec::new();
+        if gone_by.is_ok() {
+            // Right after the last sweeps: rows become due all the time.
+            gone_by = left_due(bench).await.map(|found| left = found);
+        }
         if gone_by.is_ok() {
             gone_by = posted_and_closed(bench, arguments.posted, &mut steps).await;
         }
         over.store(true, Ordering::Relaxed);
-        gone_by.map(|()| steps)
+        gone_by.map(|()| (steps, left))
     };
-    let (steps, others) = tokio::join!(day, other(bench, "beside", &over, None));
-    for (name, ms) in steps? {
+    let (day, others) = tokio::join!(day, other(bench, "beside", &over, None));
+    let (steps, left) = day?;
+    for (name, ms) in steps {
         // The time limit of sweeps and long queues is per statement, and is checked from the server's log.
         let of_many = ["sweep", "close a task with", "posted"];
         if ms > limit_ms && !of_many.iter().any(|many| name.starts_with(many)) {
@@ -112,13 +118,20 @@ pub(super) async fn go_by(
         }
         measured.add(format!("other account, meanwhile: {name}"), ms);
     }
-    for (what, sql) in LEFT {
-        let left = bench.count(sql).await?;
+    for (what, left) in left {
         if left > 0 {
             broken.push(format!("{left} left that were due: {what}"));
         }
     }
     Ok(broken)
+}
+
+async fn left_due(bench: &Bench) -> anyhow::Result<Vec<(&'static str, i64)>> {
+    let mut found = Vec::with_capacity(LEFT.len());
+    for (what, sql) in LEFT {
+        found.push((what, bench.count(sql).await?));
+    }
+    Ok(found)
 }
 
 async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> anyhow::Result<()> {
