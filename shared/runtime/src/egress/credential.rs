@@ -14,10 +14,11 @@ use serde_json::Value;
 const REMOVED: &str = "(api_key)";
 /// Replaces a text that holds the credential in an encoded form.
 const REPEATS: &str = "(the text repeats the credential)";
-/// A shorter key is a placeholder such as `none`. It is removed from errors only, and only as it is.
+/// A shorter key is a dummy such as `none`. It is removed from errors only, and only as it is.
 const KEY_BYTES_MIN: usize = 8;
-/// From so many bytes on, a key without a digit is no placeholder such as `lm-studio` or `no-key-required`, which good texts contain.
-const WORD_BYTES_MAX: usize = 16;
+/// A shorter key without both a letter and a digit is a dummy such as `lm-studio` or `no-key-required`, which good texts contain: it is
+/// removed from errors only.
+const WORD_BYTES_MIN: usize = 16;
 /// Servers quote the errors of servers behind them, which adds a layer of escapes each time.
 const DECODINGS_MAX: usize = 4;
 
@@ -28,7 +29,7 @@ pub struct Credential(Option<Arc<Forms>>);
 #[derive(Debug)]
 struct Forms {
     key: SecretString,
-    /// The key as it is, decoded, and in base64; in lower case. Empty for a placeholder.
+    /// The key as it is, decoded, and in base64; in lower case. Empty for a key below [`KEY_BYTES_MIN`].
     encoded: Vec<SecretString>,
 }
 
@@ -47,7 +48,7 @@ impl Credential {
         }
     }
 
-    /// As [`Self::remove`], for the text of a good answer, in which a placeholder is a word like any other.
+    /// As [`Self::remove`], for the text of a good answer, in which a dummy is a word like any other.
     pub fn remove_from_answer(&self, text: String) -> String {
         match self.secret() {
             Some(forms) => forms.remove(text),
@@ -55,12 +56,12 @@ impl Credential {
         }
     }
 
-    /// The key, if it is no placeholder.
+    /// The key, if it is no dummy.
     fn secret(&self) -> Option<&Forms> {
         let forms = self.0.as_deref()?;
         let key = forms.key.expose_secret().as_bytes();
         let mixes = key.iter().any(u8::is_ascii_digit) && key.iter().any(u8::is_ascii_alphabetic);
-        let is_secret = key.len() >= KEY_BYTES_MIN && mixes || key.len() >= WORD_BYTES_MAX;
+        let is_secret = key.len() >= KEY_BYTES_MIN && mixes || key.len() >= WORD_BYTES_MIN;
         is_secret.then_some(forms)
     }
 
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_placeholder_is_no_secret() {
+    fn a_dummy_is_no_secret() {
         let none = credential("none");
         assert_eq!(none.remove("no key none".to_owned()), "no key (api_key)");
         assert_eq!(none.remove(escaped("none")), escaped("none"));
