@@ -5,7 +5,10 @@
 //! released may park a session that the release did not see. So a hold stays unsettled until [`SETTLED_AFTER_S`] have passed and
 //! nothing is left to do; until then a sweep looks again ([`hold_settle`]).
 //!
-//! Lock order: account, hold, sessions. Locked sessions are left to the sweep.
+//! A hold goes with its session to the next generation (`session_succeed`), which locks the session and then its holds. So a hold on
+//! a session is set under the session's lock, and not on a generation that has ended: nothing would take it along.
+//!
+//! Lock order: account, the session that a hold is on, hold, other sessions. Other sessions that are locked are left to the sweep.
 
 use std::collections::HashMap;
 
@@ -14,8 +17,8 @@ use contracts::{
     event::{Event, HoldChanged},
 };
 use domain::{
-    AccountId, Actor, ActorKind, Gate, HoldId, HoldRunning, HoldScope, SessionId, StopKind, StopThen, TaskId, TurnId,
-    hold::Hold,
+    AccountId, Actor, ActorKind, Gate, Generation, HoldId, HoldRunning, HoldScope, SessionId, StopKind, StopThen,
+    TaskId, TurnId, hold::Hold,
 };
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
@@ -25,7 +28,7 @@ use crate::{
     outbox::Owned,
     session::{
         SessionName,
-        sessions_lock::{LockedSession, SESSIONS_LOCK_FREE, sessions_lock},
+        sessions_lock::{LockedSession, SESSIONS_LOCK, SESSIONS_LOCK_FREE, sessions_lock},
         sessions_park::{IS_PARKING, sessions_open},
         turn_stop::{StopRequest, turn_stop},
     },
@@ -83,6 +86,8 @@ pub enum NotSet {
         oldest: String,
     },
     NoAccount,
+    /// The session's generation has ended.
+    Closed(SessionId, Generation),
 }
 
 /// One change of an account's holds at a time, so that its count is exact.
@@ -164,6 +169,14 @@ pub async fn hold_set(
     let Some(mut messages) = lock(tx, account, setting).await? else {
         return Ok(Err(NotSet::NoAccount));
     };
+    if new.scope == HoldScope::Session
+        && let Ok(session) = SessionId::parse(new.scope_id)
+    {
+        let locked = sessions_lock(tx, SESSIONS_LOCK, &[(account.clone(), session)]).await?;
+        if let Some(ended) = locked.iter().find(|session| session.facts.closed) {
+            return Ok(Err(NotSet::Closed(ended.id, ended.generation)));
+        }
+    }
     let values: [Value; 10] = [
         account.into(),
         HoldId(fresh_id()).into(),

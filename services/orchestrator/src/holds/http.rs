@@ -22,7 +22,10 @@ use crate::{
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     route::routes,
-    sessions::store::session_find,
+    sessions::{
+        http::{SESSION_CLOSED, generation_is_closed, not_the_open_one},
+        store::session_find,
+    },
 };
 
 routes! {
@@ -99,6 +102,10 @@ async fn place(
             Ok(set) => set,
             Err(NotSet::TooMany { oldest }) => return Err(too_many(&oldest).into()),
             Err(NotSet::NoAccount) => return Err(Problem::not_found().into()),
+            Err(NotSet::Closed(session, generation)) => {
+                let why = (SESSION_CLOSED, &*generation_is_closed(generation));
+                return Err(not_the_open_one(&work.tx, account, session, why).await?.into());
+            }
         };
         tracing::info!(%account, hold = %row.id, scope = %row.scope_kind, scope_id, running = %row.running, "set a hold");
         let id = Some(row.id);

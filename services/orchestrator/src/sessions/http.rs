@@ -7,14 +7,14 @@ use contracts::{
     session::{SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentRef, Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind, StopThen,
-    TaskId, TurnId,
+    AccountId, AgentRef, Gate, Generation, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind,
+    StopThen, TaskId, TurnId,
 };
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Setting, Tx,
+    Accounts, Setting, StorageError, Tx,
     outbox::Owned,
     session::{
         session_release::session_release,
@@ -198,15 +198,7 @@ async fn reset(
     once.run(&app, access.party(), async |work| {
         let locked = session_lock(&work.tx, account, session).await?;
         if let Some((code, why)) = not_reset(&locked) {
-            let open = store::session_open_of(&work.tx, account, session).await?;
-            let open = open.map(|open| open.to_string());
-            let which = open.as_ref().map_or_else(
-                || "its agent has no open session on the task".to_owned(),
-                |open| format!("the open session of its agent on the task is {open}"),
-            );
-            return Err(Problem::conflict(code, format!("{why}; {which}"))
-                .with("session", open)
-                .into());
+            return Err(not_the_open_one(&work.tx, account, session, (code, &why)).await?.into());
         }
         let request = ResetRequest {
             reason: body.reason.to_string(),
@@ -228,11 +220,33 @@ async fn reset(
     .await
 }
 
+pub const SESSION_CLOSED: &str = "session_closed";
+
+pub fn generation_is_closed(generation: Generation) -> String {
+    format!("generation {generation} is closed")
+}
+
+/// The refusal of a change of this session, which names the open one.
+pub async fn not_the_open_one(
+    tx: &Tx,
+    account: &AccountId,
+    session: SessionId,
+    (code, why): (&'static str, &str),
+) -> Result<Problem, StorageError> {
+    let open = store::session_open_of(tx, account, session).await?;
+    let open = open.map(|open| open.to_string());
+    let which = open.as_ref().map_or_else(
+        || "its agent has no open session on the task".to_owned(),
+        |open| format!("the open session of its agent on the task is {open}"),
+    );
+    Ok(Problem::conflict(code, format!("{why}; {which}")).with("session", open))
+}
+
 /// Why a session cannot be reset: a code, and the reason in words.
 fn not_reset(session: &LockedSession) -> Option<(&'static str, String)> {
     let generation = session.generation;
     match session.kind {
-        _ if session.facts.closed => Some(("session_closed", format!("generation {generation} is closed"))),
+        _ if session.facts.closed => Some((SESSION_CLOSED, generation_is_closed(generation))),
         SessionKind::Task | SessionKind::System | SessionKind::Orchestrator => None,
         kind @ (SessionKind::Branch | SessionKind::Replay) => Some((
             "not_resettable",

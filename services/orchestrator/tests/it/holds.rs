@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use orchestrator::{forget::forget_once, holds::sweep::settle_once};
 use serde_json::{Value, json};
 use storage::hold::SESSIONS_MAX;
-use testkit::rows;
+use testkit::{eventually, rows};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -396,4 +396,35 @@ async fn parked_sessions_are_opened_in_bounded_pieces() {
     let left = "select count(*) from session where gate is not null or wake_at is null";
     assert_eq!(world.test.count(left).await, 0);
     println!("{count} sessions, the longest look took {longest:?}");
+}
+
+/// A hold goes to the next generation with its session, so one on a generation that has ended would keep nothing.
+#[tokio::test]
+async fn a_generation_that_has_ended_cannot_be_paused() {
+    let (world, tenant, coder) = working().await;
+    let ended = seed::session(&world, &tenant, "PROJ-7", &coder, 1, false).await;
+    let open = seed::session(&world, &tenant, "PROJ-7", &coder, 2, true).await;
+    let refused = world.hold(&tenant, scope("session", ended)).await;
+    refused.is_problem(409, "session_closed", "generation 1 is closed");
+    assert_eq!(refused.body["session"], json!(open));
+    assert_eq!(world.test.texts(COUNT).await, ["0"]);
+
+    // It ends while the hold is on its way.
+    let mut ending = world.test.owner.begin().await.unwrap();
+    sqlx::query("update session set closed_at = now(), close_reason = 'rotated' where generation = 2")
+        .execute(&mut *ending)
+        .await
+        .unwrap();
+    let end = async {
+        let waits =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("the hold waits for the session", || async {
+            (world.test.count(waits).await > 0).then_some(())
+        })
+        .await;
+        ending.commit().await.unwrap();
+    };
+    let (refused, ()) = tokio::join!(world.hold(&tenant, scope("session", open)), end);
+    refused.is_problem(409, "session_closed", "generation 2 is closed");
+    assert_eq!(world.test.texts(COUNT).await, ["0"]);
 }
