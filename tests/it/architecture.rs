@@ -190,6 +190,7 @@ const PLANTED: &[&str] = &[
     "services/orchestrator/tests/it/branches.rs",
     "services/orchestrator/tests/it/diff.rs",
     "services/orchestrator/tests/it/handover.rs",
+    "services/orchestrator/tests/it/holds.rs",
     "services/orchestrator/tests/it/log.rs",
     "services/orchestrator/tests/it/notifications.rs",
     "services/orchestrator/tests/it/policies.rs",
