@@ -63,9 +63,9 @@ const DIFFERENT: &str = "
     update agent set provider = 'of-the-twin' where account_id = '{twin}';
     update notification set sender_kind = 'user' where account_id = '{twin}' and kind = 'notification';
     insert into member (account_id, user_id, name, email, role, removed_at)
-    select account_id, 'of-the-twin-' || user_id, name, email, role, removed_at + interval '1 day' from member where account_id = '{twin}'
-      and (removed_at is not null or email is null);
-    update member set role = 'admin' where account_id = '{twin}' and user_id like 'of-the-twin-%';
+    select account_id, 'of-the-twin-' || user_id, name, email, role, removed_at + interval '1 day' from member
+    where account_id = '{twin}' and removed_at is not null;
+    insert into member (account_id, user_id, name, role) values ('{twin}', 'of-the-twin', 'n', 'admin');
     insert into api_key (account_id, id, name, role, digest, user_id)
     select m.account_id, concat(m.user_id, '-', n), 'n', 'member', '', m.user_id from member m, generate_series(1, 60) n
     where m.account_id = '{twin}';
