@@ -66,9 +66,6 @@ const DIFFERENT: &str = "
     select account_id, 'of-the-twin-' || user_id, name, email, role, removed_at + interval '1 day' from member
     where account_id = '{twin}' and removed_at is not null;
     insert into member (account_id, user_id, name, role) values ('{twin}', 'of-the-twin', 'n', 'admin');
-    insert into api_key (account_id, id, name, role, digest, user_id)
-    select m.account_id, concat(m.user_id, '-', n), 'n', 'member', '', m.user_id from member m, generate_series(1, 60) n
-    where m.account_id = '{twin}';
     update turn set hops = hops + 7, tools = '{of-the-twin}', reply = 'of the twin', started_at = started_at - interval '1 day', finished_at = finished_at + interval '1 day'
     where account_id = '{twin}';
     update task_assignee t set agent_id = a.id from agent a

@@ -184,8 +184,9 @@ impl Walk<'_> {
         self.requests(own(key, id)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
-        // The account's admin is its last one again.
         self.api("POST", "/members", &new("member")).await;
+        // The last admin stays.
+        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
     }
 
     async fn requests(&self, requests: Vec<Request>) {
