@@ -10,6 +10,8 @@ use sqlx::{Connection, PgConnection, PgPool, Row, postgres::PgPoolOptions};
 use storage::{Database, DatabaseOptions, Role, migrations, outbox::OutboxRow};
 use uuid::{NoContext, Timestamp, Uuid};
 
+use crate::eventually;
+
 /// A test connects to its new database sooner than this.
 const CONNECT_LIMIT: Duration = Duration::from_secs(60);
 
@@ -68,6 +70,16 @@ impl TestDatabase {
         let rows = OutboxRow::find_by_statement(storage::statement("select * from outbox order by id", []));
         let rows = rows.all(&connection).await.expect("rows of the outbox");
         rows.into_iter().flat_map(|row| row.messages).collect()
+    }
+
+    /// Waits until a statement of this database waits for a lock that another one holds.
+    pub async fn lock_is_awaited(&self) {
+        let waits =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        eventually("a statement waits for a lock", || async {
+            (self.count(waits).await > 0).then_some(())
+        })
+        .await;
     }
 
     /// One number, as the superuser sees it.

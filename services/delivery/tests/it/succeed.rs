@@ -182,12 +182,7 @@ async fn an_answer_that_came_first_is_posted() {
         .await
         .unwrap();
     gate.add_permits(1);
-    let blocked =
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    eventually("the record waits for the session", || async {
-        (scene.world.database.count(blocked).await > 0).then_some(())
-    })
-    .await;
+    scene.world.database.lock_is_awaited().await;
     let asked = "update session set stop_turn_id = active_turn_id, stop_kind = 'reset', stop_by = 'Ann', stop_at = now(), stop_then = 'continue',
                      reset_request = jsonb_build_object('reason', 'confused', 'queue', 'keep', 'in_flight', 'requeue', 'at', now(),
                                                         'by', jsonb_build_object('kind', 'user', 'id', 'u-1', 'name', 'Ann'))";

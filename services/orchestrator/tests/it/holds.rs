@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use orchestrator::{forget::forget_once, holds::sweep::settle_once};
 use serde_json::{Value, json};
 use storage::hold::SESSIONS_MAX;
-use testkit::{eventually, rows};
+use testkit::rows;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -416,12 +416,7 @@ async fn a_generation_that_has_ended_cannot_be_paused() {
         .await
         .unwrap();
     let end = async {
-        let waits =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        eventually("the hold waits for the session", || async {
-            (world.test.count(waits).await > 0).then_some(())
-        })
-        .await;
+        world.test.lock_is_awaited().await;
         ending.commit().await.unwrap();
     };
     let (refused, ()) = tokio::join!(world.hold(&tenant, scope("session", open)), end);

@@ -10,7 +10,7 @@ use storage::{
     Accounts,
     recovery::{Stuck, recovery_note},
 };
-use testkit::{eventually, rows};
+use testkit::rows;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 
@@ -363,12 +363,7 @@ async fn the_sweep_holds_one_session_at_a_time() {
         .await
         .unwrap();
     let then = async {
-        let waiting =
-            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-        eventually("the sweep waits for the session", async || {
-            (world.test.count(waiting).await > 0).then_some(())
-        })
-        .await;
+        world.test.lock_is_awaited().await;
         sqlx::query("select from session where task_id = 'proj-7' for update nowait")
             .execute(&mut *holder)
             .await
