@@ -7,6 +7,7 @@ use std::{fmt, str::FromStr};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use sha2::{Digest, Sha256};
+use time::OffsetDateTime;
 
 use crate::{MessageId, string_enum::string_enum};
 
@@ -223,7 +224,7 @@ pub struct Told {
     /// The provider whose thread it is; none: its provider keeps none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
-    /// When its last answered turn began, in seconds since 1970.
+    /// When its last answered turn began ([`Told::moment`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<i64>,
     /// Why the generation before was closed, until the provider has answered in this one.
@@ -249,6 +250,11 @@ pub const THREADS_LOST_MAX: i32 = 2;
 const TEXTS_MAX: usize = 4;
 
 impl Told {
+    /// A moment in milliseconds since 1970.
+    pub fn moment(at: OffsetDateTime) -> i64 {
+        i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
+    }
+
     /// Whether the thread has this text, the newest of what it is of.
     pub fn has(&self, of: &str, text: &str) -> bool {
         self.texts.contains(&ToldText::new(of, text))
@@ -408,13 +414,13 @@ mod tests {
     fn what_a_thread_was_told_is_short() {
         let mut told = Told {
             provider: Some("default".to_owned()),
-            at: Some(1_800_000_000),
+            at: Some(1_800_000_000_000),
             ..Told::default()
         };
         told.show((0..6).map(|n| MessageId(uuid::Uuid::from_u128(n))).collect(), 6);
         told.tell("task/t-1", "Mend it.");
         let stored = serde_json::to_string(&told).unwrap();
-        assert!(stored.len() <= 304, "{}: {stored}", stored.len());
+        assert!(stored.len() <= 307, "{}: {stored}", stored.len());
         assert_eq!(serde_json::from_str::<Told>(&stored).unwrap(), told);
         assert_eq!(serde_json::from_str::<Told>("{}").unwrap(), Told::default());
         assert!(serde_json::from_str::<Told>(r#"{"ids": "no"}"#).is_err());

@@ -38,8 +38,10 @@ pub struct InputFacts {
     pub notification: NotificationId,
     pub kind: String,
     /// The question of this conversation that it answers.
+    #[sea_orm(skip)]
     pub answer_to: Option<QuestionId>,
     /// The group of this conversation's subagents whose results it brings.
+    #[sea_orm(skip)]
     pub result_of: Option<Uuid>,
     #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Actor,

@@ -107,7 +107,7 @@ pub fn texts(manifest: &Manifest, task: Option<&TaskId>) -> Vec<String> {
 /// `about`: the message that the notification is about.
 pub fn extract(candidates: Candidates, total: i64, about: Option<MessageId>, told: &Told) -> Extract {
     let since = told.at.unwrap_or(i64::MIN);
-    let is_since = |candidate: &&Candidate| candidate.message.at.unix_timestamp() >= since;
+    let is_since = |candidate: &&Candidate| Told::moment(candidate.message.at) >= since;
     let looked_at = candidates.0.iter().filter(is_since).count();
     let is_new = |candidate: &Candidate| {
         Some(candidate.message.id) != about
@@ -212,7 +212,7 @@ mod tests {
     fn leaves_out_those_that_the_thread_was_shown() {
         let told = Told {
             ids: vec![id(8), id(7)],
-            at: Some(9),
+            at: Some(9_000),
             ..Told::default()
         };
         assert_eq!(shown(|_| {}, 1, None, &told), (vec![9], 1));
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(shown(|_| {}, 101, None, &Told::default()).1, 101);
         let told = Told {
             ids: vec![id(7)],
-            at: Some(8),
+            at: Some(8_000),
             ..Told::default()
         };
         assert_eq!(shown(|_| {}, 2, None, &told), (vec![8, 9], 2));

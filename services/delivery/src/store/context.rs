@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QueueMode, Rotation,
-    SessionId, TaskId, TaskStatus, context::Told,
+    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QuestionId, QueueMode,
+    Rotation, SessionId, TaskId, TaskStatus, context::Told,
 };
 use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
@@ -66,7 +66,10 @@ pub struct QueuedItem {
     pub provider: String,
     #[sea_orm(from_alias = "instruction_layout")]
     pub layout: InstructionLayout,
-    /// The task is the account's coordinator task, and the agent its coordinator (S6).
+    /// The task is the account's coordinator task.
+    pub is_on_coordinator_task: bool,
+    /// And the agent its coordinator (S6).
+    #[sea_orm(skip)]
     pub is_coordinator: bool,
     pub briefing: String,
     /// The account's active holds, counted.
@@ -85,8 +88,10 @@ pub struct QueuedItem {
     pub thread_total: i64,
     /// Of the newest few messages those that the provider's thread has.
     pub thread_there: Vec<Uuid>,
-    /// The newest version of its task's context, where the account shows it to all.
-    #[sea_orm(nested(prefix = "context_"))]
+    /// The account shows the context of a task to all who work on it.
+    pub shows_task_context: bool,
+    /// Its newest version then.
+    #[sea_orm(skip)]
     pub task_context: Option<ContextRow>,
 }
 
@@ -116,9 +121,8 @@ impl QueuedItem {
     }
 }
 
-/// Relies on index notification_queue, on primary keys, for answers on question_notification, for results of branches on
-/// branch_item, and on index message_thread, whose order is requested twice: for a table that was analysed while it was empty,
-/// another index costs the same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this
+/// Each turn runs it: what only few items need is read by [`ITEMS_COMPLETE`]. Relies on index notification_queue, on primary keys, and on
+/// index message_thread, whose order is requested twice: for a table that was analysed while it was empty, another index costs the same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this
 /// limit; a message that the provider's thread has is not looked up in other tables, and is not among the candidates. A message
 /// without a notification says itself whom it woke: its notification is on its way to the queue. The caller holds the session's
 /// lock, so no other transaction takes the item.
@@ -126,25 +130,17 @@ pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
            n.title, n.body, n.message_id, n.position, n.queue_mode, n.joins,
-           case when n.kind = 'answer' then (
-               select q.id from question q where q.account_id = n.account_id and q.notification_id = n.id
-               order by q.account_id, q.notification_id offset 0) end as answer_to,
-           case when n.kind = 'branch_result' then (
-               select b.group_id from branch b where b.account_id = n.account_id and b.joined_item = n.id
-               order by b.account_id, b.joined_item limit 1) end as result_of,
            (extract(epoch from now() - n.created_at) * 1000)::bigint as waited_ms,
            case when n.joins then n.metadata -> 'collect_debounce_ms' end as debounce_ms, n.attempts, n.hops, n.traceparent, n.tracestate, g.id as agent_id, g.slug as agent_slug, g.name as agent_name,
            g.role as agent_role, g.provider, a.instruction_layout,
            k.display_id as task_id, k.title as task_title, k.description as task_description, k.status as task_status,
-           case when k.id = a.coordinator_task then ",
-    storage::coordinates!("a", "g.id"),
-    " else false end as is_coordinator,
+           coalesce(k.id = a.coordinator_task, false) as is_on_coordinator_task,
            case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies,
            p.context_policy, coalesce(g.rotation, a.rotation) as rotation, ",
     storage::breaker_of!("$6", "g.provider"),
     " as breaker,
-           thread.newest as thread, thread.total as thread_total, coalesce(thread.there, '{}') as thread_there, tc.version as context_version, tc.body as context_body,
-           tc.characters as context_characters, tc.cut_characters as context_cut_characters
+           thread.newest as thread, thread.total as thread_total, coalesce(thread.there, '{}') as thread_there,
+           k.id is not null and a.task_context_layer = 'always' as shows_task_context
     from unnest($1::text[], $2::uuid[], $5::bigint[], $7::text[], $8::bigint[], $9::text[], $10::timestamptz[], $11::uuid[])
          as w (account_id, id, position, told, told_at, told_provider, opened_at, continues)
     cross join lateral (
@@ -154,14 +150,10 @@ pub const QUEUE_NEXT: &str = concat!(
     join account a on a.id = any (array[n.account_id])
     join agent g on g.account_id = any (array[n.account_id]) and g.id = n.agent_id
     left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
-    left join lateral (
-        select * from task_context c
-        where a.task_context_layer = 'always' and c.account_id = n.account_id and c.task_id = n.task_id
-        order by c.account_id desc, c.task_id desc, c.version desc limit 1) tc on true
     cross join lateral (select coalesce(g.context_policy, a.context_policy) as context_policy) p
     cross join lateral (
         select case when p.context_policy = 'continue' and g.provider = w.told_provider then w.told::uuid[] else '{}' end as told,
-               case when p.context_policy = 'continue' and g.provider = w.told_provider then to_timestamp(w.told_at) else '-infinity' end as told_at
+               case when p.context_policy = 'continue' and g.provider = w.told_provider then to_timestamp(w.told_at / 1000.0) else '-infinity' end as told_at
         offset 0) x
     cross join lateral (
         select c.total, m.newest, m.there
@@ -192,7 +184,8 @@ pub const QUEUE_NEXT: &str = concat!(
                         select o.id, o.state, o.turn_id, coalesce(o.session_id in (n.session_id, w.continues), false) as is_here
                         from notification o
                         where m.turn_id is null and coalesce(m.id <> all (x.told), true)
-                          and o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0) o on true) m) m
+                          and o.account_id = m.account_id and o.id = 'message:' || m.id || ':' || g.id offset 0) o on true
+                    offset 0) m) m
         offset 0) thread"
 );
 
@@ -228,7 +221,79 @@ pub async fn queue_next(
             session.continues.map_or(Uuid::nil(), SessionId::uuid)
         }),
     ];
-    tx.rows("take from queues", QUEUE_NEXT, values).await
+    let mut items = tx.rows("take from queues", QUEUE_NEXT, values).await?;
+    items_complete(tx, &mut items).await?;
+    Ok(items)
+}
+
+/// Relies on index question_notification for answers, on branch_item for results of branches, and on primary keys.
+pub const ITEMS_COMPLETE: &str = concat!(
+    "
+    select w.place,
+           case when w.kind = 'answer' then (
+               select q.id from question q where q.account_id = w.account_id and q.notification_id = w.id
+               order by q.account_id, q.notification_id offset 0) end as answer_to,
+           case when w.kind = 'branch_result' then (
+               select b.group_id from branch b where b.account_id = w.account_id and b.joined_item = w.id
+               order by b.account_id, b.joined_item limit 1) end as result_of,
+           case when w.is_on_coordinator_task then ",
+    storage::coordinates!("a", "w.agent_id"),
+    " else false end as is_coordinator,
+           tc.version as context_version, tc.body as context_body, tc.characters as context_characters,
+           tc.cut_characters as context_cut_characters
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::boolean[], $7::text[])
+         as w (place, account_id, id, kind, agent_id, is_on_coordinator_task, context_of)
+    join account a on a.id = any (array[w.account_id])
+    left join lateral (
+        select * from task_context c where w.context_of <> '' and c.account_id = w.account_id and c.task_id = w.context_of
+        order by c.account_id desc, c.task_id desc, c.version desc limit 1) tc on true"
+);
+
+#[derive(FromQueryResult)]
+struct Completed {
+    place: i64,
+    answer_to: Option<QuestionId>,
+    result_of: Option<Uuid>,
+    is_coordinator: bool,
+    #[sea_orm(nested(prefix = "context_"))]
+    task_context: Option<ContextRow>,
+}
+
+/// Reads what answers, results of branches, items on the coordinator's task, and accounts that show contexts of tasks need besides.
+/// Without such an item there is no statement.
+async fn items_complete(tx: &Tx, items: &mut [QueuedItem]) -> Result<(), StorageError> {
+    let of_kind = |item: &QueuedItem| ["answer", "branch_result"].contains(&item.facts.kind.as_str());
+    let asked: Vec<(usize, &QueuedItem)> = items
+        .iter()
+        .enumerate()
+        .filter(|(_, item)| of_kind(item) || item.is_on_coordinator_task || item.shows_task_context)
+        .collect();
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let context_of = |item: &QueuedItem| {
+        let task = item.facts.task.as_ref().filter(|_| item.shows_task_context);
+        task.map_or_else(String::new, |task| task.id.key().into())
+    };
+    let values = [
+        column(&asked, |(place, _)| i64::try_from(*place).expect("few items")),
+        column(&asked, |(_, item)| item.account.clone()),
+        column(&asked, |(_, item)| item.facts.notification.clone()),
+        column(&asked, |(_, item)| item.facts.kind.clone()),
+        column(&asked, |(_, item)| item.agent_id),
+        column(&asked, |(_, item)| item.is_on_coordinator_task),
+        column(&asked, |(_, item)| context_of(item)),
+    ];
+    let rows: Vec<Completed> = tx.rows("complete items", ITEMS_COMPLETE, values).await?;
+    for row in rows {
+        let item = usize::try_from(row.place).ok().and_then(|place| items.get_mut(place));
+        let item = item.expect("a place that we sent");
+        item.facts.answer_to = row.answer_to;
+        item.facts.result_of = row.result_of;
+        item.is_coordinator = row.is_coordinator;
+        item.task_context = row.task_context;
+    }
+    Ok(())
 }
 
 /// Relies on index task_newest.

@@ -3,7 +3,7 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use contracts::{Outgoing, Root, Timestamp, live::LiveText};
-use domain::breaker::Sign;
+use domain::{breaker::Sign, context::Told};
 use futures::FutureExt;
 use messaging::trace;
 use runtime::Incarnation;
@@ -328,8 +328,8 @@ async fn thread_is_gone(work: &Work, driver: &Driver, call: &ProviderCall) -> bo
     let (Some(after), Some(used_at)) = (driver.thread_check_after, work.thread.used_at.filter(|_| is_first)) else {
         return false;
     };
-    let unused = OffsetDateTime::now_utc().unix_timestamp().saturating_sub(used_at);
-    let is_long = u64::try_from(unused).is_ok_and(|unused| unused >= after.as_secs());
+    let unused = Told::moment(OffsetDateTime::now_utc()).saturating_sub(used_at);
+    let is_long = u64::try_from(unused).is_ok_and(|unused| Duration::from_millis(unused) >= after);
     is_long && driver.thread_check(call).await == ThreadCheck::Gone
 }
 

@@ -5,7 +5,9 @@ use std::time::Duration;
 use domain::{
     BRANCH_ENDED, CloseReason, ContextReason, Gate, HANDED_OVER, ImpossibleStep, NotificationState, ResetInFlight,
     ResetRequest, SESSION_RESET, SessionEvent, SessionPhase, StopKind, StopThen, TASK_CLOSED, TurnContext,
-    breaker::Sign, context::THREADS_LOST_MAX, progress::Deeds,
+    breaker::Sign,
+    context::{THREADS_LOST_MAX, Told},
+    progress::Deeds,
 };
 use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
 use time::OffsetDateTime;
@@ -215,7 +217,7 @@ fn thread_after(
     let mut thread = session.thread.clone();
     let mut context = None;
     let is_denied = report.unconfirmed.is_some();
-    let began = begun_at(work.turn.id).unix_timestamp();
+    let began = Told::moment(begun_at(work.turn.id));
     if let (Settled::FreshStart { .. }, Some(before)) = (settled, &of.context) {
         lose(&mut thread);
         thread.number += 1;

@@ -96,7 +96,7 @@ pub struct WorkThread {
     pub shown: Vec<MessageId>,
     /// What the texts in the prompt are of that go along when they have changed.
     pub texts: Vec<String>,
-    /// When the turn before began in it, in seconds since 1970. None: there was none.
+    /// When the turn before began in it ([`Told::moment`]). None: there was none.
     pub used_at: Option<i64>,
     /// The turn's manifest, packed, if the due call is sent with another past than the turn began with. Else empty.
     pub manifest: Vec<u8>,

@@ -9,6 +9,7 @@ use serde::Deserialize;
 use storage::{
     Accounts, Tx,
     hold::{self, HOLDS_MAX, NotSet, hold_release, hold_set},
+    outbox::Owned,
 };
 use time::OffsetDateTime;
 
@@ -22,10 +23,7 @@ use crate::{
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     route::routes,
-    sessions::{
-        http::{SESSION_CLOSED, generation_is_closed, not_the_open_one},
-        store::session_find,
-    },
+    sessions::{SESSION_CLOSED, generation_is_closed, not_the_open_one, store::session_find},
 };
 
 routes! {
@@ -76,42 +74,54 @@ async fn place(
     access: Access,
     Post { body, once }: Post<NewHold>,
 ) -> Result<Answer<201, Placed, 200>, ApiError> {
-    let account = &access.account;
     if body.dry_run == Some(true) {
-        let tx = app.begin(account).await?;
-        is_to_come(body.until.map(|until| until.0), database_now(&tx).await?)?;
-        let affected = counted(&tx, account, &body.scope).await?.1;
+        let tx = app.begin(&access.account).await?;
+        let now = database_now(&tx).await?;
+        let (_, affected, _) = set(&app, &tx, &access, &body, now).await?;
         tx.rollback().await?;
         let placed = Placed { id: None, affected };
         return Ok((StatusCode::OK, Json(placed)).into_response().into());
     }
     once.run(&app, access.party(), async |work| {
-        let until = body.until.map(|until| until.0);
-        is_to_come(until, work.now)?;
-        let (scope_id, affected) = counted(&work.tx, account, &body.scope).await?;
-        let new = hold::NewHold {
-            account,
-            scope: body.scope.kind,
-            scope_id: &scope_id,
-            reason: body.reason.as_deref().unwrap_or_default(),
-            by: &access.caller.actor(),
-            running: body.running.unwrap_or(HoldRunning::Finish),
-            until,
-        };
-        let (row, messages) = match hold_set(&work.tx, &new, &app.setting(None, work.now)).await? {
-            Ok(set) => set,
-            Err(NotSet::TooMany { oldest }) => return Err(too_many(&oldest).into()),
-            Err(NotSet::NoAccount) => return Err(Problem::not_found().into()),
-            Err(NotSet::Closed(session, generation)) => {
-                let why = (SESSION_CLOSED, &*generation_is_closed(generation));
-                return Err(not_the_open_one(&work.tx, account, session, why).await?.into());
-            }
-        };
-        tracing::info!(%account, hold = %row.id, scope = %row.scope_kind, scope_id, running = %row.running, "set a hold");
-        let id = Some(row.id);
+        let (id, affected, messages) = set(&app, &work.tx, &access, &body, work.now).await?;
+        let account = &access.account;
+        tracing::info!(%account, hold = %id, scope = %body.scope.kind, scope_id = %body.scope.id, "set a hold");
+        let id = Some(id);
         Ok(Done::new(Placed { id, affected }).with(messages))
     })
     .await
+}
+
+/// Sets the hold, unless it is refused; a dry run rolls it back.
+async fn set(
+    app: &App,
+    tx: &Tx,
+    access: &Access,
+    body: &NewHold,
+    now: OffsetDateTime,
+) -> Result<(HoldId, Affected, Vec<Owned>), ApiError> {
+    let account = &access.account;
+    let until = body.until.map(|until| until.0);
+    is_to_come(until, now)?;
+    let (scope_id, affected) = counted(tx, account, &body.scope).await?;
+    let new = hold::NewHold {
+        account,
+        scope: body.scope.kind,
+        scope_id: &scope_id,
+        reason: body.reason.as_deref().unwrap_or_default(),
+        by: &access.caller.actor(),
+        running: body.running.unwrap_or(HoldRunning::Finish),
+        until,
+    };
+    match hold_set(tx, &new, &app.setting(None, now)).await? {
+        Ok((row, messages)) => Ok((row.id, affected, messages)),
+        Err(NotSet::TooMany { oldest }) => Err(too_many(&oldest).into()),
+        Err(NotSet::NoAccount) => Err(Problem::not_found().into()),
+        Err(NotSet::Closed(session, generation)) => {
+            let why = (SESSION_CLOSED, &*generation_is_closed(generation));
+            Err(not_the_open_one(tx, account, session, why).await?.into())
+        }
+    }
 }
 
 async fn release(State(app): State<App>, access: Access, Named(hold): Named<HoldId>) -> Result<Json<Hold>, ApiError> {

@@ -25,7 +25,10 @@ use storage::{
     },
 };
 
-use super::store::{self, AboutSession, Filter};
+use super::{
+    SESSION_CLOSED, generation_is_closed, not_the_open_one,
+    store::{self, AboutSession, Filter},
+};
 use crate::{
     app::App,
     auth::Access,
@@ -218,28 +221,6 @@ async fn reset(
         Ok(done.with(messages))
     })
     .await
-}
-
-pub const SESSION_CLOSED: &str = "session_closed";
-
-pub fn generation_is_closed(generation: Generation) -> String {
-    format!("generation {generation} is closed")
-}
-
-/// The refusal of a change of this session, which names the open one.
-pub async fn not_the_open_one(
-    tx: &Tx,
-    account: &AccountId,
-    session: SessionId,
-    (code, why): (&'static str, &str),
-) -> Result<Problem, StorageError> {
-    let open = store::session_open_of(tx, account, session).await?;
-    let open = open.map(|open| open.to_string());
-    let which = open.as_ref().map_or_else(
-        || "its agent has no open session on the task".to_owned(),
-        |open| format!("the open session of its agent on the task is {open}"),
-    );
-    Ok(Problem::conflict(code, format!("{why}; {which}")).with("session", open))
 }
 
 /// Why a session cannot be reset: a code, and the reason in words.

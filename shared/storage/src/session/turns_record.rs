@@ -32,6 +32,9 @@ struct Row<'a> {
     turn: &'a TurnChange,
     #[serde(flatten)]
     session: &'a SessionChange,
+    /// None: the session's next turn writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread: Option<&'a SessionThread>,
 }
 
 /// One notification of a turn, as the statement reads it.
@@ -108,14 +111,7 @@ pub const TURNS_RECORD: &str = concat!(
             lost_at = case when r.lost then coalesce(t.lost_at, now()) end,
             response_id = coalesce(r.response_id, t.response_id), reply = coalesce(r.reply, t.reply), usage = coalesce(r.usage, t.usage),
             error = r.error, error_class = r.error_class, failed_epoch = r.failed_epoch,
-            task_history_called = r.over and coalesce((
-                select bool_or(c.name in ('task_history', 'task_load')) from (
-                    select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
-                where c.state = 'finished'), false),
-            no_reply = r.reply is not null and coalesce((
-                select bool_or(c.name = 'no_reply') from (
-                    select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
-                where c.state = 'finished'), false),
+            task_history_called = r.over and coalesce(used.history, false), no_reply = r.reply is not null and coalesce(used.silence, false),
             late = r.late,
             context = coalesce(r.context, t.context), thread = coalesce((r.context ->> 'thread')::integer, t.thread),
             finished_at = case when r.over then now() end
@@ -125,13 +121,15 @@ pub const TURNS_RECORD: &str = concat!(
             error_class text, failed_epoch bigint, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text, streak integer, streak_key text,
             streak_since timestamptz, beats boolean, context jsonb, thread jsonb)
+        cross join lateral (
+            select bool_or(c.name in ('task_history', 'task_load')) as history, bool_or(c.name = 'no_reply') as silence,
+                   bool_or(c.name = any ($9::text[])) as progress
+            from (select * from tool_call c where c.account_id = r.account_id and c.turn_id = r.id order by c.ordinal) c
+            where c.state = 'finished') used
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
                   r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats, r.thread as session_thread,
-                  r.streak is not null and coalesce((
-                      select bool_or(c.name = any ($9::text[])) from (
-                          select * from tool_call c where c.account_id = t.account_id and c.turn_id = t.id order by c.ordinal) c
-                      where c.state = 'finished'), false) as progressed
+                  r.streak is not null and coalesce(used.progress, false) as progressed
     ), freed as (
         update session s set
             phase = c.phase, lease_owner = null,
@@ -243,6 +241,7 @@ pub async fn turns_record(
         .map(|record| Row {
             turn: record.turn,
             session: record.session,
+            thread: (!record.session.goes_on).then_some(&record.session.thread),
         })
         .collect();
     let items: Vec<ItemRow<'_>> = records
@@ -306,6 +305,7 @@ pub struct SessionChange {
     /// A heartbeat: if there was nothing to do, the streak stays as it is.
     pub beats: bool,
     /// Its thread from now on.
+    #[serde(skip)]
     pub thread: SessionThread,
     /// The session's next turn begins in this transaction, and writes the session's row: this record leaves it.
     pub goes_on: bool,
