@@ -255,17 +255,16 @@ impl Told {
         i64::try_from(at.unix_timestamp_nanos() / 1_000_000).unwrap_or_default()
     }
 
-    /// Whether the thread has this text, the newest of what it is of.
-    pub fn has(&self, of: &str, text: &str) -> bool {
-        self.texts.contains(&ToldText::new(of, text))
-    }
-
-    /// Adds a text; an older one of the same goes.
-    pub fn tell(&mut self, of: &str, text: &str) {
+    /// Adds a text; an older one of the same goes. `false`: the thread has it, the newest of what it is of.
+    pub fn tell(&mut self, of: &str, text: &str) -> bool {
         let new = ToldText::new(of, text);
+        if self.texts.contains(&new) {
+            return false;
+        }
         self.texts.retain(|told| told.of != new.of);
         self.texts.insert(0, new);
         self.texts.truncate(TEXTS_MAX);
+        true
     }
 
     /// Forgets the texts of these.
@@ -376,6 +375,10 @@ mod tests {
 
     use super::*;
 
+    fn has(told: &Told, of: &str, text: &str) -> bool {
+        !told.clone().tell(of, text)
+    }
+
     #[test]
     fn every_reason_reads_back() {
         let named = ContextReason::NAMED.iter().map(|(reason, _)| *reason);
@@ -430,17 +433,17 @@ mod tests {
     fn a_text_is_told_again_when_it_changes_and_when_it_changes_back() {
         let mut told = Told::default();
         for text in ["a", "b", "a"] {
-            assert!(!told.has("task/t-1", text));
+            assert!(!has(&told, "task/t-1", text));
             told.tell("task/t-1", text);
-            assert!(told.has("task/t-1", text));
+            assert!(has(&told, "task/t-1", text));
         }
         told.tell("task/t-2", "a");
-        assert!(told.has("task/t-1", "a"), "of another task");
+        assert!(has(&told, "task/t-1", "a"), "of another task");
         for n in 3..9 {
             told.tell(&format!("task/t-{n}"), "a");
         }
         assert_eq!(told.texts.len(), TEXTS_MAX);
-        assert!(!told.has("task/t-1", "a"));
+        assert!(!has(&told, "task/t-1", "a"));
     }
 
     /// Of the first hash, 32 bits were kept: these two had the same.
@@ -450,10 +453,10 @@ mod tests {
         assert_eq!(first::<4>(one), first::<4>(other));
         let mut told = Told::default();
         told.tell("task/t-1", one);
-        assert!(told.has("task/t-1", one) && !told.has("task/t-1", other));
+        assert!(has(&told, "task/t-1", one) && !has(&told, "task/t-1", other));
         // Nor does the short hash of what a text is of decide.
         told.tell(one, "a");
-        assert!(!told.has(other, "a"));
+        assert!(!has(&told, other, "a"));
     }
 
     #[test]
@@ -462,12 +465,12 @@ mod tests {
         for texts in [1, 4] {
             let stored = json!({"texts": "00112233deadbeef".repeat(texts), "provider": "default"});
             let mut told: Told = serde_json::from_value(stored).unwrap();
-            assert!(!told.has("task/t-1", "Mend it."));
+            assert!(!has(&told, "task/t-1", "Mend it."));
             assert_eq!(told.provider.as_deref(), Some("default"));
             told.tell("task/t-1", "Mend it.");
             let stored = serde_json::to_string(&told).unwrap();
             let read: Told = serde_json::from_str(&stored).unwrap();
-            assert!(read.has("task/t-1", "Mend it."));
+            assert!(has(&read, "task/t-1", "Mend it."));
         }
     }
 

@@ -60,16 +60,12 @@ pub fn complete(
         after.show(there, usize::MAX);
     }
     if let Some(task) = &facts.task {
-        let of = of_task(&task.id);
-        if !before.has(&of, &task.description) {
-            facts.description = Some(because(Because::AboutTask));
-            after.tell(&of, &task.description);
-        }
+        let is_new = after.tell(&of_task(&task.id), &task.description);
+        facts.description = is_new.then(|| because(Because::AboutTask));
     }
     if let Some(text) = briefing
-        && !before.has(BRIEFING, &text)
+        && after.tell(BRIEFING, &text)
     {
-        after.tell(BRIEFING, &text);
         facts.briefing = Some((text, because(Because::Overview)));
     }
     let total = match plan.context.used {

@@ -265,7 +265,7 @@ async fn no_rule_rotates_a_session_while_its_branches_are_at_work() {
     scene.enqueue("n-1", "The first thing").await;
     scene.until("n-1", "delivered").await;
     let branch = scene.spawn(1).await[0];
-    let worn = "update session set tokens_used = 5000000 where kind = 'task'";
+    let worn = r#"update session set thread = thread || '{"tokens": 5000000}' where kind = 'task'"#;
     sqlx::query(worn).execute(&scene.world.database.owner).await.unwrap();
     scene.enqueue("n-2", "The second thing").await;
     scene.until("n-2", "delivered").await;

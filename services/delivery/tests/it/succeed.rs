@@ -403,7 +403,7 @@ async fn a_generation_over_its_tokens_is_rotated_before_its_next_turn() {
         scene.turns("context ->> 'reason'").await,
         ["first", "", "rotated:tokens_max", "", "rotated:tokens_max"]
     );
-    let chain = "select concat_ws(' ', o.generation, o.close_reason, o.close_detail, o.provider_thread, n.generation, n.tokens_used)
+    let chain = "select concat_ws(' ', o.generation, o.close_reason, o.close_detail, o.provider_thread, n.generation, n.thread ->> 'tokens')
                  from session n left join session o on o.id = n.continues_id order by n.generation";
     let closed = |before: i32, tokens: i32| format!("{before} rotated {because} {} {tokens}", before + 1);
     assert_eq!(
@@ -459,7 +459,7 @@ async fn a_failing_provider_rotates_nothing() {
     let running = scene.run().await;
     scene.until("n-3", "delivered").await;
     assert_eq!(scene.turns("generation").await, ["1", "1", "1"]);
-    assert_eq!(scene.texts("select failures_in_row::text from session").await, ["0"]);
+    assert_eq!(scene.texts("select thread ->> 'failures' from session").await, ["0"]);
     running.stop().await;
 }
 

@@ -96,6 +96,12 @@ impl Scene {
         }
     }
 
+    async fn thread(&self, field: &'static str) -> String {
+        let sql = format!("select thread ->> '{field}' from session where closed_at is null");
+        let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(&self.world.database.owner);
+        row.await.unwrap().get(0)
+    }
+
     async fn session_column(&self, column: &'static str) -> String {
         let sql = format!("select coalesce(({column})::text, '') from session where closed_at is null");
         let row = sqlx::query(sqlx::AssertSqlSafe(sql)).fetch_one(&self.world.database.owner);
@@ -222,7 +228,7 @@ async fn no_message_is_told_again_after_turns_about_older_ones() {
     for n in 4..=10 {
         assert_eq!(all.matches(&format!("News {n}.")).count(), 1, "{n}: {all}");
     }
-    assert_eq!(scene.session_column("thread_number").await, "1");
+    assert_eq!(scene.thread("number").await, "1");
 }
 
 /// The settings find threads by another name now: the new thread is told what the old one was shown last.
@@ -566,7 +572,7 @@ async fn a_turn_without_an_answer_leaves_messages_new() {
     }
     // They came a while ago, and the first turn began before that.
     for sql in [
-        "update session set told = told || jsonb_build_object('at', (told ->> 'at')::bigint - 60)",
+        "update session set thread = jsonb_set(thread, '{told,at}', to_jsonb((thread #>> '{told,at}')::bigint - 60000))",
         "update message set created_at = created_at - interval '30 s' where body like 'News%'",
     ] {
         sqlx::query(sql).execute(&scene.world.database.owner).await.unwrap();
@@ -656,7 +662,7 @@ async fn what_a_turn_did_that_a_plan_has_ended_is_told_to_the_next_one() {
     scene.tool_finished_of_last("c1", "{}").await;
     scene.until("n-1", "delivered").await;
     // A loss of the next turn's thread is the first.
-    assert_eq!(scene.session_column("threads_lost").await, "0");
+    assert_eq!(scene.thread("lost").await, "0");
     scene.enqueue("n-2", "Carry it out").await;
     scene.wake().await;
     scene.until("n-2", "failed").await;
@@ -721,7 +727,7 @@ async fn a_thread_that_is_lost_on_the_first_call_is_begun_anew_from_the_record()
             .await,
         ["1", "1", "1"]
     );
-    assert_eq!(scene.session_column("threads_lost").await, "0");
+    assert_eq!(scene.thread("lost").await, "0");
     scene
         .manifests_account_for(&[seen[0].clone(), seen[2].clone(), seen[3].clone()])
         .await;
@@ -974,7 +980,7 @@ async fn a_fresh_start_survives_its_replica() {
         scene.wake().await;
         first.crashed().await;
         assert_eq!(scene.turns("state").await, ["finished", state], "{point}");
-        assert_eq!(scene.session_column("thread_number").await, number, "{point}");
+        assert_eq!(scene.thread("number").await, number, "{point}");
         let second = scene.run().await;
         scene.until("n-2", "delivered").await;
         second.stop().await;
@@ -985,7 +991,7 @@ async fn a_fresh_start_survives_its_replica() {
             sent[0].contains("Tests fail on main") && sent[2].contains("They fail again"),
             "{point}: {sent:?}"
         );
-        assert_eq!(scene.session_column("thread_number").await, "2", "{point}");
+        assert_eq!(scene.thread("number").await, "2", "{point}");
         scene.manifests_account_for(&[seen[0].clone(), last.clone()]).await;
     }
 }
@@ -1016,10 +1022,7 @@ async fn a_generation_counts_its_tokens_and_its_own_failures() {
         scene.wake().await;
         let end = if body == "Body" { "delivered" } else { "failed" };
         scene.until(&id, end).await;
-        let counts = (
-            scene.session_column("tokens_used").await,
-            scene.session_column("failures_in_row").await,
-        );
+        let counts = (scene.thread("tokens").await, scene.thread("failures").await);
         assert_eq!(counts, (tokens.to_owned(), failures.to_owned()), "{id}");
     }
     running.stop().await;

@@ -7,14 +7,14 @@ use contracts::{
     session::{SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentRef, Gate, Generation, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind,
-    StopThen, TaskId, TurnId,
+    AccountId, AgentRef, Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind, StopThen,
+    TaskId, TurnId,
 };
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Setting, StorageError, Tx,
+    Accounts, Setting, Tx,
     outbox::Owned,
     session::{
         session_release::session_release,

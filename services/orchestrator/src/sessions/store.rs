@@ -10,26 +10,42 @@ use crate::{
     paging::{Column, Listing, Order},
 };
 
+/// SQL: what is shown of a session's thread.
+macro_rules! thread_columns {
+    () => {
+        "coalesce((thread ->> 'number')::integer, 0) as thread_number, coalesce((thread ->> 'live')::boolean, false) as thread_live,
+         coalesce((thread ->> 'tokens')::bigint, 0) as tokens_used"
+    };
+}
+
 /// A session with the names of its agent and task. Relies on the primary key.
-const FIND: &str = "
+const FIND: &str = concat!(
+    "
     select s.id, s.kind, coalesce(t.display_id, s.task_id) as task, case s.kind when 'branch' then s.origin_id end as branch_id,
            s.parent_session_id, s.agent_id, a.slug as agent_slug, s.generation, s.key,
            s.phase, s.opened_at, s.closed_at, s.close_reason, s.close_detail, s.queued, s.queue_tail, s.turn_count, s.active_turn_id, s.mismatch,
            coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since,
-           s.closed_at is null as can_steer, s.reset_request, s.continues_id, s.thread_number, s.thread_live, s.tokens_used,
+           s.closed_at is null as can_steer, s.reset_request, s.continues_id, ",
+    thread_columns!(),
+    ",
            s.active_turn_id is not null and s.closed_at is null and s.stop_turn_id is distinct from s.active_turn_id as can_inject
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
     left join agent a on a.account_id = s.account_id and a.id = s.agent_id
-    where s.account_id = $1 and s.id = $2";
+    where s.account_id = $1 and s.id = $2"
+);
 
 /// Relies on session_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, kind, task_id, case kind when 'branch' then origin_id end as branch_id, parent_session_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
+    rows: concat!(
+        "select account_id, id, kind, task_id, case kind when 'branch' then origin_id end as branch_id, parent_session_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
             close_detail, queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
-            gated_since, closed_at is null as can_steer, reset_request, continues_id, thread_number, thread_live, tokens_used,
+            gated_since, closed_at is null as can_steer, reset_request, continues_id, ",
+        thread_columns!(),
+        ",
             active_turn_id is not null and closed_at is null and stop_turn_id is distinct from active_turn_id as can_inject
-        from session where account_id = $1",
+        from session where account_id = $1"
+    ),
     order: &[("opened_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: Some(

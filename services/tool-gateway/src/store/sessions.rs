@@ -302,7 +302,7 @@ struct SessionRow {
 const SESSION_FIND: &str = "
     select id from session
     where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null
-      and greatest(thread_number, 1) >= $4";
+      and greatest((thread ->> 'number')::integer, 1) >= $4";
 
 /// Finds the session of this thread, open or closed, unless it was emptied: a call recorded after that would never be
 /// deleted; and unless it has not come to that thread. `agent`: the agent that it must belong to.

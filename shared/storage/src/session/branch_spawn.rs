@@ -150,7 +150,7 @@ pub const BASE_READ: &str = concat!(
                  order by l.account_id, l.session_id, l.number desc limit $5) l
              where l.finished_at is not null order by l.number desc limit 1) as last_turn,
             t.number, jsonb_array_length(t.journal) as rounds, jsonb_array_length(coalesce(t.notes, '[]')) as notes,
-            s.told, s.provider_thread as thread,
+            coalesce(s.thread -> 'told', '{}') as told, s.provider_thread as thread,
             array(select m.id from message m where m.account_id = k.account_id and m.task_id = k.id
                   order by m.created_at desc, m.id desc limit $5) as messages,
             array(select id",

@@ -22,6 +22,7 @@ use time::OffsetDateTime;
 
 use super::{
     branch_end::{Ending, Ends, LiveBranch, branch_end, branches_below, branches_live},
+    sessions_lock::SessionThread,
     turn_stop::{StopRequest, turn_stop},
     verdict::{Closing, Judged, Waiting, judge},
 };
@@ -361,7 +362,7 @@ pub(super) struct Carried<'a> {
 /// Relies on the primary key.
 pub const OPEN_NEXT: &str = "
     insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, opened_at, queued, queue_tail, interrupted,
-                         continues_id, told, streak, streak_key, streak_since, stopped_turn_id, stop_kind, stop_by, stop_at,
+                         continues_id, thread, streak, streak_key, streak_since, stopped_turn_id, stop_kind, stop_by, stop_at,
                          phase, gate, gated_since)
     select s.account_id, $3, s.kind, s.task_id, s.agent_id, s.user_id, s.generation + 1, $4, $5::timestamptz, $6::bigint, $6::bigint,
            s.interrupted or $7,
@@ -647,9 +648,12 @@ pub(super) async fn open_next(
     let key = SessionKey { generation, ..key }.to_string();
     let id = SessionId(fresh_id());
     let count = i64::try_from(items.len()).expect("a queue is shorter than 2^63");
-    let told = Told {
-        rotated: carried.rotated.cloned(),
-        ..Told::default()
+    let thread = SessionThread {
+        told: Told {
+            rotated: carried.rotated.cloned(),
+            ..Told::default()
+        },
+        ..SessionThread::default()
     };
     let phase = match carried.gate {
         Some(_) => SessionPhase::Backoff,
@@ -664,7 +668,9 @@ pub(super) async fn open_next(
         count.into(),
         carried.interrupted.into(),
         carried.rotated.is_some().into(),
-        serde_json::to_string(&told).expect("words and texts serialise").into(),
+        serde_json::to_string(&thread)
+            .expect("words and texts serialise")
+            .into(),
         carried.stopped.into(),
         phase.into(),
         carried.gate.into(),

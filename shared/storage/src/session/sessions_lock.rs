@@ -8,8 +8,8 @@ use domain::{
     SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
     context::Told, progress::Streak,
 };
-use sea_orm::{FromQueryResult, Value};
-use serde::Serialize;
+use sea_orm::{DbErr, FromQueryResult, QueryResult, TryGetableFromJson, Value};
+use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -59,8 +59,9 @@ pub struct Stop {
     pub then: StopThen,
 }
 
-/// What a session knows of the threads of its generation, and what its rules of rotation count.
-#[derive(Clone, PartialEq, Eq, Default, Debug, FromQueryResult, Serialize)]
+/// What a session knows of the threads of its generation, and what its rules of rotation count. Its column is JSON.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(default)]
 pub struct SessionThread {
     /// The newest, from 1; 0: no turn has begun.
     pub number: i32,
@@ -71,7 +72,8 @@ pub struct SessionThread {
     /// The provider ran another session than the key's.
     #[serde(skip)]
     pub elsewhere: bool,
-    /// The response from which it goes on, where the provider finds a thread by it.
+    /// The response from which it goes on, where the provider finds a thread by it. Has a column of its own: closing clears it.
+    #[serde(skip)]
     pub at: Option<String>,
     pub told: Told,
     /// Of the generation's ended turns.
@@ -80,31 +82,18 @@ pub struct SessionThread {
     pub failures: i32,
 }
 
-/// SQL: sets the columns of a session's thread from a [`SessionThread`] as JSON.
-macro_rules! thread_set {
-    ($from:literal) => {
-        concat!(
-            "thread_number = (",
-            $from,
-            " ->> 'number')::integer, thread_live = (",
-            $from,
-            " ->> 'live')::boolean,
-            threads_lost = (",
-            $from,
-            " ->> 'lost')::integer, provider_thread = ",
-            $from,
-            " ->> 'at', told = ",
-            $from,
-            " -> 'told',
-            tokens_used = (",
-            $from,
-            " ->> 'tokens')::bigint, failures_in_row = (",
-            $from,
-            " ->> 'failures')::integer"
-        )
-    };
+impl FromQueryResult for SessionThread {
+    fn from_query_result(row: &QueryResult, prefix: &str) -> Result<SessionThread, DbErr> {
+        let kept: SessionThread = row.try_get(prefix, "kept")?;
+        Ok(SessionThread {
+            elsewhere: row.try_get(prefix, "elsewhere")?,
+            at: row.try_get(prefix, "at")?,
+            ..kept
+        })
+    }
 }
-pub(super) use thread_set;
+
+impl TryGetableFromJson for SessionThread {}
 
 /// A session, locked until the end of the transaction.
 #[derive(Clone, Debug, FromQueryResult)]
@@ -238,8 +227,7 @@ macro_rules! sessions_lock {
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
-           s.opened_at, s.continues_id, s.thread_number, s.thread_live, s.threads_lost as thread_lost, s.mismatch is not null as thread_elsewhere,
-           s.provider_thread as thread_at, s.told as thread_told, s.tokens_used as thread_tokens, s.failures_in_row as thread_failures,
+           s.opened_at, s.continues_id, s.thread as thread_kept, s.mismatch is not null as thread_elsewhere, s.provider_thread as thread_at,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max,
            coalesce((select a.tool_policies from account a where a.id = s.account_id), 0) as tool_policies
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)

@@ -14,7 +14,7 @@ use serde::Serialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::sessions_lock::{SessionThread, thread_set};
+use super::sessions_lock::SessionThread;
 use crate::{StorageError, Tx, error::Attempt, statement::column};
 
 /// A row of `turn`, as it is when the turn begins.
@@ -66,17 +66,16 @@ pub const INSTRUCTIONS_KEEP: &str = "
 /// turn whose instructions are not stored is not written: it could never be loaded. Relies on the primary keys. The
 /// state is compared in a form without selectivity statistics: the planner would otherwise read the whole index of
 /// queued items.
-pub const TURNS_BEGIN: &str = concat!(
-    "
+pub const TURNS_BEGIN: &str = "
     with given as materialized (
         select * from unnest($1::text[], $2::uuid[], $3::uuid[], $4::text[], $5::uuid[], $6::integer[], $7::bigint[], $8::bigint[],
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                              $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
                              $22::bytea[], $24::text[], $25::integer[], $26::text[], $27::timestamptz[],
-                             $28::text[]::jsonb[], $29::text[], $30::text[]::jsonb[])
+                             $28::text[]::jsonb[], $29::text[], $30::text[]::jsonb[], $31::text[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, items, provider,
                   profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
-                  manifest, wake_key, streak, streak_key, streak_since, context, rotated_because, thread)
+                  manifest, wake_key, streak, streak_key, streak_since, context, rotated_because, thread, thread_at)
     ), taken as (
         update notification n set state = 'running', turn_id = i.turn_id, reason = null
         from (select account_id, id as turn_id, unnest(items::text[]) as id from given) i
@@ -85,9 +84,8 @@ pub const TURNS_BEGIN: &str = concat!(
         update session s set phase = g.phase, lease_owner = $23, fence = g.fence, wake_at = null, active_turn_id = g.id,
             queued = s.queued - cardinality(g.items::text[]), turn_count = g.number, interrupted = false, stopped_turn_id = null,
             gate = null, gate_ref = null, gated_since = null, gate_looks = 0, streak = g.streak,
-            streak_key = nullif(g.streak_key, ''), streak_since = nullif(g.streak_since, 'epoch'), ",
-    thread_set!("g.thread"),
-    "
+            streak_key = nullif(g.streak_key, ''), streak_since = nullif(g.streak_since, 'epoch'),
+            thread = g.thread, provider_thread = nullif(g.thread_at, '')
         from given g
         where s.account_id = any (array[g.account_id]) and s.id = g.session_id
     )
@@ -100,8 +98,7 @@ pub const TURNS_BEGIN: &str = concat!(
            string_to_array(g.tools, ','), g.tools_wait_ms, (g.items::text[])[1], g.hops, nullif(g.traceparent, ''),
            nullif(g.tracestate, ''), now(), g.wake_key, g.context, (g.context ->> 'thread')::integer, nullif(g.rotated_because, '')
     from given g
-    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i"
-);
+    cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i";
 
 /// Begins turns under a replica's lease. Texts of instructions that are `kept` already are not sent again.
 pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptTexts) -> Result<(), StorageError> {
@@ -113,7 +110,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
     fn text(text: &Option<impl ToString>) -> String {
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
-    let values: [Value; 30] = [
+    let values: [Value; 31] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -144,6 +141,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| json(&new.context)),
         column(turns, |new| text(&new.rotated_because)),
         column(turns, |new| json(&new.thread)),
+        column(turns, |new| text(&new.thread.at)),
     ];
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();

@@ -8,10 +8,7 @@ use sea_orm::FromQueryResult;
 use serde::Serialize;
 use time::OffsetDateTime;
 
-use super::{
-    TurnName,
-    sessions_lock::{SessionThread, thread_set},
-};
+use super::{TurnName, sessions_lock::SessionThread};
 use crate::{
     StorageError, Tx,
     outbox::{OutboxRow, messages_insert, outbox_values},
@@ -35,6 +32,8 @@ struct Row<'a> {
     /// None: the session's next turn writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     thread: Option<&'a SessionThread>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thread_at: Option<&'a str>,
 }
 
 /// One notification of a turn, as the statement reads it.
@@ -120,7 +119,7 @@ pub const TURNS_RECORD: &str = concat!(
             calls_requested integer, waits boolean, lost boolean, response_id text, reply text, posted_as uuid, usage jsonb, error text,
             error_class text, failed_epoch bigint, late boolean, session_id uuid, phase text, keeps_turn boolean, wake_ms bigint, asked integer, queued integer,
             interrupted boolean, mismatch text, goes_on boolean, stopped uuid, gate text, streak integer, streak_key text,
-            streak_since timestamptz, beats boolean, context jsonb, thread jsonb)
+            streak_since timestamptz, beats boolean, context jsonb, thread jsonb, thread_at text)
         cross join lateral (
             select bool_or(c.name in ('task_history', 'task_load')) as history, bool_or(c.name = 'no_reply') as silence,
                    bool_or(c.name = any ($9::text[])) as progress
@@ -128,7 +127,7 @@ pub const TURNS_RECORD: &str = concat!(
             where c.state = 'finished') used
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
-                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats, r.thread as session_thread,
+                  r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats, r.thread as session_thread, r.thread_at,
                   r.streak is not null and coalesce(used.progress, false) as progressed
     ), freed as (
         update session s set
@@ -145,9 +144,8 @@ pub const TURNS_RECORD: &str = concat!(
             streak_key = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak_key
                               when not c.progressed then c.streak_key end,
             streak_since = case when c.streak is null or c.beats and c.no_reply and not c.progressed then s.streak_since
-                                when not c.progressed then c.streak_since end, ",
-    thread_set!("c.session_thread"),
-    "
+                                when not c.progressed then c.streak_since end,
+            thread = c.session_thread, provider_thread = c.thread_at
         from changed c where s.account_id = any (array[c.account_id]) and s.id = c.session_id and not c.goes_on
     ), ended as (
         update notification n set state = i.state, reason = i.reason, attempts = n.attempts + i.attempts_more
@@ -242,6 +240,7 @@ pub async fn turns_record(
             turn: record.turn,
             session: record.session,
             thread: (!record.session.goes_on).then_some(&record.session.thread),
+            thread_at: record.session.thread.at.as_deref(),
         })
         .collect();
     let items: Vec<ItemRow<'_>> = records

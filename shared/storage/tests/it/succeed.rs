@@ -42,14 +42,8 @@ async fn scene() -> Scene {
     let session = SessionId(Uuid::now_v7());
     let row = rows("session").with("id", session).with("task_id", task.key());
     let row = row.with("agent_id", agent).with("generation", 3).with("turn_count", 2);
-    let row = row
-        .with("provider_thread", "resp_1")
-        .with("thread_number", 1)
-        .with("thread_live", true);
-    let row = row
-        .with("tokens_used", 900)
-        .with("failures_in_row", 2)
-        .with("told", r#"{"at": 5}"#);
+    let thread = r#"{"number": 1, "live": true, "lost": 0, "told": {"at": 5}, "tokens": 900, "failures": 2}"#;
+    let row = row.with("provider_thread", "resp_1").with("thread", thread);
     row.insert(&test.owner).await;
     for (id, mode) in [("a", "followup"), ("b", "collect"), ("s", "steer")] {
         let row = enqueued(&account, session).with("id", id).with("queue_mode", mode);
@@ -104,8 +98,9 @@ fn rotated() -> Rotated {
 
 /// The sessions, oldest first; what waits, in its order; all items.
 const SESSIONS: &str = "
-    select concat_ws(' ', generation, close_reason, phase, gate, 'queued', queued, queue_tail, 'thread', provider_thread, thread_number,
-                     thread_live, 'counts', tokens_used, failures_in_row)
+    select concat_ws(' ', generation, close_reason, phase, gate, 'queued', queued, queue_tail, 'thread', provider_thread,
+                     coalesce((thread ->> 'number')::integer, 0), coalesce((thread ->> 'live')::boolean, false), 'counts',
+                     coalesce((thread ->> 'tokens')::integer, 0), coalesce((thread ->> 'failures')::integer, 0))
     from session order by generation";
 const QUEUE: &str = "
     select concat_ws(' ', s.generation, n.id, n.queue_mode, n.turn_id is null) from notification n join session s on s.id = n.session_id
@@ -256,8 +251,8 @@ async fn a_rotated_generation_keeps_its_queue() {
         ["4 s steer t", "4 a followup t", "4 b collect t"]
     );
     let follows = "select concat_ws(' ', n.continues_id = o.id, n.key = replace(o.key, ':v3', ':v4'), n.interrupted,
-                       n.stopped_turn_id = o.stopped_turn_id, n.stop_kind, n.stop_by, n.streak, n.streak_key, n.told -> 'rotated' ->> 'rule',
-                       n.told -> 'rotated' ->> 'because' = o.close_detail)
+                       n.stopped_turn_id = o.stopped_turn_id, n.stop_kind, n.stop_by, n.streak, n.streak_key, n.thread #>> '{told,rotated,rule}',
+                       n.thread #>> '{told,rotated,because}' = o.close_detail)
                    from session o join session n on n.generation = 4 where o.generation = 3";
     assert_eq!(scene.texts(follows).await, ["t t t t stopped Ann 4 k tokens_max t"]);
     assert_eq!(
@@ -356,7 +351,7 @@ async fn a_reset_session_knows_nothing_of_the_one_before() {
         );
         assert_eq!(scene.texts(QUEUE).await, waits, "{queue}");
         assert_eq!(scene.texts(ENDED).await, ended, "{queue}");
-        let next = "select concat_ws(' ', id, continues_id, interrupted, stopped_turn_id, stop_kind, streak, told) from session where generation = 4";
+        let next = "select concat_ws(' ', id, continues_id, interrupted, stopped_turn_id, stop_kind, streak, thread -> 'told') from session where generation = 4";
         let Some(Asked::Done(id)) = asked else {
             panic!("{asked:?}")
         };
