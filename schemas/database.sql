@@ -2241,9 +2241,18 @@ alter table session
     add column parent_session_id uuid,
     -- the generation before, which was rotated: its turns are a part of what this one knows
     add column continues_id      uuid,
-    -- {number, live, lost, told, tokens, failures} of its threads (storage::session::sessions_lock::SessionThread). One column: each turn
-    -- writes and reads all of it
-    add column thread            jsonb not null default '{}',
+    -- the newest thread, counted from 1
+    add column thread_number     integer not null default 0,
+    -- the provider has answered in it, and the next turn can go on from there
+    add column thread_live       boolean not null default false,
+    -- turns in a row that found their thread gone
+    add column threads_lost      integer not null default 0,
+    -- what the thread has been told besides its turns: {ids, description, briefing, at} (domain::context::Told)
+    add column told              jsonb not null default '{}',
+    -- of its ended turns, as the provider counts
+    add column tokens_used       bigint not null default 0,
+    -- ended turns in a row that failed by themselves
+    add column failures_in_row   integer not null default 0,
     -- a reset that waits for the end of the turn in progress
     add column reset_request     jsonb,
     -- why it was closed, in words, where its reason does not say it
@@ -2640,3 +2649,22 @@ begin
             replace(one.rule, ',message.died}', ',turn.replayed,message.died}'));
     end loop;
 end $$;
+
+-- == 0043_thread_in_one -------------------------------------------------------
+
+-- What a session knows of its threads is one column: each turn reads and writes all of it, and six columns cost both statements of a turn
+-- six expressions. {number, live, lost, told, tokens, failures} (storage::session::sessions_lock::SessionThread). The response from which a
+-- thread goes on keeps its column (provider_thread): closing a session clears it.
+alter table session add column thread jsonb not null default '{}';
+-- Only sessions with a turn since step 0037 have any of it. The moment in `told` is in milliseconds from now on.
+update session set thread = jsonb_build_object(
+        'number', thread_number, 'live', thread_live, 'lost', threads_lost, 'tokens', tokens_used, 'failures', failures_in_row,
+        'told', told || case when told ? 'at' then jsonb_build_object('at', (told ->> 'at')::bigint * 1000) else '{}' end)
+    where thread_number > 0 or told <> '{}';
+alter table session
+    drop column thread_number,
+    drop column thread_live,
+    drop column threads_lost,
+    drop column told,
+    drop column tokens_used,
+    drop column failures_in_row;

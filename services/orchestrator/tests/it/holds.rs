@@ -404,9 +404,12 @@ async fn a_generation_that_has_ended_cannot_be_paused() {
     let (world, tenant, coder) = working().await;
     let ended = seed::session(&world, &tenant, "PROJ-7", &coder, 1, false).await;
     let open = seed::session(&world, &tenant, "PROJ-7", &coder, 2, true).await;
-    let refused = world.hold(&tenant, scope("session", ended)).await;
-    refused.is_problem(409, "session_closed", "generation 1 is closed");
-    assert_eq!(refused.body["session"], json!(open));
+    for dry_run in [true, false] {
+        let body = with(scope("session", ended), json!({"dry_run": dry_run}));
+        let refused = world.hold(&tenant, body).await;
+        refused.is_problem(409, "session_closed", "generation 1 is closed");
+        assert_eq!(refused.body["session"], json!(open));
+    }
     assert_eq!(world.test.texts(COUNT).await, ["0"]);
 
     // It ends while the hold is on its way.

@@ -10,9 +10,18 @@ alter table session
     add column parent_session_id uuid,
     -- the generation before, which was rotated: its turns are a part of what this one knows
     add column continues_id      uuid,
-    -- {number, live, lost, told, tokens, failures} of its threads (storage::session::sessions_lock::SessionThread). One column: each turn
-    -- writes and reads all of it
-    add column thread            jsonb not null default '{}',
+    -- the newest thread, counted from 1
+    add column thread_number     integer not null default 0,
+    -- the provider has answered in it, and the next turn can go on from there
+    add column thread_live       boolean not null default false,
+    -- turns in a row that found their thread gone
+    add column threads_lost      integer not null default 0,
+    -- what the thread has been told besides its turns: {ids, description, briefing, at} (domain::context::Told)
+    add column told              jsonb not null default '{}',
+    -- of its ended turns, as the provider counts
+    add column tokens_used       bigint not null default 0,
+    -- ended turns in a row that failed by themselves
+    add column failures_in_row   integer not null default 0,
     -- a reset that waits for the end of the turn in progress
     add column reset_request     jsonb,
     -- why it was closed, in words, where its reason does not say it
