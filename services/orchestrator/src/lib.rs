@@ -23,6 +23,7 @@ pub mod branches;
 pub mod contexts;
 pub mod dead_letters;
 pub mod diff;
+pub mod dry_run;
 pub mod error;
 pub mod forget;
 #[cfg(test)]

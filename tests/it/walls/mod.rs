@@ -183,7 +183,7 @@ fn passed_by(book: &Book) -> Vec<String> {
 }
 
 /// Several tests run the same walk, and each tries a part of the statements.
-const PARTS: u64 = 4;
+const PARTS: u64 = 5;
 
 async fn part_holds(nth: u64) {
     let part = Part { nth, of: PARTS };
@@ -239,4 +239,9 @@ async fn each_wall_holds_alone_3() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_wall_holds_alone_4() {
     part_holds(3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_wall_holds_alone_5() {
+    part_holds(4).await;
 }

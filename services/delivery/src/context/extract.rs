@@ -59,14 +59,15 @@ pub fn complete(
         // A task's messages push out those of others, which an agent with one session for all of them may have been told, too.
         after.show(there, usize::MAX);
     }
-    if let Some(task) = &facts.task {
-        let is_new = after.tell(&of_task(&task.id), &task.description);
-        facts.description = is_new.then(|| because(Because::AboutTask));
-    }
     if let Some(text) = briefing
         && after.tell(BRIEFING, &text)
     {
         facts.briefing = Some((text, because(Because::Overview)));
+    }
+    // After the briefing, which a new description may push out of what is remembered.
+    if let Some(task) = &facts.task {
+        let is_new = after.tell(&of_task(&task.id), &task.description);
+        facts.description = is_new.then(|| because(Because::AboutTask));
     }
     let total = match plan.context.used {
         // How many older messages its parent's thread lacked is not known.

@@ -19,6 +19,7 @@ use crate::{
     app::{App, database_now},
     auth::Access,
     body::{Named, Query},
+    dry_run::alone,
     error::ApiError,
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
@@ -76,6 +77,7 @@ async fn place(
 ) -> Result<Answer<201, Placed, 200>, ApiError> {
     if body.dry_run == Some(true) {
         let tx = app.begin(&access.account).await?;
+        alone(&tx, &access.account).await?;
         let now = database_now(&tx).await?;
         let (_, affected, _) = set(&app, &tx, &access, &body, now).await?;
         tx.rollback().await?;

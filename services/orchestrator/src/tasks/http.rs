@@ -1,6 +1,6 @@
 //! `/api/orgs/{account}/tasks`.
 
-use std::{slice, time::Duration};
+use std::slice;
 
 use api::{
     next::Next,
@@ -35,6 +35,7 @@ use crate::{
     app::{App, database_now},
     auth::Access,
     body::{JsonBody, Named, Query},
+    dry_run::alone,
     error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
@@ -313,19 +314,6 @@ async fn owner_find(tx: &Tx, account: &AccountId, owner: &str) -> Result<Audienc
     owner
         .parse()
         .map_err(|why: NotAudience| invalid_field("blocked_on.owner", why).into())
-}
-
-/// Refuses a second dry run of the account at the same time: it holds as many locks as the change itself.
-async fn alone(tx: &Tx, account: &AccountId) -> Result<(), ApiError> {
-    match store::dry_run_alone(tx, account).await? {
-        true => Ok(()),
-        false => {
-            let wait = Problem::too_many_requests(Duration::from_secs(1));
-            Err(wait
-                .detail("another dry run of this account is in progress: try again when it has ended")
-                .into())
-        }
-    }
 }
 
 /// Counts what a change of the task would affect by making it, and takes the change back.

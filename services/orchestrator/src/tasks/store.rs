@@ -30,20 +30,6 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
         .attempt("lock task")
 }
 
-pub const DRY_RUN_ALONE: &str =
-    "select pg_try_advisory_xact_lock(hashtextextended('dry run ' || $1, 0))::text as locked";
-
-#[derive(FromQueryResult)]
-struct Alone {
-    locked: String,
-}
-
-/// Whether this is the account's only dry run, until the transaction ends: a dry run does the work and takes it back.
-pub async fn dry_run_alone(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
-    let found: Option<Alone> = tx.one("lock dry runs", DRY_RUN_ALONE, [account.into()]).await?;
-    Ok(found.is_some_and(|alone| alone.locked == "true"))
-}
-
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
