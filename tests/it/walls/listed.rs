@@ -398,8 +398,8 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "the call was recorded in the same transaction, which another connection does not see",
     ),
     (
-        "select n.account_id, n.session_id, n.id, n.kind",
-        "b.account_id = n.account_id",
+        "select w.place, case when w.kind = 'answer'",
+        "b.account_id = w.account_id",
         "it tells a fact of a row that is found by an id of one account, and the twin's row is alike",
     ),
     (
