@@ -122,10 +122,11 @@ impl QueuedItem {
 }
 
 /// Each turn runs it: what only few items need is read by [`ITEMS_COMPLETE`]. Relies on index notification_queue, on primary keys, and on
-/// index message_thread, whose order is requested twice: for a table that was analysed while it was empty, another index costs the same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this
-/// limit; a message that the provider's thread has is not looked up in other tables, and is not among the candidates. A message
-/// without a notification says itself whom it woke: its notification is on its way to the queue. The caller holds the session's
-/// lock, so no other transaction takes the item.
+/// index message_thread, whose order is requested twice: for a table that was analysed while it was empty, another index costs the
+/// same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this limit; a message that the
+/// provider's thread has is not looked up in other tables, and is not among the candidates. A message without a notification says
+/// itself whom it woke: its notification is on its way to the queue. The caller holds the session's lock, so no other transaction
+/// takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
