@@ -176,13 +176,13 @@ async fn change(
         return Err(Problem::forbidden("only an admin passes over review stages").into());
     }
     let tx = app.begin(account).await?;
-    if change.dry_run == Some(true) {
-        alone(&tx, account).await?;
-    }
     // Lock order: the task first, then sessions, then the rest. Of two concurrent changes, one waits here.
     let row = store::task_lock(&tx, account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
+    if change.dry_run == Some(true) {
+        alone(&tx, account).await?;
+    }
     // The display id, which subjects carry.
     let task = TaskId::parse(&row.display_id).map_err(|error| StorageError::unreadable("read task", error))?;
     let now = database_now(&tx).await?;
