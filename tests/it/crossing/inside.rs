@@ -9,7 +9,7 @@ use std::{
 use futures::StreamExt;
 use testkit::{Reply, Seen, Tenant};
 
-use super::{ATTACKER, CALM, VICTIM, field::Field, generator::Ids, ids, judge::Marks, marks};
+use super::{ATTACKER, VICTIM, calm, field::Field, generator::Ids, ids, judge::Marks, marks};
 use crate::house::House;
 
 /// Subject, headers and payload.
@@ -29,7 +29,7 @@ pub(super) struct Inside {
 
 impl Inside {
     pub(super) async fn open(script: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Inside {
-        let house = House::open_with(script, CALM).await;
+        let house = calm(script).await;
         let owner = &house.world.database.owner;
         let victim = Tenant::furnish(owner, VICTIM).await;
         let attacker = Tenant::furnish(owner, ATTACKER).await;
