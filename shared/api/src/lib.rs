@@ -21,6 +21,7 @@ pub mod holds;
 pub mod keys;
 pub mod list;
 pub mod log;
+pub mod members;
 pub mod messages;
 pub mod models;
 pub mod next;

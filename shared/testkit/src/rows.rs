@@ -238,6 +238,16 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "member",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("user_id", "'ann'"),
+            ("name", "{user_id}"),
+            ("role", "'member'"),
+        ],
+    ),
+    (
         "idempotency",
         "",
         &[

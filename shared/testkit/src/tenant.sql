@@ -14,6 +14,10 @@ insert into agent (account_id, id, slug, name, role, removed_at) values
     ('{account}', pg_temp.uid('reviewer'), '{account}-reviewer', '{secret}', '{secret}', null),
     ('{account}', pg_temp.uid('gone'), '{account}-gone', '{secret}', '{secret}', now());
 
+insert into member (account_id, user_id, name, email, role, login_id) values
+    ('{account}', 'ann', '{secret}', '{secret}@example.com', 'admin', pg_temp.uid('login/ann')),
+    ('{account}', '{account}-bob', '{secret}', null, 'member', null);
+
 insert into task (account_id, id, display_id, title, description, status)
 select '{account}', lower(name), name, '{secret}', '{secret}', status
 from (values ('LIVE-1', 'in_progress'), ('{ACCOUNT}-1', 'in_progress'), ('{ACCOUNT}-2', 'done'), ('CHAT', 'in_progress'),

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::{
-    own::{reading, removing, writing},
+    own::{opening, own, reading, removing, writing},
     trials::Trials,
 };
 use crate::{
@@ -135,6 +135,7 @@ impl Walk<'_> {
     pub(crate) async fn all(&mut self) {
         self.requests(writing(self.tenant, self.ids)).await;
         self.requests(reading(self.tenant, self.ids)).await;
+        self.people().await;
         self.turns().await;
         self.assembled().await;
         self.addressed().await;
@@ -167,6 +168,25 @@ impl Walk<'_> {
         self.requests(removing(self.tenant, self.ids)).await;
         // Statements of periodic work.
         self.house.up().await;
+    }
+
+    /// A person comes by a link, changes what is theirs, is no admin any more, goes, and returns.
+    async fn people(&self) {
+        let new = |role: &str| json!({"name": "n", "email": "new@example.com", "role": role, "invite": true});
+        let made = self.api("POST", "/members", &new("admin")).await;
+        let link = made["link"]["sign_in_link"].as_str().expect("a link");
+        let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
+        self.requests(vec![look]).await;
+        self.trials.next_step();
+        let signed_in = self.field.send(&redeem).await;
+        let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
+        let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
+        self.requests(own(key, id)).await;
+        self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
+        self.api("DELETE", "/members/new", &Value::Null).await;
+        self.api("POST", "/members", &new("member")).await;
+        // The last admin stays.
+        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
     }
 
     async fn requests(&self, requests: Vec<Request>) {

@@ -15,6 +15,7 @@ mod handover;
 mod holds;
 mod idempotency;
 mod log;
+mod members;
 mod messages;
 mod notifications;
 mod openapi;

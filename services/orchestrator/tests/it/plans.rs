@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
-    handlers::ended_turns::ENDED_TURNS, holds, keys, log, messages, notifications, paging::Listing, policies,
+    handlers::ended_turns::ENDED_TURNS, holds, keys, log, members, messages, notifications, paging::Listing, policies,
     providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, replays, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
@@ -31,7 +31,15 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 99] = [
+const STATEMENTS: [Planned; 107] = [
+    (storage::api_key::API_KEY_FIND, 2, &["api_key_pkey", "member_pkey"]),
+    (members::store::FIND, 2, &["member_pkey"]),
+    (members::store::RETURNING, 2, &["member_removed"]),
+    (members::store::OTHER_ADMIN, 2, &["member_admin of the account"]),
+    (members::store::KEYS_REVOKE, 3, &["api_key_person"]),
+    (members::store::LINK_FIND, 2, &["member_link"]),
+    (members::store::LINK_USE, 3, &["member_link"]),
+    (keys::store::OWN_KEYS, 3, &["api_key_person"]),
     (
         replays::store::SOURCE,
         2,
@@ -452,13 +460,15 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 21] = [
+const LISTS: [(Listing, usize, &str); 23] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),
     (contexts::VERSIONS, 2, "task_context_pkey"),
     (keys::store::LIST, 1, "api_key_oldest"),
+    (keys::store::OWN, 2, "api_key_person"),
+    (members::store::LIST, 2, "member_pkey"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),
     (notifications::store::LIST, 5, "notification_newest"),

@@ -232,7 +232,13 @@ impl Call<'_> {
             request = request.header(*name, value);
         }
         let request = request.body(Body::from(self.body.unwrap_or_default())).unwrap();
-        let response = self.world.router.clone().oneshot(request).await.unwrap();
+        self.world.answer(request).await
+    }
+}
+
+impl World {
+    pub(crate) async fn answer(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 64 << 20).await.unwrap();
         let body = serde_json::from_slice(&bytes)
