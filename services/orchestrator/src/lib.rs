@@ -44,6 +44,7 @@ pub mod objects;
 pub mod openapi;
 pub mod paging;
 pub mod permission;
+pub mod personas;
 pub mod policies;
 pub mod providers;
 pub mod questions;
@@ -75,6 +76,7 @@ pub fn nouns() -> Vec<route::Noun> {
         members::http::noun(),
         me::http::noun(),
         sign_in::http::noun(),
+        personas::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
         stages::noun(),

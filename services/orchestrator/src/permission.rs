@@ -22,6 +22,8 @@ pub enum Need {
     Notify,
     /// Reading a notification's state. A role without [`Need::Read`] sees its own notifications only.
     FollowUp,
+    /// Writing personas: one's own, or all for an admin.
+    WritePersonas,
     /// Reading who the account's people are.
     ReadMembers,
     /// Reading everything in the account.
@@ -31,7 +33,7 @@ pub enum Need {
 }
 
 impl Need {
-    pub const ALL: [Need; 11] = [
+    pub const ALL: [Need; 12] = [
         Need::Operate,
         Need::Administer,
         Need::ChangeTasks,
@@ -40,6 +42,7 @@ impl Need {
         Need::PostMessages,
         Need::Notify,
         Need::FollowUp,
+        Need::WritePersonas,
         Need::ReadMembers,
         Need::Read,
         Need::Person,
@@ -56,6 +59,7 @@ impl Need {
             Self::PostMessages => "post_messages",
             Self::Notify => "notify",
             Self::FollowUp => "follow_up",
+            Self::WritePersonas => "write_personas",
             Self::ReadMembers => "read_members",
             Self::Read => "read",
             Self::Person => "person",
@@ -83,6 +87,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
+            | Need::WritePersonas
             | Need::ReadMembers
             | Need::Read => true,
             Need::Operate | Need::Person => false,
@@ -94,6 +99,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
+            | Need::WritePersonas
             | Need::ReadMembers
             | Need::Read => true,
             Need::Operate | Need::Administer | Need::Person => false,
@@ -105,6 +111,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::ChangeTasks
             | Need::Control
             | Need::Answer
+            | Need::WritePersonas
             | Need::ReadMembers
             | Need::Person => false,
         },
@@ -117,6 +124,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::Control
             | Need::Answer
             | Need::PostMessages
+            | Need::WritePersonas
             | Need::ReadMembers
             | Need::Read
             | Need::Person => false,
@@ -131,6 +139,7 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
+            | Need::WritePersonas
             | Need::ReadMembers
             | Need::Read
             | Need::Person => false,
@@ -160,6 +169,7 @@ mod tests {
                 PostMessages,
                 Notify,
                 FollowUp,
+                WritePersonas,
                 ReadMembers,
                 Read,
             ],
@@ -173,6 +183,7 @@ mod tests {
                 PostMessages,
                 Notify,
                 FollowUp,
+                WritePersonas,
                 ReadMembers,
                 Read,
             ],

@@ -3,7 +3,7 @@
 
 use domain::{
     AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState, BreakerState,
-    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId, NotificationId,
+    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId, NotificationId, PersonaId,
     PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, ReplayId,
     SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState,
     UserId, Verdict,
@@ -150,6 +150,7 @@ events! {
     "key.changed" KeyChanged(KeyChanged) from [Orchestrator];
     /// A person was added, changed or removed, or signed in.
     "member.changed" MemberChanged(MemberChanged) from [Orchestrator];
+    "persona.changed" PersonaChanged(PersonaChanged) from [Orchestrator];
     /// No turn calls the provider until it is tried again.
     "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
     /// One turn tries whether the provider answers again.
@@ -595,6 +596,13 @@ pub struct KeyChanged {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct MemberChanged {
     pub user_id: UserId,
+    pub change: Change,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PersonaChanged {
+    pub persona_id: PersonaId,
     pub change: Change,
     pub by: Actor,
 }

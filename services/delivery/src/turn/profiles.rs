@@ -108,6 +108,7 @@ mod tests {
                     has_task: bit(4) == 1,
                     is_coordinator: bit(4) == 1 && bit(1) == 1,
                     is_branch: bit(6) == 1,
+                    persona: None,
                     task_context: [None, Some(known)][bit(7)],
                     tools: &tools[bit(5)],
                 };

@@ -8,7 +8,10 @@ use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::paging::{Column, Listing, Order};
+use crate::{
+    accounts::store::account_lock,
+    paging::{Column, Listing, Order},
+};
 
 macro_rules! member {
     ($before:literal, $after:literal) => {
@@ -162,15 +165,13 @@ pub async fn time_zone_exists(tx: &Tx, name: &str) -> Result<bool, StorageError>
     tx.exists("find time zone", TIME_ZONE, [name.into()]).await
 }
 
-/// For whoever ends a member's administration: two at one time come one after the other.
-const ADMINS_LOCK: &str = "select 1 from account where id = $1 for no key update";
 /// Relies on member_admin.
 pub const OTHER_ADMIN: &str = "
     select 1 from member where account_id = $1 and role = 'admin' and removed_at is null and user_id <> $2 limit 1";
 
 /// Whether the account has another admin among its members. Locks the account's row, and so comes before locks of members.
 pub async fn has_other_admin(tx: &Tx, account: &AccountId, user: &UserId) -> Result<bool, StorageError> {
-    tx.exists("lock account", ADMINS_LOCK, [account.into()]).await?;
+    account_lock(tx, account).await?;
     tx.exists("find another admin", OTHER_ADMIN, [account.into(), user.into()])
         .await
 }

@@ -20,6 +20,7 @@ mod messages;
 mod notifications;
 mod openapi;
 mod pages;
+mod personas;
 mod plans;
 mod policies;
 mod problems;

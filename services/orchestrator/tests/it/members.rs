@@ -22,7 +22,7 @@ async fn redeem(world: &World, path: &str) -> Answer {
 }
 
 /// Adds a member who signs in; gives the key.
-async fn member(world: &World, tenant: &Tenant, user: &str, role: &str) -> String {
+pub(crate) async fn member(world: &World, tenant: &Tenant, user: &str, role: &str) -> String {
     let new = json!({"user_id": user, "name": format!("{user}'s name"), "email": format!("{user}@example.com"),
         "role": role, "invite": true});
     let made = world.post(&tenant.admin, &tenant.path("/members"), new).await;

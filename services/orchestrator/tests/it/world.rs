@@ -115,6 +115,10 @@ impl World {
         self.call(Method::PATCH, path).token(token).json(&body).send().await
     }
 
+    pub(crate) async fn put(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.call(Method::PUT, path).token(token).json(&body).send().await
+    }
+
     pub(crate) async fn delete(&self, token: &str, path: &str) -> Answer {
         self.call(Method::DELETE, path).token(token).send().await
     }

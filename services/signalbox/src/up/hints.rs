@@ -94,6 +94,7 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::AccountChanged(_)
             | Event::KeyChanged(_)
             | Event::MemberChanged(_)
+            | Event::PersonaChanged(_)
             | Event::ProviderSessionMismatched(_)
             | Event::ProviderThreadLost(_)
             | Event::ProviderThreadUnconfirmed(_)

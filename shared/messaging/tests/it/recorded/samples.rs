@@ -6,10 +6,10 @@ use contracts::{
     event::{
         AccountChanged, AgentChanged, AgentRemoved, ArtifactCreated, ArtifactRemoved, BranchEnded, BranchSpawned,
         Change, Event, EventMessage, HoldChanged, KeyChanged, MemberChanged, MessageDied, MessagePosted,
-        NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged, QueueChanged,
-        RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened, SessionReset,
-        TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged, TimerChanged,
-        ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
+        NotificationEnded, PersonaChanged, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged,
+        QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened,
+        SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
+        TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -21,7 +21,7 @@ use contracts::{
 use domain::{
     AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState,
     BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId,
-    NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
+    NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
     RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind,
     TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, UserId, Verdict,
 };
@@ -552,6 +552,11 @@ fn control() -> Vec<Sample> {
             Event::KeyChanged(KeyChanged {
                 key_id: KeyId::parse("0011223344556677").unwrap(),
                 user_id: (change != Change::Changed).then(|| UserId::parse("ann").unwrap()),
+                change,
+                by: by(),
+            }),
+            Event::PersonaChanged(PersonaChanged {
+                persona_id: PersonaId(Uuid::from_u128(15)),
                 change,
                 by: by(),
             }),
