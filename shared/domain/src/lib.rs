@@ -76,7 +76,7 @@ pub use member::{Email, MemberRole, NotAnEmail};
 pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
-pub use persona::{PersonaFile, PersonaFiles, PersonaVisibility};
+pub use persona::{PersonaFile, PersonaFiles, PersonaText, PersonaVisibility};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
 pub use replay::{Matched, ReplayHistory, ReplayProfile, ReplaySpec, ReplayState};

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::string_enum::string_enum;
+use crate::{PersonaSlug, PersonaVersionId, string_enum::string_enum};
 
 string_enum! {
     /// Who uses a persona: its maker and the admins, or everybody in the account.
@@ -37,6 +37,16 @@ pub struct PersonaFile {
     pub sort_order: u8,
     /// At most 32 KiB.
     pub content: String,
+}
+
+/// A version of a persona. It never changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PersonaText {
+    pub id: PersonaVersionId,
+    /// As it was when the version was written.
+    pub slug: PersonaSlug,
+    pub number: i32,
+    pub files: PersonaFiles,
 }
 
 /// The files of a version, in their order.

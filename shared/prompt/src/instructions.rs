@@ -11,7 +11,7 @@ use contracts::{
     tools::{self, PolicySection, ToolDefinition},
 };
 use domain::{
-    AccountId, AgentSlug, ContextSize, PersonaFile, PersonaFiles, PersonaSlug, PersonaVersionId, TaskId,
+    AccountId, AgentSlug, ContextSize, PersonaFile, PersonaText, TaskId,
     persona::{REVIEW, SAFETY},
 };
 
@@ -49,16 +49,6 @@ pub struct InstructionFacts<'a> {
     /// What was written of the task for whoever joins its work.
     pub task_context: Option<KnownContext<'a>>,
     pub tools: &'a ToolNames,
-}
-
-/// A version of a persona. It never changes.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PersonaText {
-    pub id: PersonaVersionId,
-    /// As it was when the version was written.
-    pub slug: PersonaSlug,
-    pub number: i32,
-    pub files: PersonaFiles,
 }
 
 /// A version of a task's context.
@@ -183,14 +173,19 @@ fn persona_blocks(
     persona.map(|(persona, _)| shown(persona)).into_iter().flatten()
 }
 
-fn persona_source(persona: &PersonaText, file: &PersonaFile) -> String {
+/// Where the block of a persona's file is stored, as its part says.
+pub fn persona_source(persona: &PersonaText, file: &PersonaFile) -> String {
     format!("persona/{}/{}/{}", persona.slug, persona.number, file.filename)
 }
 
 /// A persona's file, as it stands in instructions: the account's own words, whole. None: it is blank.
 pub fn persona_block(file: &PersonaFile) -> Option<String> {
     let content = quote::inert(file.content.trim());
-    let block = || PERSONA.replace("{filename}", &file.filename).replace("{content}", &content);
+    let block = || {
+        PERSONA
+            .replace("{filename}", &file.filename)
+            .replace("{content}", &content)
+    };
     (!content.is_empty()).then(block)
 }
 
@@ -371,7 +366,7 @@ fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use domain::InstructionLayout;
+    use domain::{InstructionLayout, PersonaSlug, PersonaVersionId};
 
     use super::*;
 
@@ -485,12 +480,24 @@ mod tests {
             let slices = manifest.slices(Layer::Instructions, &profile.text).unwrap();
             let sources: Vec<String> = slices.iter().map(|slice| slice.part.source.to_string()).collect();
             assert_eq!(sources, expected);
-            let style = slices.iter().find(|slice| slice.part.source.to_string().ends_with("STYLE.md"));
-            assert_eq!(style.unwrap().text, "\n## Persona: STYLE.md\nSay {agent_slug} and {content}.\n");
+            let style = slices
+                .iter()
+                .find(|slice| slice.part.source.to_string().ends_with("STYLE.md"));
+            assert_eq!(
+                style.unwrap().text,
+                "\n## Persona: STYLE.md\nSay {agent_slug} and {content}.\n"
+            );
         };
         let [safety, review, about, style] =
             ["SAFETY", "REVIEW", "ABOUT", "STYLE"].map(|name| format!("persona/reviewer/3/{name}.md"));
-        let head = ["profile/4", &safety, "profile/4/coordinator", "profile/4/taskless", "profile/4/branch", "agent/coder"];
+        let head = [
+            "profile/4",
+            &safety,
+            "profile/4/coordinator",
+            "profile/4/taskless",
+            "profile/4/branch",
+            "agent/coder",
+        ];
         check(false, &[&head[..], &[&about, &style]].concat());
         check(true, &[&head[..], &[&review, &about, &style]].concat());
     }

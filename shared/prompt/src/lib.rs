@@ -28,8 +28,8 @@ pub use input::{
     run_item, stopped, task_state, tells_of_interruption, tells_of_stopped, tells_who_stopped, thread_message,
 };
 pub use instructions::{
-    FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, PersonaText, Profile, ToolNames, filled_in, instructions,
-    persona_block, role_block, task_context,
+    FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions,
+    persona_block, persona_source, role_block, task_context,
 };
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};

@@ -136,6 +136,7 @@ impl Walk<'_> {
         self.requests(writing(self.tenant, self.ids)).await;
         self.requests(reading(self.tenant, self.ids)).await;
         self.people().await;
+        self.personas().await;
         self.turns().await;
         self.assembled().await;
         self.addressed().await;
@@ -187,6 +188,38 @@ impl Walk<'_> {
         self.api("POST", "/members", &new("member")).await;
         // The last admin stays.
         self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+    }
+
+    /// Two personas, of which the second becomes the default. Files are written until an old version goes. A task's turn has one.
+    async fn personas(&self) {
+        let files = |content: &str| json!([{"filename": "STYLE.md", "content": content}]);
+        for slug in ["first", "second"] {
+            let new =
+                json!({"slug": slug, "name": "n", "visibility": "shared", "is_default": true, "files": files("x")});
+            self.api("POST", "/personas", &new).await;
+        }
+        self.api("PUT", "/personas/second", &json!({"is_default": false})).await;
+        self.api("PUT", "/personas/first", &json!({"description": "d", "agent": "coder"}))
+            .await;
+        self.conflicts("PUT", "/personas/first", &json!({"slug": "second"}))
+            .await;
+        self.trials.next_step();
+        self.api("PUT", "/personas/first/files", &json!({"files": files("y")}))
+            .await;
+        let task = json!({"id": "STYLED-1", "title": "t", "assignees": ["coder"], "persona": "first"});
+        self.api("POST", "/tasks", &task).await;
+        self.delivered("STYLED-1", "styled", "b").await;
+        self.api("PATCH", "/tasks/STYLED-1", &json!({"persona": null})).await;
+        for path in [
+            "/personas",
+            "/personas/first/versions",
+            "/personas/first/versions/1",
+            "/sessions?task=STYLED-1",
+        ] {
+            self.api("GET", path, &Value::Null).await;
+        }
+        self.api("GET", "/tasks/STYLED-1/audit", &Value::Null).await;
+        self.api("DELETE", "/personas/second", &Value::Null).await;
     }
 
     async fn requests(&self, requests: Vec<Request>) {

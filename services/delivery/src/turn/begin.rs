@@ -8,8 +8,8 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf, SessionScope,
-    TaskId, TurnId, TurnState, TurnStep,
+    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, PersonaText, SessionKey, SessionOf,
+    SessionScope, TaskId, TaskStatus, TurnId, TurnState, TurnStep,
     context::Told,
     progress::Wake,
     replay::replay_item,
@@ -404,10 +404,21 @@ pub(super) fn profile_of(
         has_task: item.facts.task.is_some(),
         is_coordinator: item.is_coordinator,
         is_branch: branch.is_some(),
+        persona: known_persona(item),
         task_context: known_context(item, branch),
         tools: &names,
     };
     profiles.instructions(&facts, manifest)
+}
+
+/// The persona, and whether the task is under review.
+pub(super) fn known_persona(item: &QueuedItem) -> Option<(&PersonaText, bool)> {
+    let in_review = item
+        .facts
+        .task
+        .as_ref()
+        .is_some_and(|task| task.status == TaskStatus::Review);
+    item.persona.as_deref().map(|persona| (persona, in_review))
 }
 
 /// What was written of the task for whoever joins its work: a branch has the version that its parent knew, another turn the newest, if the

@@ -15,7 +15,7 @@ use storage::{
 use time::OffsetDateTime;
 
 use super::{
-    begin::{Prompt, ProviderFacts, tool_names},
+    begin::{Prompt, ProviderFacts, known_persona, tool_names},
     recorder::{Decided, Recorder},
     starter::{Starter, Starting},
 };
@@ -159,6 +159,7 @@ pub(super) fn prompt_of(
         has_task: item.facts.task.is_some(),
         is_coordinator: item.is_coordinator,
         is_branch: replay.branch_id.is_some(),
+        persona: known_persona(item),
         task_context: None,
         tools: &tool_names(driver).without(hidden),
     };
@@ -316,6 +317,7 @@ mod tests {
             has_task: true,
             is_coordinator: false,
             is_branch: false,
+            persona: None,
             task_context: None,
             tools: &names,
         };

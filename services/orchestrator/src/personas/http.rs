@@ -15,7 +15,7 @@ use crate::{
     app::{App, database_now},
     auth::{Access, Caller},
     body::{JsonBody, Named, Query, Within},
-    error::{ApiError, invalid_field, unknown_agent},
+    error::{ApiError, invalid_field, unknown_agent, unknown_persona},
     idempotency::{Answer, Done, Post},
     paging::{List, ListQuery, Shown},
     route::routes,
@@ -81,6 +81,12 @@ async fn worker(tx: &Tx, account: &AccountId, agent: Option<&AgentRef>) -> Resul
     let found = agents::store::agent_find(tx, account, agent).await?;
     let found = found.ok_or_else(|| unknown_agent(agent))?;
     Ok(Some(AgentId(found.id)))
+}
+
+/// A persona that the caller may use: one that is shared, or the caller's own.
+pub async fn usable(tx: &Tx, access: &Access, persona: &PersonaRef) -> Result<PersonaId, ApiError> {
+    let found = persona_find(tx, &access.account, viewer(&access.caller), persona).await?;
+    Ok(found.ok_or_else(|| unknown_persona(persona))?.id)
 }
 
 async fn shown(tx: &Tx, access: &Access, persona: PersonaId) -> Result<Persona, ApiError> {

@@ -1,5 +1,7 @@
 //! Every query on personas. Removed ones stay in the table, since sessions keep their versions, and are not found here.
 
+use std::collections::HashMap;
+
 use api::personas::{NewPersona, Persona, PersonaChange, PersonaVersion, PersonaVersionName};
 use domain::{
     AccountId, AgentId, PersonaFiles, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, PersonaVisibility,
@@ -12,7 +14,7 @@ use uuid::Uuid;
 use crate::paging::{Column, Listing, Order};
 
 pub const PERSONAS_MAX: i64 = 500;
-/// Older versions are removed with the next one, unless something names them.
+/// Older versions are removed with the next one, unless a session has them.
 const VERSIONS_KEPT: i32 = 50;
 
 /// Who looks: an admin sees every persona, anybody else what is shared and their own.
@@ -133,6 +135,31 @@ pub const LIST: Listing = Listing {
     names: ("", ""),
 };
 
+#[derive(FromQueryResult)]
+struct Slug {
+    id: PersonaId,
+    slug: String,
+}
+
+/// Relies on the primary key.
+pub const SLUGS: &str =
+    "select id, slug from persona where account_id = $1 and id = any ($2::uuid[]) and removed_at is null";
+
+/// The slugs of personas that are not removed. For none there is no statement.
+pub async fn persona_slugs(
+    tx: &Tx,
+    account: &AccountId,
+    personas: Vec<Uuid>,
+) -> Result<HashMap<Uuid, String>, StorageError> {
+    if personas.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let rows: Vec<Slug> = tx
+        .rows("read slugs of personas", SLUGS, [account.into(), personas.into()])
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.id.uuid(), row.slug)).collect())
+}
+
 const COUNT: &str = "select count(*) as count from persona where account_id = $1 and removed_at is null";
 
 #[derive(FromQueryResult)]
@@ -177,19 +204,19 @@ pub async fn persona_insert(
         now.into(),
     ];
     tx.execute("make persona", INSERT, values).await?;
-    version_insert(tx, account, (persona, version, 1), (&new.files, by), now).await?;
+    version_insert(tx, account, (persona, version, 1), (&new.slug, &new.files, by), now).await?;
     Ok(persona)
 }
 
 const VERSION_INSERT: &str = "
-    insert into persona_version (account_id, id, persona_id, number, files, hash, created_by, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8)";
+    insert into persona_version (account_id, id, persona_id, number, slug, files, hash, created_by, created_at)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
 async fn version_insert(
     tx: &Tx,
     account: &AccountId,
     (persona, version, number): (PersonaId, PersonaVersionId, i32),
-    (files, by): (&PersonaFiles, &str),
+    (slug, files, by): (&PersonaSlug, &PersonaFiles, &str),
     now: OffsetDateTime,
 ) -> Result<(), StorageError> {
     let values = [
@@ -197,6 +224,7 @@ async fn version_insert(
         version.into(),
         persona.into(),
         number.into(),
+        slug.into(),
         stored(files).into(),
         files.hash().to_vec().into(),
         by.into(),
@@ -249,7 +277,8 @@ pub async fn persona_lock(
     tx.one("lock persona", sql, [account.into(), id, is_admin, named]).await
 }
 
-const DEFAULT_CLEAR: &str = "
+/// Relies on persona_default.
+pub const DEFAULT_CLEAR: &str = "
     update persona set is_default = false, updated_at = $3
     where account_id = $1 and is_default and removed_at is null and id is distinct from $2
     returning id";
@@ -305,11 +334,17 @@ pub async fn persona_change(
 }
 
 const NEWEST: &str = "update persona set version_id = $3, updated_at = $4 where account_id = $1 and id = $2";
-/// Relies on persona_version_number.
+/// Few at a time: with each version one becomes too old. Relies on persona_version_number and session_persona.
 pub const VERSIONS_REMOVE: &str = "
-    delete from persona_version where account_id = $1 and persona_id = $2 and number <= $3";
+    delete from persona_version v using (
+        select v.id from persona_version v
+        where v.account_id = $1 and v.persona_id = $2 and v.number <= $3
+          and not exists (
+            select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)
+        order by v.number limit 10) old
+    where v.account_id = $1 and v.id = old.id";
 
-/// Makes the next version, and removes the one that is too old. The persona is locked.
+/// Makes the next version, and removes what is too old and in no session. The persona is locked.
 pub async fn files_write(
     tx: &Tx,
     account: &AccountId,
@@ -318,7 +353,14 @@ pub async fn files_write(
     now: OffsetDateTime,
 ) -> Result<(), StorageError> {
     let (version, number) = (PersonaVersionId(Uuid::now_v7()), persona.number + 1);
-    version_insert(tx, account, (persona.id, version, number), (files, by), now).await?;
+    version_insert(
+        tx,
+        account,
+        (persona.id, version, number),
+        (&persona.slug, files, by),
+        now,
+    )
+    .await?;
     let newest = [account.into(), persona.id.into(), version.into(), now.into()];
     tx.execute("name the newest files", NEWEST, newest).await?;
     let old = [account.into(), persona.id.into(), (number - VERSIONS_KEPT).into()];

@@ -31,6 +31,8 @@ create table persona_version (
     id              uuid not null,
     persona_id      uuid not null,
     number          integer not null,
+    -- the persona's slug when the version was written: prompts name it
+    slug            text not null,
     -- [{filename, sort_order, content}] in their order (domain::persona::PersonaFiles)
     files           jsonb not null,
     hash            bytea not null,
@@ -55,6 +57,17 @@ begin
 end $$;
 grant select, insert, update on persona to signalbox_orchestrator;
 grant select, insert, delete on persona_version to signalbox_orchestrator;
+
+-- Named by a person, for the generations that open from then on.
+alter table task add column persona_id uuid;
+-- Chosen when the generation opens, and never changed (storage::session::persona_of!).
+alter table session add column persona_version_id uuid, add column persona_why text;
+-- The column never changes, so updates of a session stay in place.
+create index session_persona on session (account_id, persona_version_id) where persona_version_id is not null;
+-- Whoever opens a session chooses.
+grant select (account_id, id, version_id, is_default, removed_at) on persona
+    to signalbox_resolver, signalbox_delivery, signalbox_tool_gateway;
+grant select on persona_version to signalbox_delivery;
 
 -- One more event of the orchestrator.
 do $$
