@@ -218,7 +218,7 @@ impl Walk<'_> {
         ] {
             self.api("GET", path, &Value::Null).await;
         }
-        self.api("GET", "/tasks/STYLED-1/audit", &Value::Null).await;
+        self.api("GET", "/audit/isolation?task=STYLED-1", &Value::Null).await;
         self.api("DELETE", "/personas/second", &Value::Null).await;
     }
 
