@@ -283,11 +283,6 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "it tells whether what the rule is for is there, by ids of one account",
     ),
     (
-        "select page.* from ( select page.*, count(*) over () as page_rows",
-        "s.account_id = q.account_id",
-        "it counts the sessions that a question keeps, by the question's id",
-    ),
-    (
         "select true from ( (select from question q where",
         "q.account_id = $1",
         "it tells whether a task has one, and the twin of the walk's task has none either",

@@ -680,13 +680,13 @@ impl Walk<'_> {
         self.trials.next_step();
         let waits = json!({"id": "waits-for-plan", "agent": "coder", "body": "b"});
         self.house.publish(account, "PLAN-1", waits).await;
-        eventually("the plan keeps it", || async {
-            let kept = "select count(*) from session where account_id = 'alder' and gate = 'approval'";
-            (self.house.world.database.count(kept).await == 1).then_some(())
+        let keeps =
+            "select q.id::text from question q join session s on s.account_id = q.account_id and s.gate_ref = q.id
+                     where q.account_id = 'alder' and q.task_id = 'plan-1' and q.state = 'open' and q.kind = 'plan'";
+        let plan = eventually("the plan keeps it", || async {
+            self.house.world.database.texts(keeps).await.pop()
         })
         .await;
-        let plan = "select id::text from question where account_id = 'alder' and task_id = 'plan-1' and state = 'open' and kind = 'plan'";
-        let plan = self.house.world.database.texts(plan).await.remove(0);
         for path in [format!("/questions/{plan}"), "/questions?kind=plan".to_owned()] {
             self.api("GET", &path, &Value::Null).await;
         }

@@ -127,9 +127,10 @@ impl QueuedItem {
 /// Each turn runs it: what only few items need is read by [`ITEMS_COMPLETE`]. Relies on index notification_queue, on primary keys, and on
 /// index message_thread, whose order is requested twice: for a table that was analysed while it was empty, another index costs the
 /// same. Of messages that are left out, the texts are not read, and the prompt cuts texts far below this limit; a message that the
-/// provider's thread has is not looked up in other tables, and is not among the candidates. A message without a notification says
-/// itself whom it woke: its notification is on its way to the queue. The caller holds the session's lock, so no other transaction
-/// takes the item.
+/// provider's thread has is not looked up in other tables, and is not among the candidates. Messages of the quarter second before the
+/// thread was told last count, too, unless the thread has them: clocks differ, and a message is seen once its transaction is committed.
+/// A message without a notification says itself whom it woke: its notification is on its way to the queue. The caller holds the
+/// session's lock, so no other transaction takes the item.
 pub const QUEUE_NEXT: &str = concat!(
     "
     select n.account_id, n.session_id, n.id, n.kind, n.sender_kind, n.sender_id, n.sender_name, n.sender_via,
@@ -157,7 +158,7 @@ pub const QUEUE_NEXT: &str = concat!(
     cross join lateral (select coalesce(g.context_policy, a.context_policy) as context_policy) p
     cross join lateral (
         select case when p.context_policy = 'continue' and g.provider = w.told_provider then w.told::uuid[] else '{}' end as told,
-               case when p.context_policy = 'continue' and g.provider = w.told_provider then to_timestamp(w.told_at / 1000.0) else '-infinity' end as told_at
+               case when p.context_policy = 'continue' and g.provider = w.told_provider then to_timestamp(w.told_at / 1000.0 - 0.25) else '-infinity' end as told_at
         offset 0) x
     cross join lateral (
         select c.total, m.newest, m.there

@@ -43,6 +43,7 @@ struct ItemRow<'a> {
     id: &'a str,
     turn_id: TurnId,
     state: domain::NotificationState,
+    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     attempts_more: i32,
 }
@@ -71,23 +72,32 @@ pub struct TurnChange {
     pub sources: Vec<TurnState>,
     pub over: bool,
     /// One round to append.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub round: Option<serde_json::Value>,
     pub attempt: i32,
     pub failures: i32,
     pub calls_requested: i32,
     pub waits: bool,
     pub lost: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub response_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reply: Option<String>,
     /// The message of the reply. It enters the thread unless the agent called `no_reply`; none: it stays in the turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub posted_as: Option<MessageId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<serde_json::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub error_class: Option<String>,
     /// The epoch of its provider's breaker in which its last call was sent, if that call failed by its provider's fault.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_epoch: Option<i64>,
     pub late: bool,
     /// Where its context comes from, if that has changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub context: Option<TurnContext>,
 }
 
@@ -124,7 +134,7 @@ pub const TURNS_RECORD: &str = concat!(
             select bool_or(c.name in ('task_history', 'task_load')) as history, bool_or(c.name = 'no_reply') as silence,
                    bool_or(c.name = any ($9::text[])) as progress
             from (select * from tool_call c where c.account_id = r.account_id and c.turn_id = r.id order by c.ordinal) c
-            where c.state = 'finished') used
+            where c.state = 'finished' and (r.over or r.reply is not null or r.streak is not null)) used
         where t.account_id = any (array[r.account_id]) and t.id = r.id and t.fence = r.fence and coalesce(t.state = any (r.sources), false)
         returning t.account_id, t.id, t.task_id, t.agent_id, t.reply, t.task_history_called, t.no_reply, r.posted_as, r.session_id, r.phase, r.keeps_turn, r.wake_ms,
                   r.asked, r.queued, r.interrupted, r.mismatch, r.goes_on, r.stopped, r.gate, r.streak, r.streak_key, r.streak_since, r.beats, r.thread as session_thread, r.thread_at,
@@ -285,21 +295,28 @@ pub struct SessionChange {
     /// The session's turn stays in progress.
     pub keeps_turn: bool,
     /// For `backoff` and `waiting`: when to wake.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub wake_ms: Option<i64>,
     /// The position of the requested tool call.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<i32>,
     /// The number of items that were put back.
     pub queued: i32,
     pub interrupted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub mismatch: Option<String>,
     /// A turn that was stopped, this one or one before it: the next turn's agent is told.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<TurnId>,
     /// The items that wait are parked behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gate: Option<Gate>,
     /// Its turns without progress from now on, if this turn made none. None: the turn has not finished, and changes nothing of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub streak: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub streak_key: Option<String>,
-    #[serde(with = "time::serde::rfc3339::option")]
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none")]
     pub streak_since: Option<OffsetDateTime>,
     /// A heartbeat: if there was nothing to do, the streak stays as it is.
     pub beats: bool,
