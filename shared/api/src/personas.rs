@@ -1,8 +1,6 @@
 //! Personas: files that say how an agent is to be.
 
-use domain::{
-    AgentRef, PersonaFile, PersonaFiles, PersonaId, PersonaSlug, PersonaVersionId, PersonaVisibility, Timestamp,
-};
+use domain::{AgentRef, PersonaFiles, PersonaId, PersonaSlug, PersonaVersionId, PersonaVisibility, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -83,12 +81,20 @@ pub struct Persona {
     pub version: PersonaVersionName,
     /// The newest version's, in their order. Absent in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Vec<PersonaFile>>")]
+    #[schemars(with = "Option<Vec<ShownPersonaFile>>")]
     pub files: Option<Value>,
     /// The id of the member or key that made it.
     pub created_by: String,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
+}
+
+/// A file, as it is written: a place is always there.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ShownPersonaFile {
+    pub filename: String,
+    pub sort_order: u8,
+    pub content: String,
 }
 
 /// A version, without its files.
@@ -108,7 +114,7 @@ pub struct PersonaVersion {
     pub version: PersonaVersionName,
     /// Absent in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(with = "Option<Vec<PersonaFile>>")]
+    #[schemars(with = "Option<Vec<ShownPersonaFile>>")]
     pub files: Option<Value>,
     /// The id of the member or key that wrote it.
     pub created_by: String,
