@@ -152,7 +152,7 @@ fn faults((role, text): (&str, &str), tried: &Tried, missed: &Missed<'_>, listed
             text: words,
             is_tried,
             crossed,
-            is_missed: _,
+            ..
         } = condition;
         if !is_tried {
             faults.push(format!("never executed without {words}: {role}: {sql}"));
@@ -165,7 +165,8 @@ fn faults((role, text): (&str, &str), tried: &Tried, missed: &Missed<'_>, listed
                 "row-level security does not hold alone, without {words}: {role}: {sql}\n  {crossed}"
             ));
         }
-        if !missed.contains(&(text, place)) && !listed.held_by_others(sql, words) {
+        let is_listed = listed.held_by_others(sql, words);
+        if !is_listed && !missed.contains(&(text, place)) {
             faults.push(format!("{words} is not missed: {role}: {sql}"));
         }
     }

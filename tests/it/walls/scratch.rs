@@ -95,14 +95,6 @@ impl Outcome {
     pub(crate) fn is_clear(&self) -> bool {
         !matches!(self, Outcome::Waits | Outcome::Overtaken)
     }
-
-    /// Whether it reads rows of the other, and no more.
-    pub(crate) fn is_part_of(&self, other: &Outcome) -> bool {
-        match (self, other) {
-            (Outcome::Done { rows, .. }, Outcome::Done { rows: all, .. }) => rows.iter().all(|row| all.contains(row)),
-            _ => false,
-        }
-    }
 }
 
 pub(crate) struct Scratch {
@@ -187,8 +179,9 @@ impl Scratch {
             };
             sqlx::Arguments::add(&mut arguments, raw).expect("bytes as they came");
         }
-        // All statements of a transaction have the same timestamp.
-        let sql = sql.replace("clock_timestamp()", "now()");
+        // All statements of a transaction have the same timestamp. Rows that a service holds must be waited for: whoever passes over
+        // them may see them a moment later.
+        let sql = sql.replace("clock_timestamp()", "now()").replace("skip locked", "");
         let query = sqlx::query_with(AssertSqlSafe(sql), arguments).persistent(false);
         let (mut rows, mut affected) = (Vec::new(), 0);
         let mut results = self.connection.fetch_many(query);

@@ -9,11 +9,14 @@ use std::{collections::BTreeMap, sync::Mutex};
 
 use super::{
     conditions::{conditions, without},
+    listed::held_by_others,
     scratch::{Outcome, Scratch},
+    sources::plain,
 };
 
-/// Trials of a statement in each step of the walk until every condition was shown to matter, and in all afterwards.
-const TRIES: usize = 4;
+/// Trials of a statement in each step of the walk until every condition was shown to matter, and in all afterwards. In a step, what
+/// earlier ones began may come first.
+const TRIES: usize = 12;
 const TRIES_ENOUGH: usize = 2;
 
 /// A statement that a service will execute.
@@ -55,6 +58,8 @@ pub(crate) struct Condition {
     pub(crate) crossed: Option<String>,
     /// With both accounts declared, its removal changed the result.
     pub(crate) is_missed: bool,
+    /// Listed as one whose removal changes nothing.
+    is_held_by_others: bool,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -67,7 +72,8 @@ pub(crate) struct Tried {
 
 impl Tried {
     fn is_through(&self) -> bool {
-        self.conditions.iter().all(|one| one.is_tried && one.is_missed)
+        let is_done = |one: &Condition| one.is_tried && (one.is_missed || one.is_held_by_others);
+        self.conditions.iter().all(is_done)
     }
 }
 
@@ -176,6 +182,7 @@ impl Trials {
                     is_tried: false,
                     crossed: None,
                     is_missed: false,
+                    is_held_by_others: held_by_others(&plain(&executed.sql), &executed.sql[start..end]).is_some(),
                 })
                 .collect(),
             ..Tried::default()
@@ -243,7 +250,7 @@ impl Trials {
         let both = (!asked.declared.is_empty()).then(|| format!("{},{other}", asked.declared));
         if let Some(both) = &both {
             let outcome = scratch.outcome(asked, &asked.sql, both).await;
-            if is_other(&outcome) && !passes_over(scratch, asked, &whole, &outcome).await {
+            if is_other(&outcome) {
                 tried.crossed = told(&outcome);
             }
         }
@@ -252,7 +259,7 @@ impl Trials {
             if condition.crossed.is_none() && (!condition.is_tried || tried.tries <= TRIES_ENOUGH) {
                 let outcome = scratch.outcome(asked, &sql, &asked.declared).await;
                 condition.is_tried |= is_seen(&outcome);
-                if is_other(&outcome) && !passes_over(scratch, asked, &whole, &outcome).await {
+                if is_other(&outcome) {
                     condition.crossed = told(&outcome);
                 }
             }
@@ -263,12 +270,6 @@ impl Trials {
             condition.is_missed |= both.is_none() && condition.crossed.is_some();
         }
     }
-}
-
-/// Whether the outcome differs because a service has locked a row, or released one, between the two.
-async fn passes_over(scratch: &mut Scratch, asked: &Executed, whole: &Outcome, outcome: &Outcome) -> bool {
-    asked.sql.contains("skip locked")
-        && (outcome.is_part_of(whole) || scratch.outcome(asked, &asked.sql, &asked.declared).await != *whole)
 }
 
 /// Replaces one name with the other.
