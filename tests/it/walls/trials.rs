@@ -5,7 +5,11 @@
 //! accounts declared, the whole statement's result may not change either: its conditions hold alone. If the result changes with
 //! both accounts declared and one condition removed, the condition is shown to matter.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{
+    collections::{BTreeMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Mutex,
+};
 
 use super::{
     conditions::{conditions, without},
@@ -14,9 +18,9 @@ use super::{
     sources::plain,
 };
 
-/// Trials of a statement in each step of the walk until every condition was shown to matter, and in all afterwards. In a step, what
-/// earlier ones began may come first.
-const TRIES: usize = 12;
+/// Trials of a statement in each step of the walk until every condition was shown to matter, and in all afterwards. In a step each is
+/// with other values: what a service repeats, as for a turn that waits, keeps no other turn from its trial.
+const TRIES: usize = 5;
 const TRIES_ENOUGH: usize = 2;
 
 /// A statement that a service will execute.
@@ -34,6 +38,12 @@ impl Executed {
     fn name(&self) -> (String, String) {
         let rest = if self.declared.is_empty() { FOR_NONE } else { "" };
         (format!("{}{rest}", self.role), named(&self.sql))
+    }
+
+    fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.role, &self.declared, &self.sql, &self.values).hash(&mut hasher);
+        hasher.finish()
     }
 }
 
@@ -103,6 +113,8 @@ pub(crate) struct Trials {
     twins: [&'static str; 2],
     scratch: tokio::sync::Mutex<Scratch>,
     book: Mutex<Book>,
+    /// What was tried in this step: digests of statements with their values.
+    tried: Mutex<HashSet<u64>>,
     /// Statements without parameters, which cannot be tried.
     simple: Mutex<Vec<String>>,
 }
@@ -116,6 +128,7 @@ impl Trials {
             twins,
             scratch: tokio::sync::Mutex::new(scratch),
             book: Mutex::default(),
+            tried: Mutex::default(),
             simple: Mutex::default(),
         }
     }
@@ -126,6 +139,7 @@ impl Trials {
 
     /// Begins another step: untested conditions may meet other rows now.
     pub(crate) fn next_step(&self) {
+        self.tried.lock().unwrap().clear();
         for ((role, _), tried) in self.book.lock().unwrap().iter_mut() {
             if !tried.is_through() && !role.ends_with(FOR_NONE) {
                 tried.tries = 0;
@@ -153,8 +167,9 @@ impl Trials {
         if places.is_empty() && executed.declared.is_empty() {
             return;
         }
-        let mut tried = self.begun(&executed, &places);
-        if !self.part.has(&named(&executed.sql)) {
+        let is_again = !self.tried.lock().unwrap().insert(executed.digest());
+        let mut tried = self.begun(&executed, &places, is_again);
+        if is_again || !self.part.has(&named(&executed.sql)) {
             return;
         }
         if tried.tries > if tried.is_through() { TRIES_ENOUGH } else { TRIES } {
@@ -172,7 +187,7 @@ impl Trials {
         self.note(&executed, &tried);
     }
 
-    fn begun(&self, executed: &Executed, places: &[(usize, usize)]) -> Tried {
+    fn begun(&self, executed: &Executed, places: &[(usize, usize)], is_again: bool) -> Tried {
         let mut book = self.book.lock().unwrap();
         let tried = book.entry(executed.name()).or_insert_with(|| Tried {
             conditions: places
@@ -187,7 +202,7 @@ impl Trials {
                 .collect(),
             ..Tried::default()
         });
-        tried.tries += 1;
+        tried.tries += usize::from(!is_again);
         tried.clone()
     }
 

@@ -17,7 +17,7 @@ use testkit::{
     Reply, Says, Seen, Tenant, enqueued, eventually, rows,
     tools::{arguments, in_order},
 };
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{
@@ -177,6 +177,19 @@ impl Walk<'_> {
         }
     }
 
+    /// What earlier steps began has ended, or has had ten seconds for it: the statements of the next step are about its own turn first.
+    async fn quiet(&self) {
+        // But for the turn that the account begins with.
+        let working = "select count(*) from session
+                       where account_id = 'alder' and phase in ('running', 'waiting') and task_id is distinct from 'alder-1'";
+        for _ in 0..100 {
+            if self.house.world.database.count(working).await == 0 {
+                break;
+            }
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     async fn delivered(&self, task: &str, id: &str, body: &str) {
         self.trials.next_step();
         self.house.notify(&self.tenant.account, task, "coder", id, body).await;
@@ -219,11 +232,13 @@ impl Walk<'_> {
             ("T-1", "b"),
         ] {
             let id = format!("turn-{task}-{}", body.len());
+            self.quiet().await;
             self.delivered(task, &id, body).await;
             self.delivered(task, &format!("{id}-again"), "b").await;
         }
         // The chat has no assignee, so that every agent is its coordinator.
         self.api("PATCH", "/tasks/CHAT", &json!({"assignees": []})).await;
+        self.quiet().await;
         self.delivered("CHAT", "to-anybody", "please call CHAT in_progress")
             .await;
         // A sender without a session of this kind.
