@@ -9,7 +9,10 @@ use std::{
     collections::{BTreeMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Mutex,
+    time::Duration,
 };
+
+use tokio::time::sleep;
 
 use super::{
     conditions::{conditions, without},
@@ -22,6 +25,8 @@ use super::{
 /// with other values: what a service repeats, as for a turn that waits, keeps no other turn from its trial.
 const TRIES: usize = 5;
 const TRIES_ENOUGH: usize = 2;
+/// Of a trial whose rows other services hold.
+const ATTEMPTS: usize = 10;
 
 /// A statement that a service will execute.
 #[derive(Clone, Debug)]
@@ -176,13 +181,19 @@ impl Trials {
             return;
         }
         let mut scratch = self.scratch.lock().await;
-        if !scratch.begin().await {
-            return;
+        for _ in 0..ATTEMPTS {
+            let mut is_tried = false;
+            if scratch.begin().await {
+                for asked in &self.askers(&executed) {
+                    is_tried |= self.try_out(&mut scratch, asked, &places, &mut tried).await;
+                }
+                scratch.end().await;
+            }
+            if is_tried {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
         }
-        for asked in &self.askers(&executed) {
-            self.try_out(&mut scratch, asked, &places, &mut tried).await;
-        }
-        scratch.end().await;
         drop(scratch);
         self.note(&executed, &tried);
     }
@@ -249,11 +260,17 @@ impl Trials {
         }
     }
 
-    async fn try_out(&self, scratch: &mut Scratch, asked: &Executed, places: &[(usize, usize)], tried: &mut Tried) {
+    /// `false`: another service holds its rows now.
+    async fn try_out(
+        &self,
+        scratch: &mut Scratch,
+        asked: &Executed,
+        places: &[(usize, usize)],
+        tried: &mut Tried,
+    ) -> bool {
         let whole = scratch.outcome(asked, &asked.sql, &asked.declared).await;
         if !whole.is_clear() {
-            // Its own service holds its rows now; tried again later.
-            return;
+            return false;
         }
         // The second account rests, so none of its rows is locked: a wait means a row of the first account.
         let [own, other] = self.sides(asked);
@@ -284,6 +301,7 @@ impl Trials {
             // Without a declared account only the conditions hold.
             condition.is_missed |= both.is_none() && condition.crossed.is_some();
         }
+        true
     }
 }
 
