@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use domain::{AccountId, AgentSlug, PersonaVersionId, TaskId};
+use domain::{AccountId, AgentSlug, PersonaVersionId, TaskId, identity::IdentityText};
 use prompt::{InstructionFacts, Manifest, Profile, ToolNames, instructions, manifest::Part};
 
 /// Maximum number of cached agents. The cache is cleared when it is full.
@@ -27,6 +27,7 @@ struct Kept {
     context: Option<(TaskId, i32)>,
     /// Nor does one of a persona's files.
     persona: Option<(PersonaVersionId, bool)>,
+    identity: Option<IdentityText>,
     profile: Profile,
     parts: Vec<Part>,
 }
@@ -57,6 +58,7 @@ impl Profiles {
             tools: facts.tools.clone(),
             context: facts.task_context.map(|known| (known.task.clone(), known.version)),
             persona: persona(facts),
+            identity: facts.orchestrator.cloned(),
             profile: profile.clone(),
             parts: manifest.parts[before..].to_vec(),
         };
@@ -72,6 +74,7 @@ impl Kept {
             && self.role == facts.agent_role
             && self.tools == *facts.tools
             && self.persona == persona(facts)
+            && self.identity.as_ref() == facts.orchestrator
             && self.context.as_ref().map(|(task, version)| (task, *version)) == context
     }
 }
@@ -116,6 +119,7 @@ mod tests {
                     has_task: bit(4) == 1,
                     is_coordinator: bit(4) == 1 && bit(1) == 1,
                     is_branch: bit(6) == 1,
+                    orchestrator: None,
                     persona: None,
                     task_context: [None, Some(known)][bit(7)],
                     tools: &tools[bit(5)],
