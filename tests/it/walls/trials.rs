@@ -172,9 +172,11 @@ impl Trials {
         if places.is_empty() && executed.declared.is_empty() {
             return;
         }
-        let is_again = !self.tried.lock().unwrap().insert(executed.digest());
-        let mut tried = self.begun(&executed, &places, is_again);
-        if is_again || !self.part.has(&named(&executed.sql)) {
+        if !self.tried.lock().unwrap().insert(executed.digest()) {
+            return;
+        }
+        let mut tried = self.begun(&executed, &places);
+        if !self.part.has(&named(&executed.sql)) {
             return;
         }
         if tried.tries > if tried.is_through() { TRIES_ENOUGH } else { TRIES } {
@@ -198,7 +200,7 @@ impl Trials {
         self.note(&executed, &tried);
     }
 
-    fn begun(&self, executed: &Executed, places: &[(usize, usize)], is_again: bool) -> Tried {
+    fn begun(&self, executed: &Executed, places: &[(usize, usize)]) -> Tried {
         let mut book = self.book.lock().unwrap();
         let tried = book.entry(executed.name()).or_insert_with(|| Tried {
             conditions: places
@@ -213,7 +215,7 @@ impl Trials {
                 .collect(),
             ..Tried::default()
         });
-        tried.tries += usize::from(!is_again);
+        tried.tries += 1;
         tried.clone()
     }
 
