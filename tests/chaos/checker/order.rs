@@ -44,8 +44,7 @@ pub(super) fn turns_in_order(evidence: &Evidence<'_>) -> Vec<Violation> {
             let Some(position) = row.position.filter(|_| here) else {
                 continue;
             };
-            let passes =
-                has_plans && (matches!(row.kind.as_str(), "answer" | "branch_result") || row.sender_kind == "user");
+            let passes = has_plans && passes_plans(row);
             if let Some((last, other)) = before.insert((position < 0, passes), (position, &row.id))
                 && last > position
             {
@@ -103,27 +102,45 @@ pub(super) fn runs_are_one(evidence: &Evidence<'_>) -> Vec<Violation> {
     found
 }
 
-/// I24: what ended a turn is next. It was accepted with the request to end the turn, so it waits when the turn has ended.
+/// I24: what ended a turn is next. It was accepted with the request to end the turn, so it waits when the turn has ended; unless
+/// somebody withdrew it meanwhile, or it waited too long. While a plan awaits approval, answers and what people send pass it.
 pub(super) fn steers_first(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
-    for turns in evidence.turns_of.values() {
+    for ((account, session), turns) in &evidence.turns_of {
+        let row = evidence.sessions.get(&(account, session));
+        let has_plans = row.is_some_and(|row| is_on(row, PLANNED));
         for pair in turns.windows(2) {
             let (steered, next) = (pair[0], pair[1]);
             let follows = steered.error_class.as_deref() == Some("steered") && next.number == steered.number + 1;
             let head = evidence.items_of(next).next();
-            if let Some(head) = head.filter(|head| follows && !head.is_steer()) {
-                found.push(Violation {
-                    invariant: "I24",
-                    expected: "a steer goes before all that waits",
-                    found: format!(
-                        "turn {} of {} was steered, and {} was next",
-                        steered.id, steered.account_id, head.id
-                    ),
-                });
-            }
+            let Some(head) = head.filter(|head| follows && !head.is_steer()) else {
+                continue;
+            };
+            let is_later = |row: &NotificationRow| {
+                let mut after = turns.iter().filter(|turn| turn.number > next.number);
+                row.state == "queued" || after.any(|turn| turn.notification_ids.contains(&row.id))
+            };
+            let was_passed = evidence.rows.notifications.iter().find(|row| {
+                let is_here = row.account_id == **account && row.session_id.as_deref() == Some(*session);
+                let is_first = row.is_steer() && row.revision == 1 && row.created_at <= next.started_at;
+                is_here && is_first && is_later(row) && !(has_plans && passes_plans(head) && !passes_plans(row))
+            });
+            found.extend(was_passed.map(|steer| Violation {
+                invariant: "I24",
+                expected: "a steer goes before all that waits",
+                found: format!(
+                    "turn {} of {account} was steered, and {} was next, while {} waited",
+                    steered.id, head.id, steer.id
+                ),
+            }));
         }
     }
     found
+}
+
+/// An item that begins although a plan awaits approval.
+fn passes_plans(row: &NotificationRow) -> bool {
+    matches!(row.kind.as_str(), "answer" | "branch_result") || row.sender_kind == "user"
 }
 
 /// A notification that was acknowledged before another was sent is accepted first. Only if each was sent once and the stream was
@@ -419,7 +436,18 @@ mod tests {
     fn a_steer_passes_what_waits_and_no_other_steer() {
         let mut story = two();
         story.rows.turns[0].error_class = Some("steered".to_owned());
-        assert!(story.finds(steers_first, "n-2 was next"));
+        assert_eq!(story.judge(steers_first), [], "the steer was withdrawn");
+        let mut waits = story.rows.notifications[1].clone();
+        (waits.id, waits.queue_mode, waits.state) = ("n-3".to_owned(), QueueMode::Steer, "queued".to_owned());
+        story.rows.notifications.push(waits);
+        assert!(story.finds(steers_first, "n-2 was next, while n-3 waited"));
+        let mut third = story.rows.turns[1].clone();
+        (third.number, third.notification_ids) = (third.number + 1, vec!["n-3".to_owned()]);
+        story.rows.turns.push(third);
+        "delivered".clone_into(&mut story.rows.notifications[2].state);
+        assert!(story.finds(steers_first, "n-2 was next, while n-3 waited"));
+        story.rows.turns.pop();
+        story.rows.notifications.pop();
         let steer = &mut story.rows.notifications[1];
         (steer.queue_mode, steer.position) = (QueueMode::Steer, Some(QueueMode::Steer.position(2)));
         for check in [turns_in_order, queues_in_order, steers_first] {
