@@ -135,17 +135,11 @@ async fn an_answer_with_external_calls_goes_on_with_all_results() {
     house.close().await;
 }
 
-/// The tool-gateway dies at each step of an external call, and comes back: what is read is read again, what is paid for is paid once.
+/// The tool-gateway dies at the nth time that a step of an external call is reached, and comes back: what is read is read again,
+/// what is paid for is paid once.
 #[cfg(debug_assertions)]
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_death_at_any_step_leaves_each_call_one_outcome() {
-    for (point, nth) in [
-        ("tool_gateway.effect_written", 1),
-        ("tool_gateway.effect_committed", 1),
-        ("tool_gateway.effect_committed", 3),
-        ("tool_gateway.call_answered", 1),
-        ("tool_gateway.call_answered", 2),
-    ] {
+async fn dies_at(point: &'static str, nths: &[usize]) {
+    for &nth in nths {
         let model = StubModel::start(says(0)).await;
         let mut house = house(&model).await;
         house.running(Role::ToolGateway).crash_at(point, nth);
@@ -186,4 +180,22 @@ async fn a_death_at_any_step_leaves_each_call_one_outcome() {
         );
         house.close().await;
     }
+}
+
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_before_a_call_is_recorded_leaves_one_outcome() {
+    dies_at("tool_gateway.effect_written", &[1]).await;
+}
+
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_after_a_call_is_recorded_leaves_one_outcome() {
+    dies_at("tool_gateway.effect_committed", &[1, 3]).await;
+}
+
+#[cfg(debug_assertions)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_death_after_a_model_has_answered_leaves_one_outcome() {
+    dies_at("tool_gateway.call_answered", &[1, 2]).await;
 }

@@ -21,10 +21,11 @@ use super::{
     sources::plain,
 };
 
-/// Trials of a statement in each step of the walk until every condition was shown to matter, and in all afterwards. In a step each is
-/// with other values: what a service repeats, as for a turn that waits, keeps no other turn from its trial.
+/// Trials of a statement in each step of the walk until every condition was shown to matter. In a step each is with other values:
+/// what a service repeats, as for a turn that waits, keeps no other turn from its trial.
 const TRIES: usize = 5;
-const TRIES_ENOUGH: usize = 2;
+/// The first trials of a statement try all of its conditions, the later ones those that were not shown to matter.
+const TRIES_OF_ALL: usize = 2;
 /// Of a trial whose rows other services hold.
 const ATTEMPTS: usize = 10;
 
@@ -77,9 +78,16 @@ pub(crate) struct Condition {
     is_held_by_others: bool,
 }
 
+impl Condition {
+    fn is_through(&self) -> bool {
+        self.is_tried && (self.is_missed || self.is_held_by_others)
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tried {
-    pub(crate) tries: usize,
+    tries: usize,
+    tries_in_step: usize,
     pub(crate) conditions: Vec<Condition>,
     /// A wrong result of the whole statement with both accounts declared.
     pub(crate) crossed: Option<String>,
@@ -87,8 +95,7 @@ pub(crate) struct Tried {
 
 impl Tried {
     fn is_through(&self) -> bool {
-        let is_done = |one: &Condition| one.is_tried && (one.is_missed || one.is_held_by_others);
-        self.conditions.iter().all(is_done)
+        self.conditions.iter().all(Condition::is_through)
     }
 }
 
@@ -147,7 +154,7 @@ impl Trials {
         self.tried.lock().unwrap().clear();
         for ((role, _), tried) in self.book.lock().unwrap().iter_mut() {
             if !tried.is_through() && !role.ends_with(FOR_NONE) {
-                tried.tries = 0;
+                tried.tries_in_step = 0;
             }
         }
     }
@@ -179,7 +186,7 @@ impl Trials {
         if !self.part.has(&named(&executed.sql)) {
             return;
         }
-        if tried.tries > if tried.is_through() { TRIES_ENOUGH } else { TRIES } {
+        if tried.tries > TRIES_OF_ALL && (tried.is_through() || tried.tries_in_step > TRIES) {
             return;
         }
         let mut scratch = self.scratch.lock().await;
@@ -216,6 +223,7 @@ impl Trials {
             ..Tried::default()
         });
         tried.tries += 1;
+        tried.tries_in_step += 1;
         tried.clone()
     }
 
@@ -289,8 +297,11 @@ impl Trials {
             }
         }
         for (place, condition) in places.iter().zip(&mut tried.conditions) {
+            if condition.is_through() && tried.tries > TRIES_OF_ALL {
+                continue;
+            }
             let sql = without(&asked.sql, *place);
-            if condition.crossed.is_none() && (!condition.is_tried || tried.tries <= TRIES_ENOUGH) {
+            if condition.crossed.is_none() {
                 let outcome = scratch.outcome(asked, &sql, &asked.declared).await;
                 condition.is_tried |= is_seen(&outcome);
                 if is_other(&outcome) {

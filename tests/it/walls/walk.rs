@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    own::{reading, removing, writing},
+    own::{PAGED, reading, removing, writing},
     trials::Trials,
 };
 use crate::{
@@ -36,7 +36,9 @@ use crate::{
 /// Mark in a notification's text: the agent's action.
 const FAILS: &str = "please fail";
 const WAITS: &str = "please wait";
+/// Such a turn lasts until the walk ends it, however slow the trials are.
 const HOLDS: &str = "please hold";
+const HELD: Duration = Duration::from_secs(300);
 const LINGERS: &str = "please linger";
 /// Marks before a task, and before the status that it gets.
 const CALLS: &str = "please call ";
@@ -74,7 +76,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
         return Reply::Status(503, String::new(), Vec::new());
     }
     if input.contains(HOLDS) {
-        return Reply::After(Duration::from_secs(30), Box::new(Reply::text("held")));
+        return Reply::After(HELD, Box::new(Reply::text("held")));
     }
     if input.contains(LINGERS) {
         return Reply::After(Duration::from_secs(3), Box::new(Reply::text("at last")));
@@ -131,6 +133,15 @@ pub(crate) struct Walk<'a> {
     pub(crate) trials: &'a Trials,
 }
 
+/// Where a list that is read in pages goes on.
+fn next_cursor(request: &Request, answer: &str) -> Option<String> {
+    let page: Option<Value> = request
+        .path
+        .contains(PAGED)
+        .then(|| serde_json::from_str(answer).ok())?;
+    Some(page?["next_cursor"].as_str()?.to_owned())
+}
+
 impl Walk<'_> {
     pub(crate) async fn all(&mut self) {
         self.requests(writing(self.tenant, self.ids)).await;
@@ -158,10 +169,8 @@ impl Walk<'_> {
         self.reset().await;
         self.rotated().await;
         self.closing().await;
-        // Lists continue after newer rows.
-        let mut ids = self.ids.clone();
-        ids.insert("cursor", self.field.cursors(self.tenant).await);
-        self.requests(reading(self.tenant, &ids)).await;
+        // Lists have newer rows.
+        self.requests(reading(self.tenant, self.ids)).await;
         self.stranded().await;
         self.agent_goes().await;
         self.requests(removing(self.tenant, self.ids)).await;
@@ -174,6 +183,11 @@ impl Walk<'_> {
             self.trials.next_step();
             let answer = self.field.send(&request).await;
             assert!(answer.status < 500, "{request:?}: {answer:?}");
+            if let Some(cursor) = next_cursor(&request, &answer.body) {
+                let path = request.path.replace(PAGED, &format!("cursor={cursor}"));
+                let answer = self.field.send(&Request { path, ..request }).await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+            }
         }
     }
 
@@ -866,6 +880,10 @@ impl Walk<'_> {
         let old = "update notification set created_at = now() - interval '30 days' where account_id = 'alder' and id = 'too-old'";
         sqlx::raw_sql(old).execute(owner).await.unwrap();
         self.house.until(&self.tenant.account, "too-old", "failed").await;
+        self.sent("cuts-it-off", "steer", "b").await;
+        for (id, state) in [("is-old", "cancelled"), ("cuts-it-off", "delivered")] {
+            self.house.until(&self.tenant.account, id, state).await;
+        }
     }
 
     /// A task goes to another agent, with a turn in progress and with what waits, and with a plan that awaits approval.
