@@ -24,9 +24,11 @@ const FIRED_PERCENT_MIN: usize = 60;
 const ANSWERED_PERCENT_MIN: usize = 98;
 /// Share of notifications that must be delivered, of those that no one has cancelled: providers refuse some calls permanently.
 const DELIVERED_PERCENT_MIN: usize = 90;
-/// Share of ended notifications that must not be cancelled. Closing a task, handing it over and stopping a turn cancel; the slower the machine
-/// is, the more waits then. I19 and I25 judge the reason of each, but a campaign that cancels most of its work has tried little else.
+/// Share of ended notifications that must not be cancelled, or so many of them for each scheduled fault. Closing a task, handing it over
+/// and stopping a turn cancel; the slower the machine is, the more waits then. I19 and I25 judge the reason of each, but a campaign that
+/// cancels most of its work has tried little else.
 const WANTED_PERCENT_MIN: usize = 45;
+const WANTED_PER_FAULT: usize = 2;
 /// Violations that are printed; the others are counted.
 const VIOLATIONS_SHOWN: usize = 40;
 
@@ -164,7 +166,9 @@ impl Report {
         };
         let ended = without(&["refused"]);
         let wanted = without(&["refused", "cancelled"]);
-        floor("notifications were not cancelled", wanted, ended, WANTED_PERCENT_MIN);
+        if wanted < self.faults_scheduled * WANTED_PER_FAULT {
+            floor("notifications were not cancelled", wanted, ended, WANTED_PERCENT_MIN);
+        }
         floor(
             "notifications that were not cancelled were delivered",
             delivered,
@@ -385,5 +389,22 @@ mod tests {
         let mut report = stuck(true);
         report.violations.insert("I1", 1);
         assert_eq!(report.verdict(), Verdict::Broken);
+    }
+
+    #[test]
+    fn a_campaign_that_cancels_most_of_its_work_has_to_have_done_enough() {
+        let of = |delivered: usize, cancelled: usize| {
+            let counted = [("delivered", delivered), ("cancelled", cancelled)];
+            let report = Report {
+                faults_scheduled: 10,
+                faults_fired: 10,
+                notifications: counted.map(|(state, count)| (state.to_owned(), count)).into(),
+                ..Report::default()
+            };
+            report.too_little().join(", ")
+        };
+        assert_eq!(of(19, 81), "19 of 100 notifications were not cancelled: less than 45 %");
+        assert_eq!(of(20, 80), "");
+        assert_eq!(of(9, 11), "");
     }
 }
