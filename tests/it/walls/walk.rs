@@ -36,8 +36,8 @@ use crate::{
 /// Mark in a notification's text: the agent's action.
 const FAILS: &str = "please fail";
 const WAITS: &str = "please wait";
-/// Such a turn lasts until the walk ends it, however slow the trials are.
 const HOLDS: &str = "please hold";
+/// Longer than the walk holds a turn, however slow the trials are.
 const HELD: Duration = Duration::from_secs(300);
 const LINGERS: &str = "please linger";
 /// Marks before a task, and before the status that it gets.
@@ -135,11 +135,11 @@ pub(crate) struct Walk<'a> {
 
 /// Where a list that is read in pages goes on.
 fn next_cursor(request: &Request, answer: &str) -> Option<String> {
-    let page: Option<Value> = request
-        .path
-        .contains(PAGED)
-        .then(|| serde_json::from_str(answer).ok())?;
-    Some(page?["next_cursor"].as_str()?.to_owned())
+    if !request.path.ends_with(PAGED) {
+        return None;
+    }
+    let page: Value = serde_json::from_str(answer).ok()?;
+    Some(page["next_cursor"].as_str()?.to_owned())
 }
 
 impl Walk<'_> {
