@@ -36,6 +36,7 @@ use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
 use super::{
     begin::{Beginning, ProviderFacts, begin, hidden, offered_as, offered_but, prompt_of, turn_span, unseen},
     branching::{PastAsked, told_before},
+    identities::identities_give,
     personas::Personas,
     profiles::Profiles,
     replaying,
@@ -214,6 +215,8 @@ impl Starter {
             .await?;
         let named = ready.iter_mut().map(|(session, item, _)| (&*session, item));
         self.personas.give(tx, named).await?;
+        let named = ready.iter_mut().map(|(session, item, _)| (&*session, item));
+        identities_give(tx, named).await?;
         let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
         let branches = self.branches(tx, &mut start, &replays).await?;

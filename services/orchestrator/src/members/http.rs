@@ -3,9 +3,9 @@
 use api::members::{CreatedMember, Invite, Member, MemberChange, NewMember, SignInLink};
 use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
-use domain::{AccountId, MemberRole, UserId};
+use domain::{AccountId, Handle, MemberRole, Owner, UserId};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError};
+use storage::{Accounts, StorageError, lifecycle::orchestrator_close};
 
 use super::{
     changed,
@@ -18,6 +18,7 @@ use crate::{
     body::{JsonBody, Named, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post, Work},
+    orchestrators,
     paging::{List, ListQuery, Shown},
     route::routes,
 };
@@ -31,7 +32,8 @@ routes! {
     GET "/api/orgs/{account}/members" ReadMembers => list;
     /// Change a person's name, role or e-mail address. Another role holds from their next request.
     PATCH "/api/orgs/{account}/members/{user}" Administer => change or 409;
-    /// Remove a person: their keys are revoked in the same transaction. What they did stays theirs.
+    /// Remove a person: in the same transaction their keys are revoked, and the session of their orchestrator closes. What they did
+    /// stays theirs.
     DELETE "/api/orgs/{account}/members/{user}" Administer => remove or 409;
     /// Another sign-in link, for a person who has not signed in; for everybody else, the operator makes one.
     POST "/api/orgs/{account}/members/{user}/sign-in-link" Administer => invite or 404;
@@ -46,6 +48,11 @@ async fn create(
         let member = member_make(work, &access.account, &body).await?;
         let user = UserId::parse(&member.user_id).map_err(|error| StorageError::unreadable("make member", error))?;
         let by = access.caller.author_id();
+        if access.account.as_str() != orchestrators::RESERVED {
+            let owner = Owner::User(user.clone());
+            let named = (&owner, &Handle::of_user(&user));
+            orchestrators::store::identity_make(&work.tx, &access.account, named, work.now).await?;
+        }
         tracing::info!(account = %access.account, %user, role = member.role, by, "added a member");
         let link = match body.invite {
             Some(true) if !member.signed_in => {
@@ -174,8 +181,12 @@ async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserI
     }
     let now = database_now(&tx).await?;
     store::member_remove(&tx, &access.account, &user, now).await?;
+    orchestrators::store::identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
+    let setting = app.setting(None, now);
+    let mut messages = orchestrator_close(&tx, &access.account, &user, &setting).await?;
     let removed = changed(&user, Change::Removed, access.caller.actor());
-    app.commit(tx, vec![app.event(&access.account, now, removed)]).await?;
+    messages.push(app.event(&access.account, now, removed));
+    app.commit(tx, messages).await?;
     tracing::info!(account = %access.account, %user, by = access.caller.author_id(), "removed a member and revoked their keys");
     Ok(NoContent)
 }
