@@ -5,7 +5,7 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::{Change, Event, PersonaChanged};
 use domain::{AccountId, AgentId, AgentRef, PersonaId, PersonaRef, PersonaVisibility};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, Tx, accounts::account_lock, outbox::Owned};
+use storage::{StorageError, Tx, accounts::account_lock, outbox::Owned};
 use time::OffsetDateTime;
 
 use super::store::{
