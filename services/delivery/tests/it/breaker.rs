@@ -336,9 +336,12 @@ async fn a_turn_in_progress_keeps_its_results() {
         (scene.turns("state").await == ["awaiting_tools"]).then_some(())
     })
     .await;
-    // Another account's call has opened the breaker meanwhile.
-    let open = "insert into provider_breaker (key, state, epoch, probe_at, opens, class) values ('default', 'open', 1, now() + interval '1 hour', 1, 'quota')";
-    sqlx::query(open).execute(&scene.world.database.owner).await.unwrap();
+    // Another account's call has opened the breaker meanwhile. A claim that looks at the turn just then reads the breaker before the
+    // results: it ends before the breaker opens.
+    let open = "begin; select 1 from session for update;
+        insert into provider_breaker (key, state, epoch, probe_at, opens, class) values ('default', 'open', 1, now() + interval '1 hour', 1, 'quota');
+        commit";
+    sqlx::raw_sql(open).execute(&scene.world.database.owner).await.unwrap();
     scene.tool_finished("c-1", 1, r#"{"found": 1}"#).await;
     let waits = "select concat_ws(' ', s.phase, t.state, round(extract(epoch from s.wake_at - now()) / 10)) from session s join turn t on t.id = s.active_turn_id";
     eventually("the turn is deferred", || async {
