@@ -189,22 +189,28 @@ impl Trials {
         if tried.tries > TRIES_OF_ALL && (tried.is_through() || tried.tries_in_step > TRIES) {
             return;
         }
-        let mut scratch = self.scratch.lock().await;
         for _ in 0..ATTEMPTS {
-            let mut is_tried = false;
-            if scratch.begin().await {
-                for asked in &self.askers(&executed) {
-                    is_tried |= self.try_out(&mut scratch, asked, &places, &mut tried).await;
-                }
-                scratch.end().await;
-            }
-            if is_tried {
+            if self.attempt(&executed, &places, &mut tried).await {
                 break;
             }
+            // Whoever holds the rows needs the connection for its own trial before it can go on.
             sleep(Duration::from_millis(50)).await;
         }
-        drop(scratch);
         self.note(&executed, &tried);
+    }
+
+    /// `false`: another service holds its rows now.
+    async fn attempt(&self, executed: &Executed, places: &[(usize, usize)], tried: &mut Tried) -> bool {
+        let mut scratch = self.scratch.lock().await;
+        if !scratch.begin().await {
+            return false;
+        }
+        let mut is_tried = false;
+        for asked in &self.askers(executed) {
+            is_tried |= self.try_out(&mut scratch, asked, places, tried).await;
+        }
+        scratch.end().await;
+        is_tried
     }
 
     fn begun(&self, executed: &Executed, places: &[(usize, usize)]) -> Tried {
