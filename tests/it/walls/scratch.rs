@@ -102,6 +102,8 @@ pub(crate) struct Scratch {
     /// Copies the first account's rows to the second one, then changes them slightly.
     twin: String,
     tables: Vec<String>,
+    /// Another session changed a row after this transaction's snapshot: in this transaction, no statement can lock that row.
+    pub(crate) is_overtaken: bool,
 }
 
 impl Scratch {
@@ -124,11 +126,13 @@ impl Scratch {
                 twin_sql(of, twin)
             ),
             tables: tables.iter().map(|table| table.get(0)).collect(),
+            is_overtaken: false,
         }
     }
 
     /// Begins a transaction with one snapshot. `false`: rows of the twin are locked; try later.
     pub(crate) async fn begin(&mut self) -> bool {
+        self.is_overtaken = false;
         self.run(&format!(
             "begin isolation level repeatable read; set local lock_timeout = '{LOCK_TIMEOUT}';
              set local statement_timeout = '20s'"
@@ -163,7 +167,10 @@ impl Scratch {
                 Outcome::Done { rows, affected, left }
             }
             Err(error) => match code(&error) {
-                code if code == SERIALIZATION_FAILURE => Outcome::Overtaken,
+                code if code == SERIALIZATION_FAILURE => {
+                    self.is_overtaken = true;
+                    Outcome::Overtaken
+                }
                 code if HELD.contains(&code.as_str()) => Outcome::Waits,
                 code => Outcome::Failed(code),
             },

@@ -26,7 +26,7 @@ use super::{
 const TRIES: usize = 5;
 /// The first trials of a statement try all of its conditions, the later ones those that were not shown to matter.
 const TRIES_OF_ALL: usize = 2;
-/// Of a trial whose rows other services hold.
+/// Of a trial whose rows other services hold or change.
 const ATTEMPTS: usize = 10;
 
 /// A statement that a service will execute.
@@ -179,7 +179,8 @@ impl Trials {
         if places.is_empty() && executed.declared.is_empty() {
             return;
         }
-        if !self.tried.lock().unwrap().insert(executed.digest()) {
+        let digest = executed.digest();
+        if !self.tried.lock().unwrap().insert(digest) {
             return;
         }
         let mut tried = self.begun(&executed, &places);
@@ -189,17 +190,23 @@ impl Trials {
         if tried.tries > TRIES_OF_ALL && (tried.is_through() || tried.tries_in_step > TRIES) {
             return;
         }
+        let mut is_settled = false;
         for _ in 0..ATTEMPTS {
-            if self.attempt(&executed, &places, &mut tried).await {
+            is_settled = self.attempt(&executed, &places, &mut tried).await;
+            if is_settled {
                 break;
             }
             // Whoever holds the rows needs the connection for its own trial before it can go on.
             sleep(Duration::from_millis(50)).await;
         }
+        if !is_settled {
+            // The next execution with the same values has a trial too.
+            self.tried.lock().unwrap().remove(&digest);
+        }
         self.note(&executed, &tried);
     }
 
-    /// `false`: another service holds its rows now.
+    /// `false`: another service holds its rows now, or has changed them after the snapshot.
     async fn attempt(&self, executed: &Executed, places: &[(usize, usize)], tried: &mut Tried) -> bool {
         let mut scratch = self.scratch.lock().await;
         if !scratch.begin().await {
@@ -210,7 +217,7 @@ impl Trials {
             is_tried |= self.try_out(&mut scratch, asked, places, tried).await;
         }
         scratch.end().await;
-        is_tried
+        is_tried && !scratch.is_overtaken
     }
 
     fn begun(&self, executed: &Executed, places: &[(usize, usize)]) -> Tried {
