@@ -235,6 +235,7 @@ const PLANTED: &[&str] = &[
     "tests/it/walls/mod.rs",
     "tests/it/walls/scratch.rs",
     "services/orchestrator/tests/it/handover.rs",
+    "services/orchestrator/tests/it/holds.rs",
     "services/orchestrator/tests/it/timers.rs",
     "services/delivery/tests/it/overdue.rs",
     "services/tool-gateway/tests/it/later.rs",

@@ -72,6 +72,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         drivers: Arc::clone(&drivers),
         breakers: Arc::clone(&breakers),
         profiles: Arc::default(),
+        personas: Arc::default(),
         kept: Arc::default(),
         marks: MarkSecret::new(secret),
         branch_depth_max: branch_depth_max.i32(),

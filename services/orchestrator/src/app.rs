@@ -1,18 +1,28 @@
 //! The state that every route uses: the connection pools, the relay, the limits.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+};
 
 use axum::http::StatusCode;
-use contracts::{Root, outgoing::Origin};
+use contracts::{Root, event::Event, outgoing::Origin};
 use derive_more::Deref;
 use domain::AccountId;
-use runtime::{Shares, Shutdown, http::Problem, settings::Models, shares::NoRoom};
+use runtime::{
+    Shares, Shutdown,
+    http::{Problem, local_url},
+    settings::Models,
+    shares::NoRoom,
+};
 use sea_orm::FromQueryResult;
 use storage::{
     Accounts, Database, Setting, StorageError, Tx,
     outbox::{OutboxRow, Owned, outbox_insert},
 };
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::{
     SOURCE,
@@ -45,6 +55,8 @@ pub struct Parts {
     publish_soon: PublishSoon,
     /// For crash points.
     pub shutdown: Shutdown,
+    /// The address of the API, once it listens.
+    listens: OnceLock<SocketAddr>,
 }
 
 impl App {
@@ -66,7 +78,20 @@ impl App {
             shares: Shares::default(),
             publish_soon,
             shutdown,
+            listens: OnceLock::new(),
         }))
+    }
+
+    /// Notes the address that the API listens at, which the settings leave open where the port is 0.
+    pub fn listens_at(&self, address: SocketAddr) {
+        // It listens once.
+        let _ = self.listens.set(address);
+    }
+
+    /// What links begin with.
+    pub fn base_url(&self) -> String {
+        let public = self.settings.public_url.as_ref().map(|url| url.as_str().to_owned());
+        public.unwrap_or_else(|| local_url(*self.listens.get().unwrap_or(&self.settings.listen)))
     }
 
     /// A transaction in one account.
@@ -110,6 +135,12 @@ impl App {
             format!("{full}: try again when the resolver has read some of them; accepted notifications are kept");
         let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_much_unread");
         problem.detail(detail).retry_after_s(AGAIN_S)
+    }
+
+    /// An event of the account, of no task. Each is another one.
+    pub fn event(&self, account: &AccountId, now: OffsetDateTime, event: Event) -> Owned {
+        self.setting(None, now)
+            .event(account, None, &Uuid::now_v7().to_string(), event)
     }
 
     /// Setting of the messages that a request publishes. `cause` is the id of the object that the request created.

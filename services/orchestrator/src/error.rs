@@ -72,6 +72,12 @@ pub fn unknown_agent(agent: impl std::fmt::Display) -> Problem {
     Problem::new(status, "unknown_agent").detail(format!("the account has no agent {agent}"))
 }
 
+/// The problem of a request that names an unknown persona other than in its path, or another person's private one.
+pub fn unknown_persona(persona: impl std::fmt::Display) -> Problem {
+    let status = axum::http::StatusCode::BAD_REQUEST;
+    Problem::new(status, "unknown_persona").detail(format!("persona {persona} is not there, or is not yours to use"))
+}
+
 /// The problem of a request that names an unknown task other than in its path.
 pub fn unknown_task(task: &TaskId) -> Problem {
     let status = axum::http::StatusCode::BAD_REQUEST;

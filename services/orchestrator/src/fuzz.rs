@@ -127,6 +127,7 @@ fn posted_notification() {
         id: KeyId::parse("0011223344556677").unwrap(),
         name: "CI".to_owned(),
         role: KeyRole::Service,
+        person: None,
         agent: None,
     });
     let account = AccountId::parse("acme").unwrap();

@@ -3,7 +3,8 @@
 //! In reading order: [`settings`] (limits), [`app`] (the state of every route), [`route`] (how a route is declared), [`auth`]
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
-//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`agents`], [`tasks`], [`stages`], [`contexts`],
+//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`members`],
+//! [`me`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
 //! [`handlers`] consumes messages,
@@ -33,6 +34,8 @@ pub mod holds;
 pub mod idempotency;
 pub mod keys;
 pub mod log;
+pub mod me;
+pub mod members;
 pub mod messages;
 pub mod metrics;
 pub mod models;
@@ -41,6 +44,7 @@ pub mod objects;
 pub mod openapi;
 pub mod paging;
 pub mod permission;
+pub mod personas;
 pub mod policies;
 pub mod providers;
 pub mod questions;
@@ -52,6 +56,7 @@ pub mod routes;
 pub mod service;
 pub mod sessions;
 pub mod settings;
+pub mod sign_in;
 pub mod stages;
 pub mod tasks;
 pub mod timers;
@@ -68,6 +73,10 @@ pub fn nouns() -> Vec<route::Noun> {
     vec![
         accounts::http::noun(),
         keys::http::noun(),
+        members::http::noun(),
+        me::http::noun(),
+        sign_in::http::noun(),
+        personas::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
         stages::noun(),

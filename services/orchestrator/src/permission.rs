@@ -1,6 +1,7 @@
-//! The permissions of roles. Pure: a route has a need ([`crate::route`]), and a role covers it or not.
+//! The permissions of roles and persons. Pure: a route has a need ([`crate::route`]), and the holder of a key covers it or not.
 
 use domain::KeyRole;
+use storage::api_key::KeyHolder;
 
 /// What a route requires of its caller.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -21,12 +22,18 @@ pub enum Need {
     Notify,
     /// Reading a notification's state. A role without [`Need::Read`] sees its own notifications only.
     FollowUp,
+    /// Writing personas: one's own, or all for an admin.
+    WritePersonas,
+    /// Reading who the account's people are.
+    ReadMembers,
     /// Reading everything in the account.
     Read,
+    /// Being a person: what is one's own.
+    Person,
 }
 
 impl Need {
-    pub const ALL: [Need; 9] = [
+    pub const ALL: [Need; 12] = [
         Need::Operate,
         Need::Administer,
         Need::ChangeTasks,
@@ -35,11 +42,41 @@ impl Need {
         Need::PostMessages,
         Need::Notify,
         Need::FollowUp,
+        Need::WritePersonas,
+        Need::ReadMembers,
         Need::Read,
+        Need::Person,
     ];
+
+    /// The word in `may` of `/api/me`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Operate => "operate",
+            Self::Administer => "administer",
+            Self::ChangeTasks => "change_tasks",
+            Self::Control => "control",
+            Self::Answer => "answer",
+            Self::PostMessages => "post_messages",
+            Self::Notify => "notify",
+            Self::FollowUp => "follow_up",
+            Self::WritePersonas => "write_personas",
+            Self::ReadMembers => "read_members",
+            Self::Read => "read",
+            Self::Person => "person",
+        }
+    }
 }
 
-/// Whether the role of a key covers the need, in the key's own account. The operator token covers every need and is not asked here.
+/// Whether the holder of a key covers the need: by the key's role, or by being a person.
+pub fn may(holder: &KeyHolder, need: Need) -> bool {
+    match need {
+        Need::Person => holder.person.is_some(),
+        need => permits(holder.role, need),
+    }
+}
+
+/// Whether the role of a key covers the need, in the key's own account. The operator token covers every need but [`Need::Person`] and
+/// is not asked here.
 pub fn permits(role: KeyRole, need: Need) -> bool {
     match role {
         KeyRole::Admin => match need {
@@ -50,8 +87,10 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
+            | Need::WritePersonas
+            | Need::ReadMembers
             | Need::Read => true,
-            Need::Operate => false,
+            Need::Operate | Need::Person => false,
         },
         KeyRole::Member => match need {
             Need::ChangeTasks
@@ -60,12 +99,21 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
+            | Need::WritePersonas
+            | Need::ReadMembers
             | Need::Read => true,
-            Need::Operate | Need::Administer => false,
+            Need::Operate | Need::Administer | Need::Person => false,
         },
         KeyRole::Service => match need {
             Need::PostMessages | Need::Notify | Need::FollowUp | Need::Read => true,
-            Need::Operate | Need::Administer | Need::ChangeTasks | Need::Control | Need::Answer => false,
+            Need::Operate
+            | Need::Administer
+            | Need::ChangeTasks
+            | Need::Control
+            | Need::Answer
+            | Need::WritePersonas
+            | Need::ReadMembers
+            | Need::Person => false,
         },
         // For a CI system or a webhook. It may not read the inputs, tool calls and replies of agents.
         KeyRole::Publisher => match need {
@@ -76,7 +124,10 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::Control
             | Need::Answer
             | Need::PostMessages
-            | Need::Read => false,
+            | Need::WritePersonas
+            | Need::ReadMembers
+            | Need::Read
+            | Need::Person => false,
         },
         // For the tool-gateway's `/agent/*`, where the session key decides the reach. It covers nothing here.
         KeyRole::Gateway => match need {
@@ -88,7 +139,10 @@ pub fn permits(role: KeyRole, need: Need) -> bool {
             | Need::PostMessages
             | Need::Notify
             | Need::FollowUp
-            | Need::Read => false,
+            | Need::WritePersonas
+            | Need::ReadMembers
+            | Need::Read
+            | Need::Person => false,
         },
     }
 }
@@ -115,12 +169,24 @@ mod tests {
                 PostMessages,
                 Notify,
                 FollowUp,
+                WritePersonas,
+                ReadMembers,
                 Read,
             ],
         );
         check(
             KeyRole::Member,
-            &[ChangeTasks, Control, Answer, PostMessages, Notify, FollowUp, Read],
+            &[
+                ChangeTasks,
+                Control,
+                Answer,
+                PostMessages,
+                Notify,
+                FollowUp,
+                WritePersonas,
+                ReadMembers,
+                Read,
+            ],
         );
         check(KeyRole::Service, &[PostMessages, Notify, FollowUp, Read]);
         check(KeyRole::Publisher, &[Notify, FollowUp]);

@@ -80,8 +80,11 @@ impl Route {
     }
 }
 
-/// The roles that may call the route, from the permissions.
+/// Those who may call the route, from the permissions.
 fn callers(need: Need) -> Vec<String> {
+    if need == Need::Person {
+        return vec!["a member's own keys".to_owned()];
+    }
     let roles = KeyRole::ALL
         .iter()
         .filter(|role| permits(**role, need))

@@ -1,4 +1,5 @@
-//! The router: every noun's routes behind the guard; the OpenAPI document and its page beside them, without authentication.
+//! The router: every noun's routes behind the guard; beside them, without authentication, the OpenAPI document and its page, and what
+//! sign-in links open.
 
 use axum::{
     Router,
@@ -18,6 +19,7 @@ use crate::{
     nouns,
     openapi::openapi,
     route::{Permissions, Route},
+    sign_in,
 };
 
 pub const DOCUMENT_PATH: &str = "/api/openapi.json";
@@ -42,12 +44,13 @@ pub fn router(app: App) -> Router {
     let page =
         SwaggerUi::new(PAGE_PATH).external_url_unchecked(DOCUMENT_PATH, openapi(app.settings.public_url.as_ref()));
     let page = Router::from(page).layer(set(header::CONTENT_SECURITY_POLICY, PAGE_POLICY));
+    let sign_in = sign_in::page::router(app.clone());
     let routes = guarded(app, routes()).layer(
         ServiceBuilder::new()
             .layer(set(header::CONTENT_SECURITY_POLICY, DATA_POLICY))
             .layer(set(header::CACHE_CONTROL, "no-store")),
     );
-    routes.merge(page)
+    routes.merge(page).merge(sign_in)
 }
 
 /// The router, whose uploads have a limit of their own.

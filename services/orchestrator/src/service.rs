@@ -45,7 +45,9 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let waiting = metrics::waiting(context.database.clone(), interval, shutdown.token());
     shutdown.spawn("what waits", waiting);
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
-    Ok(context.serve(listen, served(app), context.health()).await?)
+    let address = context.serve(listen, served(app.clone()), context.health()).await?;
+    app.listens_at(address);
+    Ok(address)
 }
 
 /// How long a batch of events is collected. A reply in a thread is less urgent than the turn itself.

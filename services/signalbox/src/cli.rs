@@ -113,6 +113,8 @@ pub(crate) enum Command {
     Branches(BranchesArgs),
     /// Show what agents ask, and answer it: questions, and plans that await approval
     Questions(QuestionsArgs),
+    /// Show the people of an account; add one with a sign-in link, or remove one
+    Members(MembersArgs),
     /// Take the lease of a turn from a replica that gets no further, so that another one carries the turn on
     Release(ReleaseArgs),
     /// Show the turns of sessions, or one turn in full
@@ -860,6 +862,54 @@ pub(crate) struct NotificationsArgs {
     pub(crate) state: Option<String>,
     #[command(flatten)]
     pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct MembersArgs {
+    #[command(flatten)]
+    pub(crate) list: ListArgs,
+    #[command(subcommand)]
+    pub(crate) command: Option<MembersCommand>,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum MembersCommand {
+    /// List them, by their ids
+    List(ListArgs),
+    /// Add a person, and print the link by which the person signs in: it works once, for seven days
+    Add(MemberAddArgs),
+    /// Remove a person: their keys are revoked, and what they did stays under their name
+    Remove(MemberArgs),
+    /// Print another sign-in link, which ends the one before: for a person who has never signed in, or, with the operator's token,
+    /// for anybody
+    Link(MemberArgs),
+}
+
+#[derive(Args, Debug)]
+#[group(id = "who", required = true, multiple = true, args = ["user", "email"])]
+pub(crate) struct MemberAddArgs {
+    /// The person's name, which others see
+    pub(crate) name: String,
+    /// Their id for ever [default: what the e-mail address begins with]
+    #[arg(long, value_name = "ID")]
+    pub(crate) user: Option<String>,
+    /// Their e-mail address, by which a removed person returns
+    #[arg(long)]
+    pub(crate) email: Option<String>,
+    /// Whether they administer the account: its settings, keys, agents and members
+    #[arg(long)]
+    pub(crate) admin: bool,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MemberArgs {
+    /// The person's id
+    pub(crate) user: String,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
 }
 
 #[derive(Args, Debug)]

@@ -24,9 +24,9 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, migrate, nats_users,
-        next, notifications, notify, pause, provider, providers, questions, queue, release, replay, replays, reset,
-        resume, sessions, stop, turns,
+        audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, members, migrate,
+        nats_users, next, notifications, notify, pause, provider, providers, questions, queue, release, replay,
+        replays, reset, resume, sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -74,6 +74,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Reset(args) => reset::run(&args, json).await,
         Command::Pause(args) => pause::run(&args, json).await,
         Command::Holds(args) => holds::run(&args, json).await,
+        Command::Members(args) => members::run(args, json).await,
         Command::Resume(args) => resume::run(&args, json).await,
         Command::Cancel(args) => cancel::run(&args, json).await,
         Command::Handover(args) => handover::run(&args, json).await,

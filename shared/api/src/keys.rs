@@ -34,6 +34,9 @@ pub struct Key {
     pub expires_at: Option<Timestamp>,
     /// The agent whose sessions it opens. A gateway's key without one opens all sessions.
     pub agent_id: Option<Uuid>,
+    /// The member whose own key it is; null for a key of the account.
+    #[serde(default)]
+    pub user_id: Option<String>,
 }
 
 /// A new key.

@@ -70,6 +70,20 @@ pub struct Session {
     /// Of its ended turns, as the provider counts.
     #[serde(default)]
     pub tokens_used: i64,
+    /// What its agent is to be like.
+    #[serde(default)]
+    #[sea_orm(nested(prefix = "persona_"))]
+    pub persona: Option<SessionPersona>,
+}
+
+/// The persona of a session, chosen when its generation was opened.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct SessionPersona {
+    /// As it was when the version was written.
+    pub slug: String,
+    pub version: i32,
+    /// `user`: a person named it for the task. `account`: it was the account's default.
+    pub why: String,
 }
 
 /// What its provider keeps of it.

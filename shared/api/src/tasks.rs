@@ -1,7 +1,7 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{AgentRef, ContextNeed, QuestionId, TaskId, TaskStatus, Timestamp};
+use domain::{AgentRef, ContextNeed, PersonaRef, QuestionId, TaskId, TaskStatus, Timestamp};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,9 @@ pub struct NewTask {
     pub assignees: Option<Assignees>,
     /// Whether calls that hand its work on need its context: `required` when absent.
     pub task_context: Option<ContextNeed>,
+    /// What sessions have that are opened for it. One that the caller may use.
+    #[serde(alias = "personaSlug")]
+    pub persona: Option<PersonaRef>,
 }
 
 /// The requested changes; absent fields stay.
@@ -43,6 +46,15 @@ pub struct TaskChange {
     pub plan_gate: Option<Option<PlanGate>>,
     /// Whether calls that hand its work on need its context.
     pub task_context: Option<ContextNeed>,
+    /// For sessions that are opened from now on; null for none.
+    #[serde(
+        default,
+        alias = "personaSlug",
+        deserialize_with = "nullable",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<PersonaRef>")]
+    pub persona: Option<Option<PersonaRef>>,
     /// With `done`: pass over the review stages that are not passed. Admins only; it is on record.
     #[serde(rename = "override")]
     pub overrides: Option<bool>,
@@ -138,6 +150,9 @@ pub struct Task {
     #[serde(default)]
     #[schemars(with = "ContextNeed")]
     pub task_context: String,
+    /// The slug of the persona that a person named for it.
+    #[serde(default)]
+    pub persona: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// What moves it next. Absent from answers to changes.

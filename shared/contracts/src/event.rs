@@ -3,9 +3,10 @@
 
 use domain::{
     AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState, BreakerState,
-    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId, NotificationId, PolicyScope,
-    PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, ReplayId, SessionId,
-    SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState, Verdict,
+    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId, NotificationId, PersonaId,
+    PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, ReplayId,
+    SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState,
+    UserId, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -143,6 +144,13 @@ events! {
     /// A turn of a replay has ended: it had no effects.
     "turn.replayed" TurnReplayed(TurnReplayed) from [Delivery];
     "agent.removed" AgentRemoved(AgentRemoved) from [Orchestrator];
+    /// An agent was made or changed.
+    "agent.changed" AgentChanged(AgentChanged) from [Orchestrator];
+    "account.changed" AccountChanged(AccountChanged) from [Orchestrator];
+    "key.changed" KeyChanged(KeyChanged) from [Orchestrator];
+    /// A person was added, changed or removed, or signed in.
+    "member.changed" MemberChanged(MemberChanged) from [Orchestrator];
+    "persona.changed" PersonaChanged(PersonaChanged) from [Orchestrator];
     /// No turn calls the provider until it is tried again.
     "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
     /// One turn tries whether the provider answers again.
@@ -546,6 +554,57 @@ pub struct TurnReplayed {
 pub struct AgentRemoved {
     pub agent_id: AgentId,
     pub slug: String,
+}
+
+/// What became of a thing of an account.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Change {
+    Created,
+    Changed,
+    Removed,
+}
+
+impl Change {
+    pub const ALL: [Change; 3] = [Change::Created, Change::Changed, Change::Removed];
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct AgentChanged {
+    pub agent_id: AgentId,
+    pub slug: String,
+    pub change: Change,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct AccountChanged {
+    pub change: Change,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct KeyChanged {
+    pub key_id: KeyId,
+    /// Whose own key it is; none: the account's.
+    pub user_id: Option<UserId>,
+    pub change: Change,
+    pub by: Actor,
+}
+
+/// Removed: the person's keys are revoked with it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MemberChanged {
+    pub user_id: UserId,
+    pub change: Change,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PersonaChanged {
+    pub persona_id: PersonaId,
+    pub change: Change,
+    pub by: Actor,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

@@ -25,6 +25,8 @@ pub enum IdError {
     Notification,
     #[error("a user id is 1-128 characters of a-z, 0-9, _, . and -, and begins with a letter or digit")]
     User,
+    #[error("a persona slug is 1-63 characters of a-z, 0-9 and -, begins with a letter or digit, and is no UUID")]
+    PersonaSlug,
     #[error("a key id is 16 characters of 0-9 and a-f")]
     Key,
     #[error("not a UUID")]
@@ -182,6 +184,11 @@ text_id! {
     AgentSlug, AgentSlug, r"^[a-z0-9][a-z0-9-]{0,62}$", |t| slug_like(t, 63, |_| false) && lower(t)
 }
 text_id! {
+    /// A persona's name in requests, which may change. A persona that was removed leaves it free.
+    PersonaSlug, PersonaSlug, r"^[a-z0-9][a-z0-9-]{0,62}$",
+    |t| slug_like(t, 63, |_| false) && lower(t) && Uuid::try_parse(t).is_err()
+}
+text_id! {
     /// The publisher's idempotency key, unique in its account.
     NotificationId, Notification,
     r"^[^\x00-\x1f\x7f-\xa0\xad\u1680\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ufeff\ufff9-\ufffb]{1,128}$",
@@ -203,6 +210,14 @@ text_id! {
 uuid_id! {
     /// An agent; never changes.
     AgentId
+}
+uuid_id! {
+    /// A persona; never changes.
+    PersonaId
+}
+uuid_id! {
+    /// A persona's files, as they were once.
+    PersonaVersionId
 }
 uuid_id! {
     /// One generation of one session.
@@ -256,46 +271,52 @@ impl TaskId {
     }
 }
 
-/// How input names an agent: by id or by slug.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
-#[serde(untagged)]
-pub enum AgentRef {
-    Id(AgentId),
-    Slug(AgentSlug),
-}
-
-impl AgentRef {
-    /// A text that is a UUID is an id. No slug of an agent can be taken for one, since a slug of that form is refused.
-    pub fn parse(text: &str) -> Result<Self, IdError> {
-        match Uuid::try_parse(text) {
-            Ok(uuid) => Ok(Self::Id(AgentId(uuid))),
-            Err(_) => AgentSlug::parse(text).map(Self::Slug),
+/// How input names a thing: by id or by slug.
+macro_rules! reference {
+    ($name:ident, $id:ident, $slug:ident) => {
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, JsonSchema)]
+        #[serde(untagged)]
+        pub enum $name {
+            Id($id),
+            Slug($slug),
         }
-    }
-}
 
-impl FromStr for AgentRef {
-    type Err = IdError;
-    fn from_str(text: &str) -> Result<Self, IdError> {
-        Self::parse(text)
-    }
-}
-
-impl<'de> Deserialize<'de> for AgentRef {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        Self::parse(&text).map_err(serde::de::Error::custom)
-    }
-}
-
-impl fmt::Display for AgentRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Id(id) => id.fmt(f),
-            Self::Slug(slug) => slug.fmt(f),
+        impl $name {
+            /// A text that is a UUID is an id. No slug can be taken for one, since a slug of that form is refused.
+            pub fn parse(text: &str) -> Result<Self, IdError> {
+                match Uuid::try_parse(text) {
+                    Ok(uuid) => Ok(Self::Id($id(uuid))),
+                    Err(_) => $slug::parse(text).map(Self::Slug),
+                }
+            }
         }
-    }
+
+        impl FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                Self::parse(text)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(deserializer)?;
+                Self::parse(&text).map_err(serde::de::Error::custom)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    Self::Id(id) => id.fmt(f),
+                    Self::Slug(slug) => slug.fmt(f),
+                }
+            }
+        }
+    };
 }
+reference! { AgentRef, AgentId, AgentSlug }
+reference! { PersonaRef, PersonaId, PersonaSlug }
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@
 //! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is
 //! done about work that does not move on), [`breaker`] (providers that take no calls), [`progress`] (turns that change nothing),
 //! [`turn`], [`context`] (where a turn's context comes from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
+//! (authentication), [`member`] (the people of an account), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
 //! as it is written).
 
 pub mod account;
@@ -28,9 +28,11 @@ pub mod hold;
 pub mod id;
 pub mod limit;
 pub mod liveness;
+pub mod member;
 pub mod model;
 pub mod next;
 pub mod notification;
+pub mod persona;
 pub mod progress;
 pub mod question;
 pub mod queue;
@@ -38,6 +40,7 @@ pub mod replay;
 pub mod reset;
 pub mod session;
 pub mod session_key;
+pub mod sign_in;
 pub mod step;
 mod string_enum;
 pub mod task;
@@ -64,19 +67,23 @@ pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
     AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId,
-    QuestionId, RecoveryId, ReplayId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId, SessionId, TaskId, TimerId,
+    ToolPolicyId, TurnId, UserId,
 };
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
+pub use member::{Email, MemberRole, NotAnEmail};
 pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
+pub use persona::{PersonaFile, PersonaFiles, PersonaText, PersonaVisibility};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
 pub use replay::{Matched, ReplayHistory, ReplayProfile, ReplaySpec, ReplayState};
 pub use reset::{ResetInFlight, ResetQueue, ResetRequest};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
 pub use session_key::{SessionKey, SessionOf, ThreadName};
+pub use sign_in::{NotASignInToken, SignInToken};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;
 pub use task_context::{ContextNeed, ContextSize, KeptContext};

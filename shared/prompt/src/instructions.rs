@@ -10,7 +10,10 @@ use contracts::{
     quote,
     tools::{self, PolicySection, ToolDefinition},
 };
-use domain::{AccountId, AgentSlug, ContextSize, TaskId};
+use domain::{
+    AccountId, AgentSlug, ContextSize, PersonaFile, PersonaText, TaskId,
+    persona::{REVIEW, SAFETY},
+};
 
 use crate::manifest::{Hash, Layer, Limit, Manifest, Part, PartKind, Source};
 
@@ -23,6 +26,7 @@ static COORDINATOR_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(COOR
 const ROLE: &str = include_str!("role.md");
 const TASKLESS: &str = include_str!("taskless.md");
 const BRANCH: &str = include_str!("branch.md");
+const PERSONA: &str = include_str!("persona.md");
 
 /// Limit of an agent's role text in the instructions.
 const ROLE_BYTES_MAX: usize = 16 * 1024;
@@ -40,6 +44,8 @@ pub struct InstructionFacts<'a> {
     pub is_coordinator: bool,
     /// The session is a branch's.
     pub is_branch: bool,
+    /// The persona of the session, and whether the task is under review.
+    pub persona: Option<(&'a PersonaText, bool)>,
     /// What was written of the task for whoever joins its work.
     pub task_context: Option<KnownContext<'a>>,
     pub tools: &'a ToolNames,
@@ -103,6 +109,9 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         fill(&with_shown(PROFILE, &PROFILE_WITH_ALL, facts), facts),
         0,
     );
+    for (source, block) in persona_blocks(facts.persona, |name| name == SAFETY) {
+        add(PartKind::Persona, source, block, 0);
+    }
     if facts.is_coordinator {
         add(
             PartKind::Coordinator,
@@ -130,6 +139,11 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     if let Some((text, cut)) = role_block(facts.agent_role) {
         add(PartKind::Role, format!("agent/{}", facts.agent_slug), text, cut);
     }
+    let in_review = facts.persona.is_some_and(|(_, in_review)| in_review);
+    let is_shown = |name: &str| name != SAFETY && (name != REVIEW || in_review);
+    for (source, block) in persona_blocks(facts.persona, is_shown) {
+        add(PartKind::Persona, source, block, 0);
+    }
     if let Some(known) = &facts.task_context {
         add(
             PartKind::TaskContext,
@@ -143,6 +157,36 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         hash: Hash::of(&text).to_string(),
         text: text.into(),
     }
+}
+
+/// The blocks of the persona's files of these names, in the files' order, each with its source.
+fn persona_blocks(
+    persona: Option<(&PersonaText, bool)>,
+    is_shown: impl Fn(&str) -> bool,
+) -> impl Iterator<Item = (String, String)> {
+    let shown = move |persona: &PersonaText| {
+        let files = persona.files.as_slice().iter();
+        let shown = files.filter(|file| is_shown(&file.filename));
+        let blocks = shown.filter_map(|file| Some((persona_source(persona, file), persona_block(file)?)));
+        blocks.collect::<Vec<_>>()
+    };
+    persona.map(|(persona, _)| shown(persona)).into_iter().flatten()
+}
+
+/// Where the block of a persona's file is stored, as its part says.
+pub fn persona_source(persona: &PersonaText, file: &PersonaFile) -> String {
+    format!("persona/{}/{}/{}", persona.slug, persona.number, file.filename)
+}
+
+/// A persona's file, as it stands in instructions: the account's own words, whole. None: it is blank.
+pub fn persona_block(file: &PersonaFile) -> Option<String> {
+    let content = quote::inert(file.content.trim());
+    let block = || {
+        PERSONA
+            .replace("{filename}", &file.filename)
+            .replace("{content}", &content)
+    };
+    (!content.is_empty()).then(block)
 }
 
 /// A task's context, as it stands in instructions: each line quoted, since others wrote it.
@@ -322,7 +366,7 @@ fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use domain::InstructionLayout;
+    use domain::{InstructionLayout, PersonaSlug, PersonaVersionId};
 
     use super::*;
 
@@ -335,6 +379,7 @@ mod tests {
             has_task: false,
             is_coordinator: true,
             is_branch: true,
+            persona: None,
             task_context: None,
             tools,
         }
@@ -401,6 +446,60 @@ mod tests {
         );
         assert_eq!(filled_in(source, &with_prefix("signalbox_")), None);
         assert!(filled_in(source, &with_prefix("")).is_some());
+    }
+
+    #[test]
+    fn files_of_a_persona_stand_in_their_layers() {
+        let (account, slug) = (AccountId::parse("acme").unwrap(), AgentSlug::parse("coder").unwrap());
+        let file = |filename: &str, content: &str, sort_order| PersonaFile {
+            filename: filename.to_owned(),
+            sort_order,
+            content: content.to_owned(),
+        };
+        let files = vec![
+            file("SAFETY.md", "Never push.", 50),
+            file("REVIEW.md", "Look for tests.", 1),
+            file("STYLE.md", "Say {agent_slug} and {content}.", 2),
+            file("BLANK.md", " \n", 0),
+            file("ABOUT.md", "You know Rust.", 2),
+        ];
+        let persona = PersonaText {
+            id: PersonaVersionId(uuid::Uuid::nil()),
+            slug: PersonaSlug::parse("reviewer").unwrap(),
+            number: 3,
+            files: files.try_into().unwrap(),
+        };
+        let check = |in_review: bool, expected: &[&str]| {
+            let tools = ToolNames::new(str::to_owned);
+            let facts = InstructionFacts {
+                persona: Some((&persona, in_review)),
+                ..facts(&account, &slug, &tools)
+            };
+            let mut manifest = Manifest::new(InstructionLayout::Layered);
+            let profile = instructions(&facts, &mut manifest);
+            let slices = manifest.slices(Layer::Instructions, &profile.text).unwrap();
+            let sources: Vec<String> = slices.iter().map(|slice| slice.part.source.to_string()).collect();
+            assert_eq!(sources, expected);
+            let style = slices
+                .iter()
+                .find(|slice| slice.part.source.to_string().ends_with("STYLE.md"));
+            assert_eq!(
+                style.unwrap().text,
+                "\n## Persona: STYLE.md\nSay {agent_slug} and {content}.\n"
+            );
+        };
+        let [safety, review, about, style] =
+            ["SAFETY", "REVIEW", "ABOUT", "STYLE"].map(|name| format!("persona/reviewer/3/{name}.md"));
+        let head = [
+            "profile/4",
+            &safety,
+            "profile/4/coordinator",
+            "profile/4/taskless",
+            "profile/4/branch",
+            "agent/coder",
+        ];
+        check(false, &[&head[..], &[&about, &style]].concat());
+        check(true, &[&head[..], &[&review, &about, &style]].concat());
     }
 
     #[test]

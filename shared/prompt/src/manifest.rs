@@ -131,6 +131,8 @@ pub enum PartKind {
     TaskContext,
     /// Subagents at work.
     Subagents,
+    /// A file of the session's persona.
+    Persona,
 }
 
 /// Why a part is in its prompt.
@@ -165,6 +167,7 @@ impl PartKind {
             PartKind::Coordinator => Because::Coordinator,
             PartKind::Taskless => Because::Taskless,
             PartKind::Role => Because::Role,
+            PartKind::Persona => Because::Persona,
             PartKind::Interruption | PartKind::Stopped => Because::Interrupted,
             PartKind::Notification | PartKind::Followup | PartKind::Injected => Because::Notification,
             PartKind::Task | PartKind::TaskState => Because::AboutTask,

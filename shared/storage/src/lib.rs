@@ -23,6 +23,7 @@ pub mod lifecycle;
 pub mod migrations;
 pub mod outbox;
 pub mod parts;
+pub mod persona;
 pub mod recovery;
 pub mod replica;
 pub mod session;

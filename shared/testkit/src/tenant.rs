@@ -12,7 +12,7 @@ pub const ROLES: [&str; 5] = ["admin", "member", "service", "publisher", "gatewa
 
 pub struct Tenant {
     pub account: String,
-    /// Tokens by role.
+    /// Tokens by role; `person`: the own one of a member who is no admin.
     pub keys: BTreeMap<&'static str, String>,
 }
 
@@ -35,18 +35,10 @@ impl Tenant {
             .expect("the database does as it is told");
         let mut keys = BTreeMap::new();
         for role in ROLES {
-            let key = key(&AccountId::parse(account).expect("an account id"));
-            sqlx::query("insert into api_key (account_id, id, name, role, digest) values ($1, $2, $3, $4, $5)")
-                .bind(account)
-                .bind(key.id().as_str())
-                .bind(secret(account))
-                .bind(role)
-                .bind(key.digest().to_vec())
-                .execute(owner)
-                .await
-                .expect("the database does as it is told");
-            keys.insert(role, key.expose().to_owned());
+            keys.insert(role, key_of(owner, account, role, None).await);
         }
+        let person = key_of(owner, account, "member", Some(format!("{account}-bob"))).await;
+        keys.insert("person", person);
         Tenant {
             account: account.to_owned(),
             keys,
@@ -116,6 +108,7 @@ impl Tenant {
                 "select id from accepted_notification where account_id = $1",
             ),
             ("idempotency", "select key from idempotency where account_id = $1"),
+            ("user", "select user_id from member where account_id = $1"),
             ("profile", "select hash from instruction_text where account_id = $1"),
         ];
         queries.extend(more.map(|(kind, query)| (kind, query.to_owned())));
@@ -135,6 +128,22 @@ impl Tenant {
         ids.retain(|_, ids| !ids.is_empty());
         ids
     }
+}
+
+/// Makes a key; gives its token.
+async fn key_of(owner: &PgPool, account: &str, role: &str, user: Option<String>) -> String {
+    let key = key(&AccountId::parse(account).expect("an account id"));
+    sqlx::query("insert into api_key (account_id, id, name, role, digest, user_id) values ($1, $2, $3, $4, $5, $6)")
+        .bind(account)
+        .bind(key.id().as_str())
+        .bind(secret(account))
+        .bind(role)
+        .bind(key.digest().to_vec())
+        .bind(user)
+        .execute(owner)
+        .await
+        .expect("the database does as it is told");
+    key.expose().to_owned()
 }
 
 /// Its id alternates letters and digits, as the others do.

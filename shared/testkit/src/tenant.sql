@@ -14,6 +14,19 @@ insert into agent (account_id, id, slug, name, role, removed_at) values
     ('{account}', pg_temp.uid('reviewer'), '{account}-reviewer', '{secret}', '{secret}', null),
     ('{account}', pg_temp.uid('gone'), '{account}-gone', '{secret}', '{secret}', now());
 
+insert into member (account_id, user_id, name, email, role, login_id) values
+    ('{account}', 'ann', '{secret}', '{secret}@example.com', 'admin', pg_temp.uid('login/ann')),
+    ('{account}', '{account}-bob', '{secret}', null, 'member', null);
+
+insert into persona (account_id, id, slug, name, description, visibility, is_default, memory_enabled, version_id, created_by, created_at,
+                     updated_at)
+select '{account}', pg_temp.uid('persona/' || slug), slug, '{secret}', '{secret}', visibility, false, false,
+       pg_temp.uid('persona_version/' || slug), maker, now(), now()
+from (values ('style', 'shared', 'ann'), ('own', 'private', '{account}-bob'), ('hidden', 'private', 'ann')) as p (slug, visibility, maker);
+insert into persona_version (account_id, id, persona_id, number, slug, files, hash, created_by, created_at)
+select account_id, version_id, id, 1, slug, '[{"filename": "STYLE.md", "sort_order": 0, "content": "{secret}"}]', '', created_by, now()
+from persona where account_id = '{account}';
+
 insert into task (account_id, id, display_id, title, description, status)
 select '{account}', lower(name), name, '{secret}', '{secret}', status
 from (values ('LIVE-1', 'in_progress'), ('{ACCOUNT}-1', 'in_progress'), ('{ACCOUNT}-2', 'done'), ('CHAT', 'in_progress'),

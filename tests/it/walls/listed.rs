@@ -59,6 +59,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "the message's id says its account",
     ),
     (
+        "select 1 from api_key where account_id = $1 and user_id = $2 and revoked_at is null offset",
+        "account_id = $1",
+        "it tells whether a person has as many keys as they may; neither the account's nor the twin's has",
+    ),
+    (
         "select id from session where account_id = $1 and key = $2",
         "account_id = $1",
         "a session's key says its account",

@@ -112,6 +112,27 @@ pub(crate) fn removing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     routes.flat_map(|route| requests_of(route, tenant, ids)).collect()
 }
 
+/// A look at what a sign-in link opens, and its use.
+pub(crate) fn opening(path: &str) -> [Request; 2] {
+    ["GET", "POST"].map(|method| request(method, path.to_owned(), "", None))
+}
+
+/// What is a person's own, at last the key that asks.
+pub(crate) fn own(token: &str, key: &str) -> Vec<Request> {
+    let of = |method, path: &str, body: Option<&Value>| request(method, path.to_owned(), token, body);
+    vec![
+        of("GET", "/api/me", None),
+        of(
+            "PATCH",
+            "/api/me",
+            Some(&json!({"name": "n", "time_zone": "Europe/Berlin"})),
+        ),
+        of("POST", "/api/me/keys", Some(&json!({"name": "n"}))),
+        of("GET", "/api/me/keys?limit=1", None),
+        of("DELETE", &format!("/api/me/keys/{key}"), None),
+    ]
+}
+
 /// A file that is there, a new one, and a new one once more.
 fn uploads(tenant: &Tenant, base: &str) -> Vec<Request> {
     let of = |content: &str, key: &str| {

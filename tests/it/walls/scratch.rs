@@ -62,6 +62,10 @@ const DIFFERENT: &str = "
         ended_at = ended_at - interval '10 years', plan_revision = plan_revision + 1000 where account_id = '{twin}';
     update agent set provider = 'of-the-twin' where account_id = '{twin}';
     update notification set sender_kind = 'user' where account_id = '{twin}' and kind = 'notification';
+    insert into member (account_id, user_id, name, email, role, removed_at)
+    select account_id, 'of-the-twin-' || user_id, name, email, role, removed_at + interval '1 day' from member
+    where account_id = '{twin}' and removed_at is not null;
+    insert into member (account_id, user_id, name, role) values ('{twin}', 'of-the-twin', 'n', 'admin');
     update turn set hops = hops + 7, tools = '{of-the-twin}', reply = 'of the twin', started_at = started_at - interval '1 day', finished_at = finished_at + interval '1 day'
     where account_id = '{twin}';
     update task_assignee t set agent_id = a.id from agent a

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    own::{PAGED, reading, removing, writing},
+    own::{PAGED, opening, own, reading, removing, writing},
     trials::Trials,
 };
 use crate::{
@@ -146,6 +146,8 @@ impl Walk<'_> {
     pub(crate) async fn all(&mut self) {
         self.requests(writing(self.tenant, self.ids)).await;
         self.requests(reading(self.tenant, self.ids)).await;
+        self.people().await;
+        self.personas().await;
         self.turns().await;
         self.assembled().await;
         self.addressed().await;
@@ -176,6 +178,57 @@ impl Walk<'_> {
         self.requests(removing(self.tenant, self.ids)).await;
         // Statements of periodic work.
         self.house.up().await;
+    }
+
+    /// A person comes by a link, changes what is theirs, is no admin any more, goes, and returns.
+    async fn people(&self) {
+        let new = |role: &str| json!({"name": "n", "email": "new@example.com", "role": role, "invite": true});
+        let made = self.api("POST", "/members", &new("admin")).await;
+        let link = made["link"]["sign_in_link"].as_str().expect("a link");
+        let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
+        self.requests(vec![look]).await;
+        self.trials.next_step();
+        let signed_in = self.field.send(&redeem).await;
+        let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
+        let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
+        self.requests(own(key, id)).await;
+        self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
+        self.api("DELETE", "/members/new", &Value::Null).await;
+        self.api("POST", "/members", &new("member")).await;
+        // The last admin stays.
+        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+    }
+
+    /// Two personas, of which the second becomes the default. Files are written until an old version goes. A task's turn has one.
+    async fn personas(&self) {
+        let files = |content: &str| json!([{"filename": "STYLE.md", "content": content}]);
+        for slug in ["first", "second"] {
+            let new =
+                json!({"slug": slug, "name": "n", "visibility": "shared", "is_default": true, "files": files("x")});
+            self.api("POST", "/personas", &new).await;
+        }
+        self.api("PUT", "/personas/second", &json!({"is_default": false})).await;
+        self.api("PUT", "/personas/first", &json!({"description": "d", "agent": "coder"}))
+            .await;
+        self.conflicts("PUT", "/personas/first", &json!({"slug": "second"}))
+            .await;
+        self.trials.next_step();
+        self.api("PUT", "/personas/first/files", &json!({"files": files("y")}))
+            .await;
+        let task = json!({"id": "STYLED-1", "title": "t", "assignees": ["coder"], "persona": "first"});
+        self.api("POST", "/tasks", &task).await;
+        self.delivered("STYLED-1", "styled", "b").await;
+        self.api("PATCH", "/tasks/STYLED-1", &json!({"persona": null})).await;
+        for path in [
+            "/personas",
+            "/personas/first/versions",
+            "/personas/first/versions/1",
+            "/sessions?task=STYLED-1",
+        ] {
+            self.api("GET", path, &Value::Null).await;
+        }
+        self.api("GET", "/audit/isolation?task=STYLED-1", &Value::Null).await;
+        self.api("DELETE", "/personas/second", &Value::Null).await;
     }
 
     async fn requests(&self, requests: Vec<Request>) {

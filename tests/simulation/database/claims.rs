@@ -87,6 +87,7 @@ impl Database {
         };
         Some(LockedSession {
             tool_policies: 1,
+            persona: None,
             kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
             branch: row.conversation.branch.filter(|_| row.replay.is_none()),
             replay: row.replay,
@@ -596,6 +597,7 @@ impl Database {
             agent_role: String::new(),
             provider: agent.provider.clone(),
             layout: InstructionLayout::Layered,
+            persona: None,
             is_on_coordinator_task: false,
             is_coordinator: false,
             briefing: String::new(),

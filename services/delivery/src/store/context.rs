@@ -1,11 +1,11 @@
 //! Reads the inputs of a new turn's prompt: the next item of the queue, the agent, the task, a few messages of its
 //! thread. Thread reads always go by account and task (S9).
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use domain::{
-    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, QuestionId, QueueMode,
-    Rotation, SessionId, TaskId, TaskStatus, context::Told,
+    AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, PersonaText, QuestionId,
+    QueueMode, Rotation, SessionId, TaskId, TaskStatus, context::Told,
 };
 use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
@@ -93,6 +93,9 @@ pub struct QueuedItem {
     /// Its newest version then.
     #[sea_orm(skip)]
     pub task_context: Option<ContextRow>,
+    /// Its session's.
+    #[sea_orm(skip)]
+    pub persona: Option<Arc<PersonaText>>,
 }
 
 impl QueuedItem {

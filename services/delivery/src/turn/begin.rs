@@ -9,7 +9,7 @@ use contracts::{
 };
 use domain::{
     Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf, SessionScope,
-    TaskId, TurnId, TurnState, TurnStep,
+    TaskId, TaskStatus, TurnId, TurnState, TurnStep,
     context::Told,
     progress::Wake,
     replay::replay_item,
@@ -377,7 +377,8 @@ pub(super) fn prompt_of(
     marks: Marks,
 ) -> Prompt {
     let mut manifest = Manifest::new(item.layout);
-    let profile = profile_of((session, item), branch, driver, profiles, hidden, &mut manifest);
+    let shown = (branch, is_under_review(item));
+    let profile = profile_of((session, item), shown, driver, profiles, hidden, &mut manifest);
     let input = input(&item.facts, marks, &mut manifest);
     Prompt {
         profile,
@@ -389,7 +390,7 @@ pub(super) fn prompt_of(
 /// The instructions of a turn on the item.
 pub(super) fn profile_of(
     (session, item): (&LockedSession, &QueuedItem),
-    branch: Option<&BranchStart>,
+    (branch, under_review): (Option<&BranchStart>, bool),
     driver: Option<&Driver>,
     profiles: &Profiles,
     hidden: &[&'static str],
@@ -404,10 +405,17 @@ pub(super) fn profile_of(
         has_task: item.facts.task.is_some(),
         is_coordinator: item.is_coordinator,
         is_branch: branch.is_some(),
+        persona: item.persona.as_deref().map(|persona| (persona, under_review)),
         task_context: known_context(item, branch),
         tools: &names,
     };
     profiles.instructions(&facts, manifest)
+}
+
+/// Whether a persona's file for reviews is among the instructions.
+pub(super) fn is_under_review(item: &QueuedItem) -> bool {
+    let task = item.facts.task.as_ref();
+    task.is_some_and(|task| task.status == TaskStatus::Review)
 }
 
 /// What was written of the task for whoever joins its work: a branch has the version that its parent knew, another turn the newest, if the

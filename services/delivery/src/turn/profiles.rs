@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use domain::{AccountId, AgentSlug, TaskId};
+use domain::{AccountId, AgentSlug, PersonaVersionId, TaskId};
 use prompt::{InstructionFacts, Manifest, Profile, ToolNames, instructions, manifest::Part};
 
 /// Maximum number of cached agents. The cache is cleared when it is full.
@@ -25,6 +25,8 @@ struct Kept {
     tools: ToolNames,
     /// A version of a task's context never changes.
     context: Option<(TaskId, i32)>,
+    /// Nor does one of a persona's files.
+    persona: Option<(PersonaVersionId, bool)>,
     profile: Profile,
     parts: Vec<Part>,
 }
@@ -54,6 +56,7 @@ impl Profiles {
             role: facts.agent_role.to_owned(),
             tools: facts.tools.clone(),
             context: facts.task_context.map(|known| (known.task.clone(), known.version)),
+            persona: persona(facts),
             profile: profile.clone(),
             parts: manifest.parts[before..].to_vec(),
         };
@@ -68,8 +71,13 @@ impl Kept {
         self.name == facts.agent_name
             && self.role == facts.agent_role
             && self.tools == *facts.tools
+            && self.persona == persona(facts)
             && self.context.as_ref().map(|(task, version)| (task, *version)) == context
     }
+}
+
+fn persona(facts: &InstructionFacts<'_>) -> Option<(PersonaVersionId, bool)> {
+    facts.persona.map(|(persona, in_review)| (persona.id, in_review))
 }
 
 #[cfg(test)]
@@ -108,6 +116,7 @@ mod tests {
                     has_task: bit(4) == 1,
                     is_coordinator: bit(4) == 1 && bit(1) == 1,
                     is_branch: bit(6) == 1,
+                    persona: None,
                     task_context: [None, Some(known)][bit(7)],
                     tools: &tools[bit(5)],
                 };

@@ -15,7 +15,7 @@ use storage::{
 use time::OffsetDateTime;
 
 use super::{
-    begin::{Prompt, ProviderFacts, tool_names},
+    begin::{Prompt, ProviderFacts, is_under_review, tool_names},
     recorder::{Decided, Recorder},
     starter::{Starter, Starting},
 };
@@ -159,6 +159,7 @@ pub(super) fn prompt_of(
         has_task: item.facts.task.is_some(),
         is_coordinator: item.is_coordinator,
         is_branch: replay.branch_id.is_some(),
+        persona: item.persona.as_deref().map(|persona| (persona, is_under_review(item))),
         task_context: None,
         tools: &tool_names(driver).without(hidden),
     };
@@ -316,6 +317,7 @@ mod tests {
             has_task: true,
             is_coordinator: false,
             is_branch: false,
+            persona: None,
             task_context: None,
             tools: &names,
         };

@@ -36,6 +36,7 @@ use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
 use super::{
     begin::{Beginning, ProviderFacts, begin, hidden, offered_as, offered_but, prompt_of, turn_span, unseen},
     branching::{PastAsked, told_before},
+    personas::Personas,
     profiles::Profiles,
     replaying,
     work::Work,
@@ -73,6 +74,7 @@ pub struct Starter {
     pub drivers: Arc<HashMap<String, Arc<Driver>>>,
     pub breakers: Arc<Breakers>,
     pub profiles: Arc<Profiles>,
+    pub personas: Arc<Personas>,
     pub kept: Arc<KeptTexts>,
     pub marks: MarkSecret,
     /// Branches may have branches down to this depth.
@@ -210,6 +212,8 @@ impl Starter {
                     .map(|(session, item, _)| (&session.account, item.tool_policies)),
             )
             .await?;
+        let named = ready.iter_mut().map(|(session, item, _)| (&*session, item));
+        self.personas.give(tx, named).await?;
         let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
         let branches = self.branches(tx, &mut start, &replays).await?;

@@ -98,8 +98,12 @@ impl Starter {
         };
         let driver = self.drivers.get(&item.provider).map(Arc::as_ref);
         let hidden = hidden(session, item, policies.of(&session.account));
-        let mut manifest = Manifest::new(item.layout);
-        *last != profile_of((session, item), None, driver, &self.profiles, &hidden, &mut manifest).hash
+        let is_last = |under_review| {
+            let (shown, mut manifest) = ((None, under_review), Manifest::new(item.layout));
+            *last == profile_of((session, item), shown, driver, &self.profiles, &hidden, &mut manifest).hash
+        };
+        // A persona's file for reviews comes and goes with the task's status.
+        !is_last(false) && !(item.persona.is_some() && is_last(true))
     }
 
     async fn succeed(

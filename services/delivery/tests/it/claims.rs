@@ -41,6 +41,7 @@ pub(crate) async fn claimer(scene: &Scene) -> (Claimer, Database) {
             config: Arc::new(config),
             drivers: Arc::new(HashMap::from([("default".to_owned(), driver)])),
             profiles: Arc::default(),
+            personas: Arc::default(),
             kept: Arc::default(),
             marks: MarkSecret::new([7; 32]),
             branch_depth_max: 1,

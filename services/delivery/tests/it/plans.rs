@@ -182,7 +182,16 @@ const STATEMENTS: [Planned; 49] = [
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
     (sessions_close::MOVE, 4, &["notification_pkey"]),
-    (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        sessions_close::OPEN_NEXT,
+        12,
+        &[
+            "session_pkey",
+            "task_pkey",
+            "persona_default of the account",
+            "persona_pkey",
+        ],
+    ),
     (
         session_succeed::SESSION_SCOPES,
         3,

@@ -2,13 +2,15 @@
 
 use api::accounts::{Account, AccountChange, AccountEntry, NewAccount};
 use axum::{Json, extract::State};
+use contracts::event::{AccountChanged, Change, Event};
+use domain::Actor;
 use runtime::http::Problem;
 use storage::directory::account_directory;
 
 use super::store;
 use crate::{
-    app::App,
-    auth::{Access, OperatorAccess, Party},
+    app::{App, database_now},
+    auth::{Access, Caller, OperatorAccess, Party},
     body::{JsonBody, Query},
     error::{ApiError, invalid_field, unknown_task},
     idempotency::{Answer, Done, Post},
@@ -42,9 +44,15 @@ async fn create(
         if !store::account_insert(&work.tx, account, &body.name, work.now).await? {
             return Err(Problem::conflict("account_exists", format!("account {account} already exists")).into());
         }
-        Ok(Done::new(store::account_find(&work.tx, account).await?))
+        let made = changed(Change::Created, Caller::Operator.actor());
+        let made = app.event(account, work.now, made);
+        Ok(Done::new(store::account_find(&work.tx, account).await?).with(vec![made]))
     })
     .await
+}
+
+fn changed(change: Change, by: Actor) -> Event {
+    Event::AccountChanged(AccountChanged { change, by })
 }
 
 async fn list(
@@ -83,6 +91,8 @@ async fn change(
         return Err(unknown_task(task).into());
     }
     let account = store::account_change(&tx, &access.account, change).await?;
-    tx.commit().await?;
+    let changed = changed(Change::Changed, access.caller.actor());
+    let changed = app.event(&access.account, database_now(&tx).await?, changed);
+    app.commit(tx, vec![changed]).await?;
     Ok(Json(account))
 }

@@ -2,6 +2,7 @@
 
 use api::agents::{Agent, AgentChange, NewAgent};
 use axum::{Json, extract::State, response::NoContent};
+use contracts::event::{AgentChanged, Change, Event};
 use domain::{AgentId, AgentRef};
 use runtime::http::Problem;
 use storage::{Accounts, StorageError, lifecycle::agent_remove};
@@ -38,9 +39,20 @@ async fn create(
 ) -> Result<Answer<201, Agent>, ApiError> {
     once.run(&app, access.party(), async |work| {
         let agent = store::agent_insert(&work.tx, &access.account, body, work.now).await;
-        agent.map(Done::new).map_err(slug_taken)
+        let agent = agent.map_err(slug_taken)?;
+        let changed = app.event(&access.account, work.now, changed(&access, &agent, Change::Created));
+        Ok(Done::new(agent).with(vec![changed]))
     })
     .await
+}
+
+fn changed(access: &Access, agent: &Agent, change: Change) -> Event {
+    Event::AgentChanged(AgentChanged {
+        agent_id: AgentId(agent.id),
+        slug: agent.slug.clone(),
+        change,
+        by: access.caller.actor(),
+    })
 }
 
 /// Ids are fresh, so only the slug can violate a unique index.
@@ -81,10 +93,12 @@ async fn change(
     let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;
-    let changed = store::agent_change(&tx, &access.account, AgentId(agent.id), change).await;
-    let changed = changed.map_err(slug_taken)?.ok_or_else(Problem::not_found)?;
-    tx.commit().await?;
-    Ok(Json(changed))
+    let agent = store::agent_change(&tx, &access.account, AgentId(agent.id), change).await;
+    let agent = agent.map_err(slug_taken)?.ok_or_else(Problem::not_found)?;
+    let now = database_now(&tx).await?;
+    let changed = app.event(&access.account, now, changed(&access, &agent, Change::Changed));
+    app.commit(tx, vec![changed]).await?;
+    Ok(Json(agent))
 }
 
 async fn remove(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<NoContent, ApiError> {

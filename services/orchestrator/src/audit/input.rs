@@ -73,6 +73,7 @@ impl Case<'_> {
             | PartKind::ToolResult
             | PartKind::Branch
             | PartKind::TaskContext
+            | PartKind::Persona
             | PartKind::Subagents => self.input_part(part, text),
         };
         self.slices(Layer::Input, text, rule, judged);
@@ -101,7 +102,8 @@ impl Case<'_> {
             | PartKind::EntriesLeftOut
             | PartKind::ToolResult
             | PartKind::Branch
-            | PartKind::TaskContext => unknown_source(),
+            | PartKind::TaskContext
+            | PartKind::Persona => unknown_source(),
         }
     }
 

@@ -4,7 +4,7 @@
 use prompt::{
     FilledIn, KnownContext, PROFILE_VERSION, filled_in,
     manifest::{Hash, Layer, Offer, Part, PartKind},
-    role_block, task_context,
+    persona_block, persona_source, role_block, task_context,
 };
 use storage::lifecycle::task_context::KEPT;
 
@@ -65,6 +65,7 @@ impl Case<'_> {
             }
             PartKind::Role => self.role(part, text),
             PartKind::TaskContext => self.task_context(part, text),
+            PartKind::Persona => self.persona(part, text),
             PartKind::Interruption
             | PartKind::Notification
             | PartKind::Task
@@ -130,6 +131,28 @@ impl Case<'_> {
         match role_block(role).is_some_and(|(block, _)| block == text) {
             true => proven(),
             false => (Unproven(Changed), "its agent has another role now".to_owned()),
+        }
+    }
+
+    /// A file of the persona that the turn's session has.
+    fn persona(&self, part: &Part, text: &str) -> Ruling {
+        let of = part.source.to_string();
+        let Some(id) = self.turn.persona_version_id else {
+            return (Violation(ForeignThread), format!("{of}: its session has no persona"));
+        };
+        let Some(persona) = self.sources.personas.get(&id) else {
+            return (
+                Violation(SourceMissing),
+                format!("{of}: the persona of its session is not there"),
+            );
+        };
+        let mut files = persona.files.as_slice().iter();
+        match files.find(|file| persona_source(persona, file) == of) {
+            Some(file) => self.rendered(persona_block(file).as_deref() == Some(text), &of),
+            None => (
+                Violation(ForeignThread),
+                format!("{of} is not of its session's persona"),
+            ),
         }
     }
 

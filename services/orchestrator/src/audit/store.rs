@@ -1,5 +1,5 @@
-//! Reads pages of turns for the audit, and the rows that their parts name. Four statements a page, and another one for turns of branches,
-//! always within the account. The texts of a page are bounded: a page ends before the turn whose sources would be too long.
+//! Reads pages of turns for the audit, and the rows that their parts name. Four statements a page, and others for turns of branches and of
+//! sessions with personas, always within the account. The texts of a page are bounded: a page ends before the turn whose sources would be too long.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,8 +8,8 @@ use std::{
 
 use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, QuestionId, ReplayId, SessionId,
-    StopKind, TaskId, Timestamp, TurnContext, TurnId,
+    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, PersonaText, PersonaVersionId,
+    QuestionId, ReplayId, SessionId, StopKind, TaskId, Timestamp, TurnContext, TurnId,
 };
 use prompt::{
     Manifest,
@@ -20,6 +20,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use storage::{
     StorageError, Tx,
+    persona::personas_read,
     session::{branch_spawn::Base, items_join::Notes},
     statement::column,
 };
@@ -108,6 +109,8 @@ pub struct AuditedTurn {
     pub source_turn_id: Option<Uuid>,
     /// The branch that the home session runs.
     pub branch_id: Option<Uuid>,
+    /// The persona of the home session.
+    pub persona_version_id: Option<PersonaVersionId>,
     /// The agent's work on the task was handed over to another agent, or may have been.
     pub was_handed_over: bool,
     /// The session whose turn made this one.
@@ -235,7 +238,7 @@ const JOINED: (&str, &str) = (
        coalesce(u.started_at, page.started_at) as home_started_at, h.kind as home_kind, h.closed_at as home_closed_at,
        h.opened_at as home_opened_at, h.stop_kind, h.stop_by,
        case when r.id is not null then u.task_id when h.kind = 'branch' then b.task_id else page.task_id end as home_task,
-       h.continues_id, h.parent_session_id, r.source_turn_id,
+       h.continues_id, h.parent_session_id, h.persona_version_id, r.source_turn_id,
        case h.kind when 'branch' then h.origin_id end as branch_id,
        coalesce(h.kind = 'system', false) or exists (
            select from (select o.close_reason from session o
@@ -461,6 +464,7 @@ pub struct Sources {
     pub spawning: HashMap<Uuid, SpawningTurn>,
     /// The numbers of turns that branches know.
     pub numbers: HashMap<Uuid, i64>,
+    pub personas: HashMap<PersonaVersionId, PersonaText>,
 }
 
 /// As delivery reads them: of a message the beginning that a prompt may show, and of what a stopped turn was about. Of
@@ -737,6 +741,10 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
     for call in calls {
         sources.calls.entry(call.turn_id).or_default().push(call);
     }
+    let personas = turns.iter().filter_map(|turn| turn.persona_version_id);
+    let personas = each_once(personas.map(|id| (account.clone(), id)));
+    let personas = personas_read(tx, &personas).await?;
+    sources.personas = personas.into_iter().map(|((_, id), text)| (id, text)).collect();
     Ok(sources)
 }
 

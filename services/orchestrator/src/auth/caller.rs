@@ -1,13 +1,17 @@
 //! The authenticated caller, as handlers see it.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs};
+use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs, UserId};
 use runtime::http::{Problem, openapi::Operation};
-use storage::{Accounts, accounts::OPERATOR, api_key::KeyHolder};
+use storage::{
+    Accounts,
+    accounts::OPERATOR,
+    api_key::{KeyHolder, Person},
+};
 
 use crate::{
     error::invalid_field,
-    permission::{Need, permits},
+    permission::{Need, may},
     route::Described,
 };
 
@@ -22,8 +26,8 @@ pub enum Caller {
 }
 
 impl Caller {
-    /// The actor of the caller's writes: a service for a key of the role service, else a person; identified by the key's id and
-    /// name.
+    /// The actor of the caller's writes: a member, for a key of their own; else the key, by its id and name, as a service or a person
+    /// according to its role.
     pub fn actor(&self) -> Actor {
         match self {
             Self::Operator => Actor {
@@ -32,6 +36,9 @@ impl Caller {
                 name: "Operator".to_owned(),
                 via: None,
             },
+            Self::Key(KeyHolder {
+                person: Some(person), ..
+            }) => person.actor(),
             Self::Key(holder) => Actor {
                 kind: if holder.role.is_for_services() {
                     ActorKind::Service
@@ -61,12 +68,31 @@ impl Caller {
         }
     }
 
+    /// The member whose own key the caller has.
+    pub fn person(&self) -> Option<&Person> {
+        match self {
+            Self::Operator => None,
+            Self::Key(holder) => holder.person.as_ref(),
+        }
+    }
+
+    /// The id of [`Caller::actor`].
+    pub fn author_id(&self) -> &str {
+        self.person()
+            .map_or_else(|| self.principal(), |person| person.id.as_str())
+    }
+
+    /// Whether the caller covers the need, in the account of the path.
+    pub fn may(&self, need: Need) -> bool {
+        match self {
+            Self::Operator => need != Need::Person,
+            Self::Key(holder) => may(holder, need),
+        }
+    }
+
     /// Whether the caller administers the account of the path.
     pub fn is_admin(&self) -> bool {
-        match self {
-            Self::Operator => true,
-            Self::Key(holder) => permits(holder.role, Need::Administer),
-        }
+        self.may(Need::Administer)
     }
 
     /// Whether the caller sees the state of its own notifications only.
@@ -91,6 +117,13 @@ pub struct Access {
 /// The operator, on a route across accounts. Only the guard creates one.
 #[derive(Clone, Copy, Debug)]
 pub struct OperatorAccess;
+
+/// A person, on a route for what is their own. Only the guard lets one through.
+#[derive(Clone, Debug)]
+pub struct PersonAccess {
+    pub access: Access,
+    pub user: UserId,
+}
 
 impl Access {
     /// The principal of a POST.
@@ -142,6 +175,20 @@ impl<S: Send + Sync> FromRequestParts<S> for OperatorAccess {
     }
 }
 
+impl<S: Send + Sync> FromRequestParts<S> for PersonAccess {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let access = Access::from_request_parts(parts, state).await?;
+        let user = access.caller.person().map(|person| person.id.clone());
+        user.map(|user| PersonAccess { access, user }).ok_or_else(not_declared)
+    }
+}
+
+impl Described for PersonAccess {
+    fn describe(_: &mut Operation<'_>) {}
+}
+
 impl Described for Access {
     fn describe(operation: &mut Operation<'_>) {
         operation.path_parameter::<AccountId>("account");
@@ -165,19 +212,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_acts_as_a_person_or_a_service() {
+    fn a_key_acts_as_its_person_or_as_itself() {
+        let holder = |role| KeyHolder {
+            account: AccountId::parse("acme").unwrap(),
+            id: KeyId::parse("0011223344556677").unwrap(),
+            name: "laptop".to_owned(),
+            role,
+            person: None,
+            agent: None,
+        };
         let check = |role, kind| {
-            let caller = Caller::Key(KeyHolder {
-                account: AccountId::parse("acme").unwrap(),
-                id: KeyId::parse("0011223344556677").unwrap(),
-                name: "Ann".to_owned(),
-                role,
-                agent: None,
-            });
-            let actor = caller.actor();
+            let actor = Caller::Key(holder(role)).actor();
             assert_eq!(
                 (actor.kind, actor.id.as_str(), actor.name.as_str()),
-                (kind, "0011223344556677", "Ann")
+                (kind, "0011223344556677", "laptop")
+            );
+            let person = Some(Person {
+                id: UserId::parse("ann").unwrap(),
+                name: "Ann".to_owned(),
+            });
+            let actor = Caller::Key(KeyHolder { person, ..holder(role) }).actor();
+            assert_eq!(
+                (actor.kind, actor.id.as_str(), actor.name.as_str()),
+                (ActorKind::User, "ann", "Ann")
             );
         };
         check(KeyRole::Admin, ActorKind::User);

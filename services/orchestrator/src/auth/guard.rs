@@ -3,7 +3,7 @@
 
 use axum::{
     extract::{FromRequestParts, MatchedPath, RawPathParams, Request, State},
-    http::request::Parts,
+    http::{StatusCode, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -18,7 +18,7 @@ use super::{Access, Caller, OperatorAccess};
 use crate::{
     app::App,
     error::ApiError,
-    permission::permits,
+    permission::{Need, may},
     route::{Permission, Permissions, Scope},
 };
 
@@ -69,12 +69,24 @@ async fn admit(
             (Caller::Operator, Scope::Account, Some(account)) => {
                 parts.extensions.insert(Access { account, caller });
             }
-            (Caller::Key(holder), Scope::Account, Some(account)) if permits(holder.role, *need) => {
+            (Caller::Key(holder), Scope::Account, Some(account)) if may(holder, *need) => {
                 parts.extensions.insert(Access { account, caller });
             }
-            (Caller::Key(holder), Scope::Current, _) if permits(holder.role, *need) => {
+            (Caller::Key(holder), Scope::Current, _) if may(holder, *need) => {
                 let account = holder.account.clone();
                 parts.extensions.insert(Access { account, caller });
+            }
+            (caller, Scope::Account | Scope::Current, _) if *need == Need::Person => {
+                app.meters.refused("forbidden");
+                tracing::warn!(
+                    key = caller.principal(),
+                    route = pattern,
+                    "refused: the key is not a person's own"
+                );
+                let detail = "this is no person's key: sign in by a link, and use the key that it gives";
+                return Err(Problem::new(StatusCode::FORBIDDEN, "not_a_person")
+                    .detail(detail)
+                    .into());
             }
             (Caller::Key(holder), _, _) => {
                 app.meters.refused("forbidden");

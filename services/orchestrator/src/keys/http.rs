@@ -2,11 +2,12 @@
 
 use api::keys::{CreatedKey, Key, NewKey};
 use axum::{extract::State, response::NoContent};
-use domain::{AccountId, AgentId, AgentRef, ApiKey, KeyId, KeyRole};
+use contracts::event::Change;
+use domain::{AccountId, AgentId, AgentRef, KeyId, KeyRole};
 use runtime::http::Problem;
 use storage::{Accounts, Tx};
 
-use super::store;
+use super::{changed, key_make, store, without_secret};
 use crate::{
     agents,
     app::{App, database_now},
@@ -14,6 +15,7 @@ use crate::{
     body::{Named, Query},
     error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Done, Post},
+    keys,
     paging::{List, ListQuery, Shown},
     route::routes,
 };
@@ -34,30 +36,21 @@ async fn create(
     Post { body, once }: Post<NewKey>,
 ) -> Result<Answer<201, CreatedKey>, ApiError> {
     once.run(&app, access.party(), async |work| {
-        if body.expires_at.is_some_and(|expires_at| expires_at.0 <= work.now) {
-            return Err(invalid_field("expires_at", "must be in the future").into());
-        }
         let agent = match &body.agent {
             Some(agent) => Some(agent_find(&work.tx, &access.account, body.role, agent).await?),
             None => None,
         };
-        let mut random = [0; 40];
-        getrandom::fill(&mut random).map_err(ApiError::Random)?;
-        let key = ApiKey::from_random(&access.account, random);
-        store::key_insert(&work.tx, &key, &body, agent, work.now).await?;
-        tracing::info!(account = %access.account, key = %key.id(), role = %body.role, "created an API key");
-        let made = |shown: Option<String>| CreatedKey {
-            public: Key {
-                id: key.id().to_string(),
-                name: body.name.to_string(),
-                role: body.role.to_string(),
-                created_at: work.now.into(),
-                expires_at: body.expires_at,
-                agent_id: agent.map(AgentId::uuid),
-            },
-            key: shown,
+        let new = keys::NewKey {
+            name: &body.name,
+            role: body.role,
+            expires_at: body.expires_at,
+            agent,
+            user: None,
+            by: access.caller.actor(),
         };
-        Ok(Done::new(made(Some(key.expose().to_owned()))).kept_as(made(None)))
+        let (made, created) = key_make(&app, &work.tx, &access.account, new, work.now).await?;
+        let kept = without_secret(&made);
+        Ok(Done::new(made).kept_as(kept).with(vec![created]))
     })
     .await
 }
@@ -81,10 +74,10 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
 async fn revoke(State(app): State<App>, access: Access, Named(key): Named<KeyId>) -> Result<NoContent, ApiError> {
     let tx = app.begin(&access.account).await?;
     let now = database_now(&tx).await?;
-    if !store::key_revoke(&tx, &access.account, &key, now).await? {
-        return Err(Problem::not_found().into());
-    }
-    tx.commit().await?;
-    tracing::info!(account = %access.account, %key, "revoked an API key");
+    let revoked = store::key_revoke(&tx, &access.account, &key, None, now).await?;
+    let of = revoked.ok_or_else(Problem::not_found)?.user_id;
+    let revoked = changed(&key, of.as_ref(), Change::Removed, access.caller.actor());
+    app.commit(tx, vec![app.event(&access.account, now, revoked)]).await?;
+    tracing::info!(account = %access.account, %key, by = access.caller.author_id(), "revoked an API key");
     Ok(NoContent)
 }

@@ -1,39 +1,35 @@
 //! Every query on keys, but for authentication (`storage::api_key`).
 
-use api::keys::NewKey;
-use domain::{AccountId, AgentId, ApiKey, KeyId};
+use domain::{AccountId, ApiKey, KeyId, Timestamp, UserId};
+use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 
+use super::NewKey;
 use crate::paging::{Column, Listing, Order};
 
 const KEY_INSERT: &str = "
-    insert into api_key (account_id, id, name, role, digest, created_at, expires_at, agent_id)
-    values ($1, $2, $3, $4, $5, $6, $7, $8)";
+    insert into api_key (account_id, id, name, role, digest, created_at, expires_at, agent_id, user_id)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
-pub async fn key_insert(
-    tx: &Tx,
-    key: &ApiKey,
-    new: &NewKey,
-    agent: Option<AgentId>,
-    now: OffsetDateTime,
-) -> Result<(), StorageError> {
+pub async fn key_insert(tx: &Tx, key: &ApiKey, new: &NewKey<'_>, now: OffsetDateTime) -> Result<(), StorageError> {
     let values = [
         key.account().into(),
         key.id().as_str().into(),
-        new.name.to_string().into(),
+        new.name.into(),
         new.role.into(),
         key.digest().to_vec().into(),
         now.into(),
         new.expires_at.into(),
-        agent.into(),
+        new.agent.into(),
+        new.user.cloned().into(),
     ];
     tx.execute("make key", KEY_INSERT, values).await.map(|_| ())
 }
 
 /// Relies on api_key_oldest.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, name, role, digest, created_at, revoked_at, expires_at, agent_id
+    rows: "select account_id, id, name, role, digest, created_at, revoked_at, expires_at, agent_id, user_id
         from api_key where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::OldestFirst,
@@ -42,11 +38,61 @@ pub const LIST: Listing = Listing {
     names: ("", ""),
 };
 
-const KEY_REVOKE: &str = "
-    update api_key set revoked_at = $3 where account_id = $1 and id = $2 and revoked_at is null";
+/// A person's own keys that are not revoked. Relies on api_key_person.
+pub const OWN: Listing = Listing {
+    rows: "select account_id, id, name, role, digest, created_at, revoked_at, expires_at, agent_id, user_id
+        from api_key where account_id = $1 and user_id = $2 and revoked_at is null",
+    wanted: None,
+    ..LIST
+};
 
-/// `false`: the key does not exist or was revoked before.
-pub async fn key_revoke(tx: &Tx, account: &AccountId, key: &KeyId, now: OffsetDateTime) -> Result<bool, StorageError> {
-    let values = [account.into(), key.as_str().into(), now.into()];
-    Ok(tx.execute("revoke key", KEY_REVOKE, values).await? == 1)
+/// Keys of one person that are not revoked, expired ones included.
+pub const OWN_KEYS_MAX: i64 = 50;
+
+pub const OWN_KEYS: &str = "
+    select 1 from api_key where account_id = $1 and user_id = $2 and revoked_at is null
+    offset $3 limit 1";
+
+/// Whether the person may have one more. The person's row is locked.
+pub async fn has_room(tx: &Tx, account: &AccountId, user: &UserId) -> Result<bool, StorageError> {
+    let values = [account.into(), user.into(), (OWN_KEYS_MAX - 1).into()];
+    Ok(!tx.exists("count a person's keys", OWN_KEYS, values).await?)
+}
+
+/// A key that is held.
+#[derive(Debug, FromQueryResult)]
+pub struct HeldKey {
+    /// None: never.
+    pub expires_at: Option<Timestamp>,
+}
+
+const KEY_HOLD: &str = "
+    select expires_at from api_key where account_id = $1 and id = $2 and revoked_at is null for share";
+
+/// A key that is not revoked, and is not until the end of the transaction.
+pub async fn key_hold(tx: &Tx, account: &AccountId, key: &str) -> Result<Option<HeldKey>, StorageError> {
+    tx.one("hold a key", KEY_HOLD, [account.into(), key.into()]).await
+}
+
+const KEY_REVOKE: &str = "
+    update api_key set revoked_at = $3
+    where account_id = $1 and id = $2 and revoked_at is null and ($4::text is null or user_id = $4)
+    returning user_id";
+
+/// A key that was revoked, and whose own it was.
+#[derive(Debug, FromQueryResult)]
+pub struct Revoked {
+    pub user_id: Option<UserId>,
+}
+
+/// With `user`, only that person's own. `None`: the key does not exist or was revoked before.
+pub async fn key_revoke(
+    tx: &Tx,
+    account: &AccountId,
+    key: &KeyId,
+    user: Option<&UserId>,
+    now: OffsetDateTime,
+) -> Result<Option<Revoked>, StorageError> {
+    let values = [account.into(), key.as_str().into(), now.into(), user.cloned().into()];
+    tx.one("revoke key", KEY_REVOKE, values).await
 }

@@ -39,6 +39,7 @@ mod tests {
             id: KeyId::parse("0011223344556677").unwrap(),
             name: "Ann".to_owned(),
             role,
+            person: None,
             agent: None,
         });
         let new: NewMessage = crate::body::parse(json.as_bytes()).map_err(|problem| problem.status().as_u16())?;

@@ -124,6 +124,7 @@ mod tests {
             id: KeyId::parse("0011223344556677").unwrap(),
             name: "Ann".to_owned(),
             role,
+            person: None,
             agent: None,
         })
     }

@@ -35,7 +35,7 @@ pub fn answerer(caller: &Caller) -> Answerer<'_> {
         },
         Caller::Key(holder) => match holder.role {
             KeyRole::Admin | KeyRole::Member => Answerer::Person {
-                id: caller.principal(),
+                id: caller.author_id(),
                 is_admin: caller.is_admin(),
             },
             KeyRole::Service | KeyRole::Publisher | KeyRole::Gateway => Answerer::Service,

@@ -27,11 +27,12 @@ const FIND: &str = concat!(
            coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since,
            s.closed_at is null as can_steer, s.reset_request, s.continues_id, ",
     thread_columns!(),
-    ",
+    ", v.slug as persona_slug, v.number as persona_version, case when v.id is not null then s.persona_why end as persona_why,
            s.active_turn_id is not null and s.closed_at is null and s.stop_turn_id is distinct from s.active_turn_id as can_inject
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
     left join agent a on a.account_id = s.account_id and a.id = s.agent_id
+    left join persona_version v on v.account_id = s.account_id and v.id = s.persona_version_id
     where s.account_id = $1 and s.id = $2"
 );
 
@@ -42,7 +43,7 @@ pub const LIST: Listing = Listing {
             close_detail, queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
             gated_since, closed_at is null as can_steer, reset_request, continues_id, ",
         thread_columns!(),
-        ",
+        ", persona_version_id, persona_why,
             active_turn_id is not null and closed_at is null and stop_turn_id is distinct from active_turn_id as can_inject
         from session where account_id = $1"
     ),
@@ -59,8 +60,9 @@ pub const LIST: Listing = Listing {
     ),
     bytes: "coalesce(octet_length(mismatch), 0) + coalesce(octet_length(close_detail), 0) + coalesce(octet_length(reset_request::text), 0)",
     names: (
-        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug",
-        "left join task t on t.account_id = page.account_id and t.id = page.task_id
+        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug, v.slug as persona_slug, v.number as persona_version",
+        "left join persona_version v on v.account_id = page.account_id and v.id = page.persona_version_id
+         left join task t on t.account_id = page.account_id and t.id = page.task_id
          left join agent a on a.account_id = page.account_id and a.id = page.agent_id",
     ),
 };

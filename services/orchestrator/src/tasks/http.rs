@@ -39,6 +39,7 @@ use crate::{
     error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
+    personas::{http::usable, store::persona_slugs},
     questions::may_loosen,
     route::routes,
 };
@@ -75,6 +76,7 @@ async fn create(
         description,
         assignees,
         task_context,
+        persona,
     } = body;
     let task = id.unwrap_or_else(|| TaskId::parse(&Uuid::now_v7().to_string()).expect("a UUID is a task id"));
     let (assignees, account) = (assignees.unwrap_or_default().0, &access.account);
@@ -100,6 +102,10 @@ async fn create(
         store::assignees_replace(&work.tx, account, &task, &assignees).await?;
         if let Some(need) = task_context {
             store::context_need_set(&work.tx, account, &task, need).await?;
+        }
+        if let Some(persona) = &persona {
+            let persona = usable(&work.tx, &access, persona).await?;
+            store::persona_set(&work.tx, account, &task, Some(persona)).await?;
         }
         let task = task_find(&work.tx, account, &task).await?;
         Ok(Done::new(task).with(messages))
@@ -225,6 +231,7 @@ async fn change(
         ("title", change.title.is_some()),
         ("description", change.description.is_some()),
         ("task_context", change.task_context.is_some()),
+        ("persona", change.persona.is_some()),
     ]
     .into_iter()
     .filter_map(|(name, given)| given.then_some(name))
@@ -233,6 +240,13 @@ async fn change(
         note("task.updated", json!({"fields": fields})).await?;
         if let Some(need) = change.task_context {
             store::context_need_set(&tx, account, &task, need).await?;
+        }
+        if let Some(persona) = &change.persona {
+            let persona = match persona {
+                Some(persona) => Some(usable(&tx, &access, persona).await?),
+                None => None,
+            };
+            store::persona_set(&tx, account, &task, persona).await?;
         }
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
@@ -519,6 +533,8 @@ async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, 
 async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Result<Vec<Task>, StorageError> {
     let keys = rows.iter().map(|row| row.id.clone()).collect();
     let mut assignees = store::assignees_of(tx, account, keys).await?;
+    let personas: Vec<Uuid> = rows.iter().filter_map(|row| row.persona_id).collect();
+    let personas = persona_slugs(tx, account, personas).await?;
     let task = |row: Model| {
         let assignees = assignees.remove(&row.id).unwrap_or_default();
         Task {
@@ -532,6 +548,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
                 audience: row.plan_audience,
             }),
             task_context: row.task_context,
+            persona: row.persona_id.and_then(|id| personas.get(&id).cloned()),
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
             next: None,

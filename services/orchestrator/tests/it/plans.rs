@@ -6,8 +6,9 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
-    handlers::ended_turns::ENDED_TURNS, holds, keys, log, messages, notifications, paging::Listing, policies,
-    providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, replays, sessions, tasks, timers, turns,
+    handlers::ended_turns::ENDED_TURNS, holds, keys, log, members, messages, notifications, paging::Listing, personas,
+    policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, replays, sessions, tasks,
+    timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -15,7 +16,7 @@ use storage::{
     Accounts, Database, Role, hold,
     lifecycle::{self, timers_fire},
     outbox::OUTBOX_SHARES,
-    question, recovery,
+    persona, question, recovery,
     session::{
         branch_end, queue_edit, replay_begin, session_handover,
         session_release::SESSION_RELEASE,
@@ -31,7 +32,34 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 99] = [
+const STATEMENTS: [Planned; 114] = [
+    (storage::api_key::API_KEY_FIND, 2, &["api_key_pkey", "member_pkey"]),
+    (members::store::FIND, 2, &["member_pkey"]),
+    (members::store::RETURNING, 2, &["member_removed"]),
+    (members::store::OTHER_ADMIN, 2, &["member_admin of the account"]),
+    (members::store::KEYS_REVOKE, 3, &["api_key_person"]),
+    (members::store::LINK_FIND, 2, &["member_link"]),
+    (members::store::LINK_USE, 3, &["member_link"]),
+    (keys::store::OWN_KEYS, 3, &["api_key_person"]),
+    (
+        personas::store::FIND,
+        4,
+        &["persona_pkey", "persona_version_pkey", "agent_pkey"],
+    ),
+    (
+        personas::store::FIND_BY_SLUG,
+        4,
+        &["persona_slug", "persona_version_pkey", "agent_pkey"],
+    ),
+    (personas::store::SLUGS, 2, &["persona_pkey"]),
+    (personas::store::VERSION, 3, &["persona_version_number"]),
+    (
+        personas::store::VERSIONS_REMOVE,
+        3,
+        &["persona_version_number", "session_persona", "persona_version_pkey"],
+    ),
+    (personas::store::DEFAULT_CLEAR, 3, &["persona_default of the account"]),
+    (persona::PERSONAS_READ, 2, &["persona_version_pkey"]),
     (
         replays::store::SOURCE,
         2,
@@ -339,7 +367,16 @@ const STATEMENTS: [Planned; 99] = [
     (sessions_close::CANCEL, 3, &["notification_pkey"]),
     (sessions_close::UNCOUNT, 3, &["session_pkey"]),
     (sessions_close::HAND_ON, 5, &["notification_pkey"]),
-    (sessions_close::OPEN_NEXT, 12, &["session_pkey"]),
+    (
+        sessions_close::OPEN_NEXT,
+        12,
+        &[
+            "session_pkey",
+            "task_pkey",
+            "persona_default of the account",
+            "persona_pkey",
+        ],
+    ),
     (
         session_succeed::SESSION_SCOPES,
         3,
@@ -402,6 +439,8 @@ async fn fill(owner: &PgPool, count: u32) {
     let agents = format!("agent a join {many} on a.account_id = 'acme' and a.slug = 'a' || (1 + n % 300)");
     for rows in [
         rows("agent").set("slug", "'a' || n").from("generate_series(1, 300) n"),
+        rows("persona").from("generate_series(1, 500) n"),
+        rows("persona_version").from("persona p"),
         rows("idempotency")
             .set("key", "'key-' || n")
             .set("created_at", ago)
@@ -452,13 +491,17 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 21] = [
+const LISTS: [(Listing, usize, &str); 25] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),
     (contexts::VERSIONS, 2, "task_context_pkey"),
     (keys::store::LIST, 1, "api_key_oldest"),
+    (keys::store::OWN, 2, "api_key_person"),
+    (members::store::LIST, 2, "member_pkey"),
+    (personas::store::LIST, 3, "persona_pkey"),
+    (personas::store::VERSIONS, 2, "persona_version_number"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),
     (notifications::store::LIST, 5, "notification_newest"),

@@ -24,10 +24,9 @@ impl World {
         self.post(&tenant.admin, &tenant.path("/tool-policies"), body).await
     }
 
-    async fn put(&self, tenant: &Tenant, policy: &str, body: Value) -> Answer {
+    async fn policy_put(&self, tenant: &Tenant, policy: &str, body: Value) -> Answer {
         let path = tenant.path(&format!("/tool-policies/{policy}"));
-        let call = self.call(axum::http::Method::PUT, &path);
-        call.token(&tenant.admin).json(&body).send().await
+        self.put(&tenant.admin, &path, body).await
     }
 }
 
@@ -74,7 +73,7 @@ async fn a_policy_is_made_changed_and_removed() {
     assert_eq!(listed.body["items"].as_array().unwrap().len(), 1);
 
     let changed = world
-        .put(&tenant, &policy, json!({"revision": 1, "visible": false}))
+        .policy_put(&tenant, &policy, json!({"revision": 1, "visible": false}))
         .await;
     assert_eq!(changed.status, StatusCode::OK, "{changed:?}");
     assert_eq!(
@@ -87,7 +86,7 @@ async fn a_policy_is_made_changed_and_removed() {
         "what is absent is no longer said"
     );
     let late = world
-        .put(&tenant, &policy, json!({"revision": 1, "visible": true}))
+        .policy_put(&tenant, &policy, json!({"revision": 1, "visible": true}))
         .await;
     is(&late, 409, "policy_changed");
     assert!(late.body["detail"].as_str().unwrap().contains("revision 2"), "{late:?}");
@@ -96,7 +95,7 @@ async fn a_policy_is_made_changed_and_removed() {
     assert_eq!(world.delete(&tenant.admin, &path).await.status, StatusCode::NO_CONTENT);
     assert_eq!(world.delete(&tenant.admin, &path).await.status, StatusCode::NOT_FOUND);
     let gone = world
-        .put(&tenant, &policy, json!({"revision": 2, "visible": true}))
+        .policy_put(&tenant, &policy, json!({"revision": 2, "visible": true}))
         .await;
     assert_eq!(gone.status, StatusCode::NOT_FOUND);
     assert_eq!(world.test.texts(COUNT).await, ["4"]);
@@ -291,7 +290,9 @@ async fn an_approval_is_remembered_for_agent_task_tool_and_schema() {
     );
     // A rule that an admin has made of it meanwhile stays, and the question stays open.
     let id = world.test.texts("select id::text from tool_policy").await.remove(0);
-    let denied = world.put(&tenant, &id, json!({"verdict": "deny", "revision": 2})).await;
+    let denied = world
+        .policy_put(&tenant, &id, json!({"verdict": "deny", "revision": 2}))
+        .await;
     assert_eq!(denied.status, StatusCode::OK, "{denied:?}");
     let arguments = r#"{"b": 3}"#;
     let question = asked(&world, &tenant, arguments).await;

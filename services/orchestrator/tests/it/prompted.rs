@@ -206,6 +206,7 @@ impl<'a> Desk<'a> {
                 has_task: self.task.is_some(),
                 is_coordinator: told.is_coordinator,
                 is_branch: told.is_branch,
+                persona: None,
                 task_context,
                 tools: &ToolNames::new(str::to_owned),
             },

@@ -71,6 +71,12 @@ async fn a_notification_goes_out_and_a_reply_comes_in() {
         post("/api/accounts", json!({"id": "acme", "name": "Acme"})).await.0,
         201
     );
+    // A link begins with the address at which the service listens.
+    let new = json!({"user_id": "ann", "name": "Ann", "role": "member", "invite": true});
+    let (_, made) = post("/api/orgs/acme/members", new).await;
+    let link = made["link"]["sign_in_link"].as_str().unwrap();
+    assert!(link.starts_with(&format!("http://{address}/sign-in/acme_")), "{link}");
+    assert_eq!(client.post(link).send().await.unwrap().status(), 201);
     let (_, agent) = post("/api/orgs/acme/agents", json!({"slug": "coder", "name": "Coder"})).await;
     post(
         "/api/orgs/acme/tasks",

@@ -115,6 +115,10 @@ impl World {
         self.call(Method::PATCH, path).token(token).json(&body).send().await
     }
 
+    pub(crate) async fn put(&self, token: &str, path: &str, body: Value) -> Answer {
+        self.call(Method::PUT, path).token(token).json(&body).send().await
+    }
+
     pub(crate) async fn delete(&self, token: &str, path: &str) -> Answer {
         self.call(Method::DELETE, path).token(token).send().await
     }
@@ -232,7 +236,13 @@ impl Call<'_> {
             request = request.header(*name, value);
         }
         let request = request.body(Body::from(self.body.unwrap_or_default())).unwrap();
-        let response = self.world.router.clone().oneshot(request).await.unwrap();
+        self.world.answer(request).await
+    }
+}
+
+impl World {
+    pub(crate) async fn answer(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 64 << 20).await.unwrap();
         let body = serde_json::from_slice(&bytes)

@@ -62,7 +62,11 @@ const STATEMENTS: [Planned; 15] = [
         3,
         &["session_generation", "agent_pkey"],
     ),
-    (sessions_open::SESSIONS_OPEN, 7, &[]),
+    (
+        sessions_open::SESSIONS_OPEN,
+        7,
+        &["task_pkey", "persona_default of the account", "persona_pkey"],
+    ),
     (items_append::ITEMS_APPEND, 23, &["session_pkey"]),
     (items_append::ITEMS_REQUEUE, 23, &["notification_pkey", "session_pkey"]),
     (turn_stop::TURN_STOP, 7, &["session_pkey", "turn_pkey"]),

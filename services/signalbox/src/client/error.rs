@@ -33,6 +33,14 @@ impl ApiError {
         }
     }
 
+    /// The code of a refusal.
+    pub(crate) fn code(&self) -> Option<&str> {
+        match self {
+            ApiError::Refused { code, .. } => Some(code),
+            ApiError::NoAnswer { .. } | ApiError::Broken { .. } | ApiError::Unreadable { .. } => None,
+        }
+    }
+
     /// Whether a retry may help: no answer came, or the server reported its own failure.
     pub(crate) fn is_retryable(&self) -> bool {
         match self {

@@ -11,6 +11,7 @@ pub(crate) mod handover;
 pub(crate) mod health;
 pub(crate) mod holds;
 pub(crate) mod log;
+pub(crate) mod members;
 pub(crate) mod migrate;
 pub(crate) mod nats_users;
 pub(crate) mod next;

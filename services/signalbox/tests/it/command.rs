@@ -39,6 +39,7 @@ fn help_names_every_command() {
         "context",
         "branches",
         "questions",
+        "members",
         "release",
         "turns",
         "reset",

@@ -29,6 +29,7 @@ fn named(agent_name: &str, role: &str) -> String {
         has_task: true,
         is_coordinator: true,
         is_branch: false,
+        persona: None,
         task_context: None,
         tools: &names(""),
     };
@@ -58,6 +59,7 @@ fn profile_of(
         has_task,
         is_coordinator,
         is_branch: task_context.is_some(),
+        persona: None,
         task_context,
         tools,
     };

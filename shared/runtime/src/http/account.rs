@@ -172,6 +172,14 @@ impl AccountLimits {
         Ok(Some((holder, under_way)))
     }
 
+    /// Admits a request that has another secret than a key, before the secret is looked up: at the rate of unknown keys.
+    pub fn admit_guess(extensions: &Extensions) -> Result<(), Problem> {
+        match extensions.get() {
+            Some(Peer(peer)) => AccountLimits::of(extensions).0.unknown.admit(*peer, Instant::now()),
+            None => Ok(()),
+        }
+    }
+
     fn enter(&self, account: &AccountId, now: Instant) -> Result<UnderWay, Problem> {
         self.0.pace.take(account, now).map_err(|wait| {
             super::refused("account");

@@ -21,6 +21,7 @@ pub struct Model {
     pub plan_gate: Option<String>,
     pub plan_audience: Option<Vec<String>>,
     pub task_context: String,
+    pub persona_id: Option<Uuid>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

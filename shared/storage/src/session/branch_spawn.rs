@@ -207,10 +207,13 @@ const BRANCHES_INSERT: &str = "
     from unnest($13::uuid[], $14::integer[], $15::uuid[], $16::uuid[], $17::text[], $18::text[], $19::text[])
          as b (id, ordinal, session_id, agent_id, label, request, context)";
 
+/// Each has its parent's persona.
 const SESSIONS_BRANCH: &str = "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, origin_id, parent_session_id)
-    select $1, s.id, 'branch', $2, s.agent_id, 1, s.key, $3, s.origin_id, $4
-    from unnest($5::uuid[], $6::uuid[], $7::text[], $8::uuid[]) as s (id, agent_id, key, origin_id)";
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, origin_id, parent_session_id,
+                         persona_version_id, persona_why)
+    select $1, s.id, 'branch', $2, s.agent_id, 1, s.key, $3, s.origin_id, $4, p.persona_version_id, p.persona_why
+    from unnest($5::uuid[], $6::uuid[], $7::text[], $8::uuid[]) as s (id, agent_id, key, origin_id)
+    left join session p on p.account_id = $1 and p.id = $4";
 
 /// Spawns the branches; gives them in their order. None: the turn or its task is gone.
 pub async fn branch_spawn(

@@ -65,9 +65,13 @@ const REPLAY_INSERT: &str = "
                         created_at)
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
 
+/// It has the persona of the source turn.
 const SESSION_REPLAY: &str = "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, origin_id)
-    values ($1, $2, 'replay', $3, $4, 1, $5, $6, $7)";
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, origin_id, persona_version_id, persona_why)
+    select $1, $2, 'replay', $3, $4, 1, $5, $6, $7, s.persona_version_id, s.persona_why
+    from (select) one
+    left join turn t on t.account_id = $1 and t.id = $8
+    left join session s on s.account_id = t.account_id and s.id = t.session_id";
 
 /// Gives the replay's id, that of its session, and the messages for the outbox.
 pub async fn replay_begin(
@@ -96,7 +100,7 @@ pub async fn replay_begin(
         setting.now.into(),
     ];
     tx.execute(ATTEMPT, REPLAY_INSERT, values).await?;
-    let values: [Value; 7] = [
+    let values: [Value; 8] = [
         account.into(),
         session.into(),
         new.task.map(TaskId::key).into(),
@@ -104,6 +108,7 @@ pub async fn replay_begin(
         key.as_str().into(),
         setting.now.into(),
         replay.into(),
+        new.source.into(),
     ];
     tx.execute("open the session of a replay", SESSION_REPLAY, values)
         .await?;

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, ReplayId, ResetRequest,
-    SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId, TurnRef,
-    context::Told, progress::Streak,
+    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, PersonaVersionId, ReplayId,
+    ResetRequest, SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId,
+    TurnRef, context::Told, progress::Streak,
 };
 use sea_orm::{DbErr, FromQueryResult, QueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
@@ -149,6 +149,9 @@ pub struct LockedSession {
     pub continues: Option<SessionId>,
     #[sea_orm(nested(prefix = "thread_"))]
     pub thread: SessionThread,
+    /// The persona of its agent, as its generation has it.
+    #[sea_orm(from_alias = "persona_version_id")]
+    pub persona: Option<PersonaVersionId>,
     #[sea_orm(nested)]
     pub facts: SessionFacts,
     /// The account's own limit of concurrent turns.
@@ -227,7 +230,7 @@ macro_rules! sessions_lock {
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,
-           s.opened_at, s.continues_id, s.thread as thread_kept, s.mismatch is not null as thread_elsewhere, s.provider_thread as thread_at,
+           s.opened_at, s.continues_id, s.thread as thread_kept, s.mismatch is not null as thread_elsewhere, s.provider_thread as thread_at, s.persona_version_id,
            (select a.turns_in_flight_max from account a where a.id = s.account_id) as turns_in_flight_max,
            coalesce((select a.tool_policies from account a where a.id = s.account_id), 0) as tool_policies
     from unnest($1::text[], $2::uuid[]) as w (account_id, id)

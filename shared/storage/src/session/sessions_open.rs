@@ -71,13 +71,43 @@ pub struct NewSession<'a> {
     pub generation: Generation,
 }
 
+/// The persona of a generation that opens in this account on this task, as a lateral table of `version_id` and `why`; none: no row.
+/// A person named one for the task, or the account has a default one. One that was removed is none. Relies on primary keys and on
+/// persona_default.
+macro_rules! persona_of {
+    ($account:literal, $task:literal) => {
+        concat!(
+            "(select p.version_id, c.why from (
+                select k.persona_id as id, 'user' as why, 1 as place from task k where k.account_id = ",
+            $account,
+            " and k.id = ",
+            $task,
+            " and k.persona_id is not null
+                union all
+                select d.id, 'account', 4 from persona d where d.account_id = ",
+            $account,
+            " and d.is_default and d.removed_at is null) c
+              join persona p on p.account_id = ",
+            $account,
+            " and p.id = c.id and p.removed_at is null
+              order by c.place limit 1)"
+        )
+    };
+}
+pub(super) use persona_of;
+
 /// The first transaction wins: session_active_task, session_active_system and session_generation refuse every other.
-pub const SESSIONS_OPEN: &str = "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key)
-    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, w.generation, w.key
+pub const SESSIONS_OPEN: &str = concat!(
+    "
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, persona_version_id, persona_why)
+    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, w.generation, w.key, p.version_id, p.why
     from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[])
          as w (account_id, id, kind, task_id, agent_id, generation, key)
-    on conflict do nothing";
+    left join lateral ",
+    persona_of!("w.account_id", "w.task_id"),
+    " p on true
+    on conflict do nothing"
+);
 
 /// Opens sessions; returns how many. Fewer than asked: another transaction opened one of them.
 pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, StorageError> {

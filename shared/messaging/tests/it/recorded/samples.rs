@@ -4,11 +4,12 @@ use contracts::{
     Headers, Outgoing, Root, Timestamp, TraceContext,
     dead::DeadLetter,
     event::{
-        AgentRemoved, ArtifactCreated, ArtifactRemoved, BranchEnded, BranchSpawned, Event, EventMessage, HoldChanged,
-        MessageDied, MessagePosted, NotificationEnded, ProviderChanged, ProviderSessionMismatched, ProviderThread,
-        QuestionChanged, QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased,
-        SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
-        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
+        AccountChanged, AgentChanged, AgentRemoved, ArtifactCreated, ArtifactRemoved, BranchEnded, BranchSpawned,
+        Change, Event, EventMessage, HoldChanged, KeyChanged, MemberChanged, MessageDied, MessagePosted,
+        NotificationEnded, PersonaChanged, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged,
+        QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened,
+        SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
+        TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -19,10 +20,10 @@ use contracts::{
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState,
-    BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, MessageId,
-    NotificationId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
+    BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId,
+    NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
     RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind,
-    TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, Verdict,
+    TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, UserId, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -536,6 +537,36 @@ fn control() -> Vec<Sample> {
                 &format!("{scope} {verdict}"),
                 Event::ToolPolicyChanged(changed),
             ));
+        }
+    }
+    for change in Change::ALL {
+        let by = || actor(ActorKind::User);
+        for changed in [
+            Event::AgentChanged(AgentChanged {
+                agent_id: agent(),
+                slug: "coder".to_owned(),
+                change,
+                by: by(),
+            }),
+            Event::AccountChanged(AccountChanged { change, by: by() }),
+            Event::KeyChanged(KeyChanged {
+                key_id: KeyId::parse("0011223344556677").unwrap(),
+                user_id: (change != Change::Changed).then(|| UserId::parse("ann").unwrap()),
+                change,
+                by: by(),
+            }),
+            Event::PersonaChanged(PersonaChanged {
+                persona_id: PersonaId(Uuid::from_u128(15)),
+                change,
+                by: by(),
+            }),
+            Event::MemberChanged(MemberChanged {
+                user_id: UserId::parse("ann").unwrap(),
+                change,
+                by: by(),
+            }),
+        ] {
+            all.push(event(None, &format!("{change:?}").to_lowercase(), changed));
         }
     }
     for &source in ArtifactSource::ALL {

@@ -1,0 +1,3 @@
+//! What is a person's own: `/api/me`. The account is that of the key.
+
+pub mod http;

@@ -1,0 +1,40 @@
+//! One-time sign-in links: an admin or the operator makes them.
+
+use api::members::SignInLink;
+use domain::{AccountId, SignInToken, UserId};
+use time::{Duration, OffsetDateTime};
+
+use super::store;
+use crate::{app::App, error::ApiError, idempotency::Work};
+
+/// How long an invitation is good, and at most every link.
+pub const INVITED_FOR: Duration = Duration::days(7);
+
+/// Makes the member's link, which ends the one before. The caller knows that there is such a member.
+pub async fn link_make(
+    app: &App,
+    work: &Work,
+    (account, user): (&AccountId, &UserId),
+    by: &str,
+    good_for: Duration,
+) -> Result<SignInLink, ApiError> {
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(ApiError::Random)?;
+    let token = SignInToken::from_random(account, random);
+    let expires_at: OffsetDateTime = work.now + good_for;
+    store::link_set(&work.tx, user, &token, expires_at).await?;
+    tracing::info!(%account, %user, by, "made a sign-in link");
+    let base = app.base_url();
+    Ok(SignInLink {
+        sign_in_link: Some(format!("{base}/sign-in/{}", token.expose())),
+        expires_at: expires_at.into(),
+    })
+}
+
+/// The answer that is stored.
+pub fn without_secret(link: &SignInLink) -> SignInLink {
+    SignInLink {
+        sign_in_link: None,
+        expires_at: link.expires_at,
+    }
+}

@@ -1,0 +1,61 @@
+//! `/api/sign-in-links`, for the operator.
+
+use api::members::{NewSignInLink, SignInLink};
+use axum::extract::State;
+use contracts::event::Change;
+use runtime::http::Problem;
+use time::Duration;
+
+use crate::{
+    app::App,
+    auth::{Caller, OperatorAccess, Party},
+    error::{ApiError, invalid_field},
+    idempotency::{Answer, Done, Post},
+    members::{
+        changed,
+        link::{INVITED_FOR, link_make, without_secret},
+        store::member_lock,
+    },
+    route::routes,
+};
+
+routes! {
+    "sign-in": "One-time links by which people sign in";
+    /// Make a link for any member: the person opens it, and gets a key of their own. A link works once; a new one ends the one before.
+    POST "/api/sign-in-links" Operate => create;
+}
+
+const MINUTES_DEFAULT: i32 = 15;
+
+async fn create(
+    State(app): State<App>,
+    _operator: OperatorAccess,
+    Post { body, once }: Post<NewSignInLink>,
+) -> Result<Answer<201, SignInLink>, ApiError> {
+    let account = &body.account;
+    let good_for = Duration::minutes(body.minutes.map_or(MINUTES_DEFAULT, i32::from).into());
+    if good_for > INVITED_FOR {
+        let what = format!("at most {}, which is seven days", INVITED_FOR.whole_minutes());
+        return Err(invalid_field("minutes", what).into());
+    }
+    once.run(&app, Party::operator(Some(account)), async |work| {
+        let Some(_) = member_lock(&work.tx, account, &body.user_id).await? else {
+            let status = axum::http::StatusCode::BAD_REQUEST;
+            let detail = format!("account {account} has no member {}", body.user_id);
+            return Err(Problem::new(status, "unknown_user").detail(detail).into());
+        };
+        let link = link_make(
+            &app,
+            work,
+            (account, &body.user_id),
+            Caller::Operator.author_id(),
+            good_for,
+        )
+        .await?;
+        let kept = without_secret(&link);
+        let invited = changed(&body.user_id, Change::Changed, Caller::Operator.actor());
+        let invited = app.event(account, work.now, invited);
+        Ok(Done::new(link).kept_as(kept).with(vec![invited]))
+    })
+    .await
+}
