@@ -109,6 +109,10 @@ impl Tenant {
             ),
             ("idempotency", "select key from idempotency where account_id = $1"),
             ("user", "select user_id from member where account_id = $1"),
+            (
+                "number",
+                "select number::text from persona_version where account_id = $1",
+            ),
             ("profile", "select hash from instruction_text where account_id = $1"),
         ];
         queries.extend(more.map(|(kind, query)| (kind, query.to_owned())));

@@ -108,7 +108,11 @@ fn stored(files: &PersonaFiles) -> serde_json::Value {
     serde_json::to_value(files.as_slice()).expect("texts and numbers serialise")
 }
 
-pub const FIND: &str = concat!(columns!("v.files"), " and p.id = $4 and ", is_visible!("p."));
+/// The removal is compared in a form that no partial index has: the primary key finds the row.
+pub const FIND: &str = concat!(
+    columns!("v.files"),
+    " and p.id = $4 and coalesce(p.removed_at, 'infinity') = 'infinity' and (p.visibility = 'shared' or p.created_by = $2 or $3)"
+);
 pub const FIND_BY_SLUG: &str = concat!(columns!("v.files"), " and p.slug = $4 and ", is_visible!("p."));
 
 pub async fn persona_find(

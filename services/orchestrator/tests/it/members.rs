@@ -568,7 +568,11 @@ async fn changes_of_people_keys_agents_and_settings_are_events() {
     let ann = member(&world, &tenant, "ann", "member").await;
     let changed = [
         world
-            .patch(&tenant.admin, &tenant.path("/members/ann"), json!({"role": "admin"}))
+            .patch(
+                &tenant.admin,
+                &tenant.path("/members/ann"),
+                json!({"email": "ann@acme.example"}),
+            )
             .await,
         world.patch(&ann, "/api/me", json!({"name": "Ann"})).await,
         world.post(&ann, "/api/me/keys", json!({"name": "laptop"})).await,
