@@ -72,7 +72,8 @@ pub struct NewSession<'a> {
 }
 
 /// The persona of a generation that opens in this account on this task, as a lateral table of `version_id` and `why`; none: no row.
-/// A person named one for the task, or the account has a default one. One that was removed is none. Relies on primary keys and on
+/// A person named one for the task, or the account has a default one. One that was removed is none, which is compared in a form that no
+/// partial index has. Relies on primary keys and on
 /// persona_default.
 macro_rules! persona_of {
     ($account:literal, $task:literal) => {
@@ -89,7 +90,7 @@ macro_rules! persona_of {
             " and d.is_default and d.removed_at is null) c
               join persona p on p.account_id = ",
             $account,
-            " and p.id = c.id and p.removed_at is null
+            " and p.id = c.id and coalesce(p.removed_at, 'infinity') = 'infinity'
               order by c.place limit 1)"
         )
     };
