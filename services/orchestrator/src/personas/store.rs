@@ -34,7 +34,7 @@ macro_rules! columns {
     ($files:literal) => {
         concat!(
             "select p.account_id, p.id, p.slug, p.name, p.description, p.icon, p.visibility, p.is_default, p.memory_enabled,
-                (select g.slug from agent g where g.account_id = p.account_id and g.id = p.agent_id and g.removed_at is null) as agent,
+                (select g.slug from agent g where g.account_id = p.account_id and g.id = p.agent_id and coalesce(g.removed_at, 'infinity') = 'infinity') as agent,
                 v.version_id, v.number, encode(v.hash, 'hex') as hash, ",
             $files,
             " as files, p.created_by, p.created_at, p.updated_at, p.removed_at
