@@ -35,6 +35,13 @@ const AGAIN_DOUBLED_MAX: usize = 4;
 /// Looks for a turn to stop, or for the end of one.
 const AIMS_MAX: usize = 8;
 
+/// The account whose `admin` key is a person's own.
+const OF_A_PERSON: usize = 1;
+const LINKS: &str = "/api/sign-in-links";
+const LINKS_MAX: usize = 5;
+/// The file of each account's default persona.
+pub(crate) const TONE: &str = "TONE.md";
+
 pub(crate) struct Clients {
     pub(crate) tenants: Vec<Tenant>,
     /// An `admin` key of each account.
@@ -97,6 +104,12 @@ impl Clients {
             let made = self.made((&post, &format!("/api/orgs/{id}/keys")), body).await?;
             made["key"].as_str().context("a key is shown once")?.clone_into(key);
         }
+        if account == OF_A_PERSON {
+            keys[0] = self.persons_key(&id).await?;
+        }
+        let persona = json!({"slug": "tone", "name": "Tone", "visibility": "shared", "is_default": true,
+            "files": [{"filename": TONE, "content": format!("Tone. {canary}")}]});
+        self.made((&post, &format!("/api/orgs/{id}/personas")), persona).await?;
         let mut agents = Vec::new();
         for slug in AGENTS {
             // One of them has prompts that are assembled from the record.
@@ -148,6 +161,28 @@ impl Clients {
         Ok((tenant, keys))
     }
 
+    /// The own key of a person who has opened a link.
+    async fn persons_key(&self, account: &str) -> anyhow::Result<String> {
+        let person = json!({"user_id": "ann", "name": "Ann", "role": "admin"});
+        let post = Method::POST;
+        self.made((&post, &format!("/api/orgs/{account}/members")), person)
+            .await?;
+        // An answer that is lost has used its link.
+        for _ in 0..LINKS_MAX {
+            let asked = json!({"account": account, "user_id": "ann"});
+            let made = self.made((&post, LINKS), asked).await?;
+            let link = made["sign_in_link"].as_str().context("a link is shown once")?;
+            let (_, token) = link.rsplit_once('/').context("a link ends with its token")?;
+            let opening = self.http.post(format!("{}/sign-in/{token}", self.urls[0]));
+            let Ok(answer) = opening.send().await else { continue };
+            let opened: Value = answer.json().await.unwrap_or_default();
+            if let Some(key) = opened["key"]["key"].as_str() {
+                return Ok(key.to_owned());
+            }
+        }
+        bail!("no link of {account} gave a key");
+    }
+
     /// Creates an object once, however often it is repeated: a busy machine may not answer in time.
     async fn made(&self, (method, path): (&Method, &str), body: Value) -> anyhow::Result<Value> {
         let url = format!("{}{path}", self.urls[0]);
@@ -157,8 +192,8 @@ impl Clients {
             let asking = async {
                 let request = self.http.request(method.clone(), &url);
                 let mut request = request.bearer_auth(OPERATOR_TOKEN).json(&body);
-                // The stored answer of a created API key has no key; a second key does no harm.
-                if method == Method::POST && !path.ends_with("/keys") {
+                // The stored answer has no secret; a second key does no harm, and a second link ends the first.
+                if method == Method::POST && !path.ends_with("/keys") && path != LINKS {
                     request = request.header("idempotency-key", &key);
                 }
                 let answer = request.send().await?;
@@ -653,6 +688,10 @@ impl Clients {
                 let hold = book.aims().into_iter().rfind(|aim| aim.offer == of)?.target;
                 request(Method::DELETE, format!("/holds/{hold}"), json!({}))
             }
+            Offered::Persona => {
+                let file = json!({"filename": TONE, "content": format!("{} {canary}", tone(number))});
+                request(Method::PUT, "/personas/tone/files".to_owned(), json!({"files": [file]}))
+            }
             Offered::Status { task, status } => {
                 request(Method::PATCH, format!("/tasks/{task}"), json!({"status": status}))
             }
@@ -715,6 +754,11 @@ fn nothing_to_do(sent_at: OffsetDateTime) -> Try {
         ended_at: OffsetDateTime::now_utc(),
         answer: Answer::Accepted,
     }
+}
+
+/// The first words of the persona that this offer writes.
+pub(crate) fn tone(offer: usize) -> String {
+    format!("Tone {offer}.")
 }
 
 /// What this offer adds to an item's text.

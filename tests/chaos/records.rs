@@ -134,6 +134,8 @@ pub(crate) enum Offered {
     Message { task: String, work: Work },
     /// PATCH of a task.
     Status { task: String, status: String },
+    /// Writes the next version of the account's default persona.
+    Persona,
     /// Stops the turn in progress of an agent's session, so long after its client saw the turn. `named`: only that turn.
     Stop {
         task: String,

@@ -163,6 +163,7 @@ fn homes<'a>(evidence: &Evidence<'a>) -> Homes<'a> {
             | Offered::KeyReused { .. }
             | Offered::Poison { .. }
             | Offered::Status { .. }
+            | Offered::Persona
             | Offered::Stop { .. }
             | Offered::Reset { .. }
             | Offered::Replay { .. }

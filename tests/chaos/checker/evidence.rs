@@ -92,6 +92,8 @@ pub(super) struct SessionRow {
     pub(super) queued: i32,
     pub(super) lease_owner: Option<String>,
     pub(super) gate: Option<String>,
+    /// Slug and version of its persona.
+    pub(super) persona: Option<(String, i64)>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -259,6 +261,8 @@ pub(super) struct Rows {
     pub(super) holds: Vec<HoldRow>,
     /// Account, task, newest version of its context.
     pub(super) contexts: Vec<(String, String, i64)>,
+    /// Account, number and text of a version of its persona.
+    pub(super) personas: Vec<(String, i64, String)>,
     pub(super) questions: Vec<OnceRow>,
     /// Of kind `check_later`.
     pub(super) timers: Vec<OnceRow>,
@@ -283,7 +287,10 @@ const NOTIFICATIONS: &str = "
 const SESSIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, close_reason,
                                     provider_thread, phase,
-                                    queued, lease_owner, gate from session) r";
+                                    queued, lease_owner, gate,
+                                    (select jsonb_build_array(v.slug, v.number) from persona_version v
+                                     where v.account_id = session.account_id and v.id = session.persona_version_id) as persona
+                             from session) r";
 const TURNS: &str = "
     select to_jsonb(r) from (select account_id, id, session_id, task_id, generation, number, state, notification_ids, journal,
                                     response_id, reply, late, no_reply, error, error_class, started_at, finished_at,
@@ -309,6 +316,8 @@ const HOLDS: &str = "
     select to_jsonb(r) from (select account_id, id, scope_kind, scope_id, running, created_at, released_at from hold) r";
 const CONTEXTS: &str = "
     select jsonb_build_array(account_id, task_id, max(version)) from task_context group by account_id, task_id";
+const PERSONAS: &str = "
+    select jsonb_build_array(account_id, number, files -> 0 ->> 'content') from persona_version";
 const QUESTIONS: &str = "
     select to_jsonb(r) from (select account_id, id, kind, state, session_id, task_id, answer ->> 'text' as text, verdict, tool_call,
                                     notification_id, ended_at from question) r";
@@ -343,6 +352,7 @@ macro_rules! words {
           union all select account_id, 'instructions ' || hash, body from instruction_text
           union all select account_id, 'question ' || id, concat_ws(' ', title, body, answer::text, reason) from question
           union all select account_id, 'context of ' || task_id || ' ' || version, body from task_context
+          union all select account_id, 'persona ' || id, files::text from persona_version
           union all select account_id, 'timer ' || id, concat_ws(' ', note, reason) from timer
           union all select account_id, 'branch ' || id, concat_ws(' ', label, request, base::text, result, detail) from branch
           union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
@@ -380,6 +390,7 @@ impl Rows {
             moves: load(&mut connection, MOVES).await?,
             holds: load(&mut connection, HOLDS).await?,
             contexts: load(&mut connection, CONTEXTS).await?,
+            personas: load(&mut connection, PERSONAS).await?,
             questions: load(&mut connection, QUESTIONS).await?,
             timers: load(&mut connection, TIMERS).await?,
             branches: load(&mut connection, BRANCHES).await?,
@@ -503,6 +514,7 @@ impl<'a> Evidence<'a> {
             | Offered::KeyReused { .. }
             | Offered::Poison { .. }
             | Offered::Status { .. }
+            | Offered::Persona
             | Offered::Stop { .. }
             | Offered::Reset { .. }
             | Offered::Replay { .. }
@@ -546,6 +558,7 @@ impl<'a> Evidence<'a> {
                 | Offered::KeyReused { .. }
                 | Offered::Message { .. }
                 | Offered::Status { .. }
+                | Offered::Persona
                 | Offered::Stop { .. }
                 | Offered::Reset { .. }
                 | Offered::Replay { .. }

@@ -191,6 +191,7 @@ fn rows(call: &str) -> Rows {
             queued: 0,
             lease_owner: None,
             gate: None,
+            persona: None,
         }],
         turns: vec![TurnRow {
             account_id: acme(),

@@ -19,6 +19,7 @@ mod holds;
 mod leases;
 mod order;
 mod outcomes;
+mod personas;
 mod questions;
 mod replays;
 mod resets;
@@ -37,7 +38,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I33`, as in tests/chaos/README.md.
+    /// `I1` … `I34`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -98,6 +99,8 @@ const ALWAYS: &[Check] = &[
     replays::without_effect,
     told::nothing_twice,
     told::past_known,
+    personas::one_for_a_generation,
+    personas::newest_at_the_beginning,
     accounts::requests_and_answers,
     accounts::rows,
     audit::as_recorded,

@@ -102,6 +102,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
                 task: TASKS[dice.below(ASSIGNED)].to_owned(),
                 work: reply(effect),
             },
+            96 => Offered::Persona,
             _ => Offered::Status {
                 task: (*dice.pick(&TASKS)).to_owned(),
                 status: (*dice.pick(&["in_progress", "in_progress", "review", "done"])).to_owned(),
