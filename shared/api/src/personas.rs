@@ -34,7 +34,7 @@ pub struct NewPersona {
 }
 
 /// The requested changes; absent fields stay. Files have a route of their own.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PersonaChange {
     pub slug: Option<PersonaSlug>,

@@ -13,23 +13,23 @@ string_enum! {
     PersonaVisibility { Private = "private", Shared = "shared" }
 }
 
-/// Ranks above all other files of the persona, and below Signalbox's own policy.
-pub const SAFETY: &str = "SAFETY.md";
+/// Ranks above all other files of the persona, and below Signalbox's own policy. In any spelling: files are not told apart by case.
+const SAFETY: &str = "SAFETY.md";
 /// Is part of the instructions while the work is under review.
-pub const REVIEW: &str = "REVIEW.md";
+const REVIEW: &str = "REVIEW.md";
 
 pub const FILES_MAX: usize = 16;
 pub const FILE_BYTES_MAX: usize = 32 * 1024;
 pub const BYTES_MAX: usize = 64 * 1024;
 const SORT_ORDER_MAX: u8 = 99;
-const NAME_BYTES_MAX: usize = 64;
+const NAME_BYTES_MAX: usize = 67;
 
 /// A file of a persona.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PersonaFile {
     /// Begins with a letter or digit and ends with `.md`; letters, digits, `.`, `_` and `-`.
-    #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,60}\.md$"))]
+    #[schemars(regex(pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.md$"))]
     pub filename: String,
     /// Its place: files are in the order of this number, then of their names. Default 0.
     #[serde(default, alias = "sortOrder", deserialize_with = "sort_order")]
@@ -47,6 +47,24 @@ pub struct PersonaText {
     pub slug: PersonaSlug,
     pub number: i32,
     pub files: PersonaFiles,
+}
+
+impl PersonaFile {
+    /// Ranks above the others.
+    pub fn is_safety(&self) -> bool {
+        self.filename.eq_ignore_ascii_case(SAFETY)
+    }
+
+    /// Is shown in reviews only.
+    pub fn is_review(&self) -> bool {
+        self.filename.eq_ignore_ascii_case(REVIEW)
+    }
+}
+
+impl PersonaText {
+    pub fn has_review(&self) -> bool {
+        self.files.as_slice().iter().any(PersonaFile::is_review)
+    }
 }
 
 /// The files of a version, in their order.
@@ -67,8 +85,9 @@ pub enum FilesError {
     Twice(String),
     #[error("file {0}: {1} bytes; at most {FILE_BYTES_MAX}")]
     Long(String, usize),
-    #[error("file {0}: the content holds the character U+0000")]
-    Nul(String),
+    /// A prompt shows one as several characters, beyond the limits.
+    #[error("file {0}: the content holds the control character U+{1:04X}; line breaks and tabs are taken")]
+    Control(String, u32),
     #[error("the files have {0} bytes together; at most {BYTES_MAX}")]
     LongTogether(usize),
 }
@@ -115,8 +134,9 @@ impl TryFrom<Vec<PersonaFile>> for PersonaFiles {
             if file.content.len() > FILE_BYTES_MAX {
                 return Err(FilesError::Long(name(), file.content.len()));
             }
-            if file.content.contains('\0') {
-                return Err(FilesError::Nul(name()));
+            let is_taken = |c: &char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');
+            if let Some(control) = file.content.chars().find(|c| !is_taken(c)) {
+                return Err(FilesError::Control(name(), control.into()));
             }
         }
         let together = files.iter().map(|file| file.content.len()).sum();
@@ -191,11 +211,11 @@ mod tests {
             "ä.md",
             "A.md\n",
             "-.md",
-            &format!("{}.md", "a".repeat(62)),
+            &format!("{}.md", "a".repeat(65)),
         ] {
             assert_eq!(files(&[("B.md", 0), (bad, 0)]), Err(FilesError::Name(2)), "{bad}");
         }
-        let long = format!("{}.md", "a".repeat(61));
+        let long = format!("{}.md", "a".repeat(64));
         for good in ["A.md", "0.md", "a..b.md", "SAFETY.md", long.as_str()] {
             assert!(files(&[(good, 99)]).is_ok(), "{good}");
         }
@@ -230,10 +250,17 @@ mod tests {
         );
         let long = "x".repeat(FILE_BYTES_MAX + 1);
         check(vec![file("A.md", 0, &long)], "file A.md: 32769 bytes; at most 32768");
-        check(
-            vec![file("A.md", 0, "a\0b")],
-            "file A.md: the content holds the character U+0000",
-        );
+        for (bad, named) in [
+            ('\0', "0000"),
+            ('\u{7f}', "007F"),
+            ('\u{1b}', "001B"),
+            ('\u{85}', "0085"),
+        ] {
+            let content = format!("a\r\n\t{bad}b");
+            let what =
+                format!("file A.md: the content holds the control character U+{named}; line breaks and tabs are taken");
+            check(vec![file("A.md", 0, &content)], &what);
+        }
         let most = "x".repeat(FILE_BYTES_MAX);
         let three = ["A.md", "B.md", "C.md"].map(|name| file(name, 0, &most));
         check(three.into(), "the files have 98304 bytes together; at most 65536");

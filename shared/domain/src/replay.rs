@@ -99,7 +99,7 @@ pub struct ReplayProfile {
 impl sea_orm::TryGetableFromJson for ReplaySpec {}
 
 pub const ROLE_BYTES_MAX: usize = 16 * 1024;
-pub const INSTRUCTIONS_BYTES_MAX: usize = 64 * 1024;
+pub const INSTRUCTIONS_BYTES_MAX: usize = 192 * 1024;
 /// Bytes of a provider's name.
 pub const PROVIDER_BYTES_MAX: usize = 64;
 

@@ -10,10 +10,7 @@ use contracts::{
     quote,
     tools::{self, PolicySection, ToolDefinition},
 };
-use domain::{
-    AccountId, AgentSlug, ContextSize, PersonaFile, PersonaText, TaskId,
-    persona::{REVIEW, SAFETY},
-};
+use domain::{AccountId, AgentSlug, ContextSize, PersonaFile, PersonaText, TaskId};
 
 use crate::manifest::{Hash, Layer, Limit, Manifest, Part, PartKind, Source};
 
@@ -109,7 +106,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         fill(&with_shown(PROFILE, &PROFILE_WITH_ALL, facts), facts),
         0,
     );
-    for (source, block) in persona_blocks(facts.persona, |name| name == SAFETY) {
+    for (source, block) in persona_blocks(facts.persona, PersonaFile::is_safety) {
         add(PartKind::Persona, source, block, 0);
     }
     if facts.is_coordinator {
@@ -140,7 +137,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         add(PartKind::Role, format!("agent/{}", facts.agent_slug), text, cut);
     }
     let in_review = facts.persona.is_some_and(|(_, in_review)| in_review);
-    let is_shown = |name: &str| name != SAFETY && (name != REVIEW || in_review);
+    let is_shown = |file: &PersonaFile| !file.is_safety() && (!file.is_review() || in_review);
     for (source, block) in persona_blocks(facts.persona, is_shown) {
         add(PartKind::Persona, source, block, 0);
     }
@@ -159,14 +156,14 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
     }
 }
 
-/// The blocks of the persona's files of these names, in the files' order, each with its source.
+/// The blocks of these files of the persona, in their order, each with its source.
 fn persona_blocks(
     persona: Option<(&PersonaText, bool)>,
-    is_shown: impl Fn(&str) -> bool,
+    is_shown: impl Fn(&PersonaFile) -> bool,
 ) -> impl Iterator<Item = (String, String)> {
     let shown = move |persona: &PersonaText| {
         let files = persona.files.as_slice().iter();
-        let shown = files.filter(|file| is_shown(&file.filename));
+        let shown = files.filter(|file| is_shown(file));
         let blocks = shown.filter_map(|file| Some((persona_source(persona, file), persona_block(file)?)));
         blocks.collect::<Vec<_>>()
     };
@@ -458,7 +455,7 @@ mod tests {
         };
         let files = vec![
             file("SAFETY.md", "Never push.", 50),
-            file("REVIEW.md", "Look for tests.", 1),
+            file("Review.md", "Look for tests.", 1),
             file("STYLE.md", "Say {agent_slug} and {content}.", 2),
             file("BLANK.md", " \n", 0),
             file("ABOUT.md", "You know Rust.", 2),
@@ -489,7 +486,7 @@ mod tests {
             );
         };
         let [safety, review, about, style] =
-            ["SAFETY", "REVIEW", "ABOUT", "STYLE"].map(|name| format!("persona/reviewer/3/{name}.md"));
+            ["SAFETY", "Review", "ABOUT", "STYLE"].map(|name| format!("persona/reviewer/3/{name}.md"));
         let head = [
             "profile/4",
             &safety,

@@ -1,7 +1,8 @@
 //! The files of personas, by version: a version never changes.
 
-use domain::{AccountId, PersonaFile, PersonaSlug, PersonaText, PersonaVersionId};
+use domain::{AccountId, PersonaFiles, PersonaSlug, PersonaText, PersonaVersionId};
 use sea_orm::FromQueryResult;
+use serde::Deserialize;
 
 use crate::{StorageError, Tx, statement::column};
 
@@ -21,7 +22,8 @@ pub const PERSONAS_READ: &str = "
 
 pub type PersonaName = (AccountId, PersonaVersionId);
 
-/// Versions that are not there are not in the answer. For none there is no statement.
+/// Versions that are not there are not in the answer, nor are any that cannot be read: they stop nothing else. For none there is no
+/// statement.
 pub async fn personas_read(tx: &Tx, names: &[PersonaName]) -> Result<Vec<(PersonaName, PersonaText)>, StorageError> {
     const ATTEMPT: &str = "read personas";
     if names.is_empty() {
@@ -33,17 +35,16 @@ pub async fn personas_read(tx: &Tx, names: &[PersonaName]) -> Result<Vec<(Person
     ];
     let rows: Vec<Row> = tx.rows(ATTEMPT, PERSONAS_READ, values).await?;
     let read = |row: Row| {
-        let files: Vec<PersonaFile> =
-            serde_json::from_value(row.files).map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+        let files = PersonaFiles::deserialize(row.files).inspect_err(|error| {
+            tracing::error!(account = %row.account_id, version = %row.id, %error, "a persona's files cannot be read: its sessions begin no turns");
+        });
         let text = PersonaText {
             id: row.id,
             slug: row.slug,
             number: row.number,
-            files: files
-                .try_into()
-                .map_err(|error| StorageError::unreadable(ATTEMPT, error))?,
+            files: files.ok()?,
         };
-        Ok(((row.account_id, row.id), text))
+        Some(((row.account_id, row.id), text))
     };
-    rows.into_iter().map(read).collect()
+    Ok(rows.into_iter().filter_map(read).collect())
 }

@@ -229,6 +229,9 @@ impl Walk<'_> {
         }
         self.api("GET", "/audit/isolation?task=STYLED-1", &Value::Null).await;
         self.api("DELETE", "/personas/second", &Value::Null).await;
+        // What is left of it goes.
+        let third = json!({"slug": "third", "name": "n", "files": files("z")});
+        self.api("POST", "/personas", &third).await;
     }
 
     async fn requests(&self, requests: Vec<Request>) {

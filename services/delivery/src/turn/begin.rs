@@ -122,6 +122,14 @@ pub fn begin(
             step: "begin",
         });
     }
+    // Its SAFETY.md would be missing.
+    if session.persona.is_some() && item.persona.is_none() {
+        return Err(ImpossibleStep {
+            noun: "session",
+            state: "with a persona whose files are not there, or cannot be read",
+            step: "begin",
+        });
+    }
     let phase = session.facts.claimed()?.phase;
     let state = TurnState::Started.after(TurnStep::Send)?;
     let (mut prompt, tools, trace) = (beginning.prompt, beginning.tools, beginning.trace);
@@ -413,7 +421,7 @@ pub(super) fn profile_of(
 }
 
 /// Whether a persona's file for reviews is among the instructions.
-pub(super) fn is_under_review(item: &QueuedItem) -> bool {
+fn is_under_review(item: &QueuedItem) -> bool {
     let task = item.facts.task.as_ref();
     task.is_some_and(|task| task.status == TaskStatus::Review)
 }

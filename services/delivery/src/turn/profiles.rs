@@ -12,11 +12,21 @@ use prompt::{InstructionFacts, Manifest, Profile, ToolNames, instructions, manif
 /// Maximum number of cached agents. The cache is cleared when it is full.
 const KEPT_MAX: usize = 1_024;
 
-/// The agent and the kind of turn.
-type Key = (AccountId, AgentSlug, bool, bool, bool);
+/// Maximum size of all cached texts together: with personas one may have some 100 KiB.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+
+/// The agent, the kind of turn, and the persona, of which a version never changes.
+type Key = (AccountId, AgentSlug, bool, bool, bool, Option<(PersonaVersionId, bool)>);
 
 #[derive(Debug, Default)]
-pub struct Profiles(Mutex<HashMap<Key, Kept>>);
+pub struct Profiles(Mutex<Cache>);
+
+#[derive(Debug, Default)]
+struct Cache {
+    kept: HashMap<Key, Kept>,
+    /// Of the texts, with those that were replaced.
+    bytes: usize,
+}
 
 #[derive(Debug)]
 struct Kept {
@@ -25,8 +35,6 @@ struct Kept {
     tools: ToolNames,
     /// A version of a task's context never changes.
     context: Option<(TaskId, i32)>,
-    /// Nor does one of a persona's files.
-    persona: Option<(PersonaVersionId, bool)>,
     profile: Profile,
     parts: Vec<Part>,
 }
@@ -40,27 +48,28 @@ impl Profiles {
             facts.has_task,
             facts.is_coordinator,
             facts.is_branch,
+            facts.persona.map(|(persona, in_review)| (persona.id, in_review)),
         );
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = kept.get(&key).filter(|kept| kept.is_for(facts)) {
+        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(kept) = cache.kept.get(&key).filter(|kept| kept.is_for(facts)) {
             manifest.parts.extend(kept.parts.iter().cloned());
             return kept.profile.clone();
         }
         let before = manifest.parts.len();
         let profile = instructions(facts, manifest);
-        if kept.len() >= KEPT_MAX {
-            kept.clear();
+        if cache.kept.len() >= KEPT_MAX || cache.bytes >= KEPT_BYTES_MAX {
+            *cache = Cache::default();
         }
+        cache.bytes += profile.text.len();
         let made = Kept {
             name: facts.agent_name.to_owned(),
             role: facts.agent_role.to_owned(),
             tools: facts.tools.clone(),
             context: facts.task_context.map(|known| (known.task.clone(), known.version)),
-            persona: persona(facts),
             profile: profile.clone(),
             parts: manifest.parts[before..].to_vec(),
         };
-        kept.insert(key, made);
+        cache.kept.insert(key, made);
         profile
     }
 }
@@ -71,13 +80,8 @@ impl Kept {
         self.name == facts.agent_name
             && self.role == facts.agent_role
             && self.tools == *facts.tools
-            && self.persona == persona(facts)
             && self.context.as_ref().map(|(task, version)| (task, *version)) == context
     }
-}
-
-fn persona(facts: &InstructionFacts<'_>) -> Option<(PersonaVersionId, bool)> {
-    facts.persona.map(|(persona, in_review)| (persona.id, in_review))
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use domain::{AccountId, ContextMode, ContextReason, ImpossibleStep, ReplayId, SessionPhase, TurnContext};
+use domain::{AccountId, ContextMode, ContextReason, ImpossibleStep, PersonaText, ReplayId, SessionPhase, TurnContext};
 use prompt::{
     InstructionFacts, Manifest, Profile, instructions,
     manifest::{Hash, Layer, Part, PartKind, Source},
+    persona_source,
 };
 use storage::{
     StorageError, Tx,
@@ -15,7 +16,7 @@ use storage::{
 use time::OffsetDateTime;
 
 use super::{
-    begin::{Prompt, ProviderFacts, is_under_review, tool_names},
+    begin::{Prompt, ProviderFacts, tool_names},
     recorder::{Decided, Recorder},
     starter::{Starter, Starting},
 };
@@ -97,6 +98,9 @@ impl ReplayStart {
                     None => {
                         let facts = InstructionFacts {
                             agent_role: asked.role.as_deref().unwrap_or(facts.agent_role),
+                            persona: facts
+                                .persona
+                                .map(|(persona, _)| (persona, was_in_review(persona, &of_source))),
                             ..facts.clone()
                         };
                         let profile = instructions(&facts, &mut manifest);
@@ -144,6 +148,13 @@ impl ReplayStart {
     }
 }
 
+/// Whether the source turn was shown the persona's file for reviews.
+fn was_in_review(persona: &PersonaText, of_source: &[Part]) -> bool {
+    let mut files = persona.files.as_slice().iter().filter(|file| file.is_review());
+    let is_there = |source: String| of_source.iter().any(|part| part.source.to_string() == source);
+    files.any(|file| is_there(persona_source(persona, file)))
+}
+
 /// The prompt of a replay's turn, which is built in the place of the item's.
 pub(super) fn prompt_of(
     (session, item): (&LockedSession, &QueuedItem),
@@ -159,7 +170,7 @@ pub(super) fn prompt_of(
         has_task: item.facts.task.is_some(),
         is_coordinator: item.is_coordinator,
         is_branch: replay.branch_id.is_some(),
-        persona: item.persona.as_deref().map(|persona| (persona, is_under_review(item))),
+        persona: item.persona.as_deref().map(|persona| (persona, false)),
         task_context: None,
         tools: &tool_names(driver).without(hidden),
     };

@@ -103,7 +103,8 @@ impl Starter {
             *last == profile_of((session, item), shown, driver, &self.profiles, &hidden, &mut manifest).hash
         };
         // A persona's file for reviews comes and goes with the task's status.
-        !is_last(false) && !(item.persona.is_some() && is_last(true))
+        let comes_and_goes = item.persona.as_ref().is_some_and(|persona| persona.has_review());
+        !is_last(false) && !(comes_and_goes && is_last(true))
     }
 
     async fn succeed(

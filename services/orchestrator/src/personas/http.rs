@@ -8,7 +8,10 @@ use runtime::http::Problem;
 use storage::{Accounts, StorageError, Tx, outbox::Owned};
 use time::OffsetDateTime;
 
-use super::store::{self, Locked, PersonaRow, VersionRow, Viewer, persona_find, persona_lock};
+use super::store::{
+    self, Counted, Locked, PERSONAS_MAX, PERSONAS_OF_ONE_MAX, PersonaRow, VersionRow, Viewer, persona_find,
+    persona_lock,
+};
 use crate::{
     accounts::store::account_lock,
     agents,
@@ -83,10 +86,29 @@ async fn worker(tx: &Tx, account: &AccountId, agent: Option<&AgentRef>) -> Resul
     Ok(Some(AgentId(found.id)))
 }
 
-/// A persona that the caller may use: one that is shared, or the caller's own.
+/// A persona that the caller may use: one that is shared, or the caller's own. An admin sees more, and everybody would read it.
 pub async fn usable(tx: &Tx, access: &Access, persona: &PersonaRef) -> Result<PersonaId, ApiError> {
-    let found = persona_find(tx, &access.account, viewer(&access.caller), persona).await?;
+    let user = Viewer {
+        is_admin: false,
+        ..viewer(&access.caller)
+    };
+    let found = persona_find(tx, &access.account, user, persona).await?;
     Ok(found.ok_or_else(|| unknown_persona(persona))?.id)
+}
+
+/// Whether the account, and this maker, may have another one.
+async fn room(tx: &Tx, account: &AccountId, maker: &str) -> Result<(), ApiError> {
+    let counted = store::personas_count(tx, account, maker).await?;
+    let detail = match counted {
+        Counted { of_account, .. } if of_account >= PERSONAS_MAX => {
+            format!("the account has {PERSONAS_MAX} personas, some of them perhaps private: somebody has to remove one")
+        }
+        Counted { of_maker, .. } if of_maker >= PERSONAS_OF_ONE_MAX => {
+            format!("you have made {PERSONAS_OF_ONE_MAX} personas: remove one first")
+        }
+        Counted { .. } => return Ok(()),
+    };
+    Err(Problem::conflict("persona_limit", detail).into())
 }
 
 async fn shown(tx: &Tx, access: &Access, persona: PersonaId) -> Result<Persona, ApiError> {
@@ -109,10 +131,8 @@ async fn create(
     }
     once.run(&app, access.party(), async |work| {
         account_lock(&work.tx, account).await?;
-        if !store::has_room(&work.tx, account).await? {
-            let detail = format!("the account has {} personas: remove one first", store::PERSONAS_MAX);
-            return Err(Problem::conflict("persona_limit", detail).into());
-        }
+        store::removed_clear(&work.tx, account).await?;
+        room(&work.tx, account, caller.author_id()).await?;
         let agent = worker(&work.tx, account, body.agent.as_ref()).await?;
         let mut messages = Vec::new();
         if is_default {
@@ -200,6 +220,11 @@ async fn change(
         });
     }
     let agent = worker(&tx, account, change.agent.as_ref().and_then(Option::as_ref)).await?;
+    if change == PersonaChange::default() {
+        let persona = shown(&tx, &access, found.id).await?;
+        tx.commit().await?;
+        return Ok(Json(persona));
+    }
     let now = database_now(&tx).await?;
     let mut messages = Vec::new();
     if is_default && !found.is_default {
@@ -222,19 +247,20 @@ async fn write(
     let (account, by) = (&access.account, access.caller.author_id());
     let tx = app.begin(account).await?;
     let found = editable(&tx, &access, &persona).await?;
-    if let Some(asked) = new.base_version.map(i32::from).filter(|asked| *asked != found.number) {
+    let newest = store::version_newest(&tx, account, &found).await?;
+    if let Some(asked) = new.base_version.map(i32::from).filter(|asked| *asked != newest.number) {
         let what = format!(
             "the newest version is {} and not {asked}: read it, then write again",
-            found.number
+            newest.number
         );
         return Err(Problem::conflict("version_conflict", what).into());
     }
     let mut messages = Vec::new();
-    if found.hash != new.files.hash() {
+    if newest.hash != new.files.hash() {
         let now = database_now(&tx).await?;
-        store::files_write(&tx, account, &found, (&new.files, by), now).await?;
+        store::files_write(&tx, account, (&found, newest.number), (&new.files, by), now).await?;
         messages.push(app.event(account, now, changed(found.id, Change::Changed, &access.caller)));
-        tracing::info!(%account, persona = %found.id, slug = %found.slug, number = found.number + 1, by, "wrote a persona's files");
+        tracing::info!(%account, persona = %found.id, slug = %found.slug, number = newest.number + 1, by, "wrote a persona's files");
     }
     let persona = shown(&tx, &access, found.id).await?;
     app.commit(tx, messages).await?;

@@ -14,6 +14,8 @@ use uuid::Uuid;
 use crate::paging::{Column, Listing, Order};
 
 pub const PERSONAS_MAX: i64 = 500;
+/// So that one maker leaves room for the others.
+pub const PERSONAS_OF_ONE_MAX: i64 = 100;
 /// Older versions are removed with the next one, unless a session has them.
 const VERSIONS_KEPT: i32 = 50;
 
@@ -146,35 +148,41 @@ struct Slug {
 }
 
 /// Relies on the primary key.
-pub const SLUGS: &str =
-    "select id, slug from persona where account_id = $1 and id = any ($2::uuid[]) and removed_at is null";
+pub const SLUGS: &str = "
+    select p.id, p.slug from unnest($2::uuid[], $3::text[]) as w (id, maker)
+    join persona p on p.account_id = any (array[$1]) and p.id = w.id
+    where p.removed_at is null and (p.visibility = 'shared' or p.created_by = w.maker)";
 
-/// The slugs of personas that are not removed. For none there is no statement.
+/// The slugs of personas, each with who named it, which new generations still have. For none there is no statement.
 pub async fn persona_slugs(
     tx: &Tx,
     account: &AccountId,
-    personas: Vec<Uuid>,
+    personas: Vec<(Uuid, String)>,
 ) -> Result<HashMap<Uuid, String>, StorageError> {
     if personas.is_empty() {
         return Ok(HashMap::new());
     }
-    let rows: Vec<Slug> = tx
-        .rows("read slugs of personas", SLUGS, [account.into(), personas.into()])
-        .await?;
+    let (ids, makers): (Vec<Uuid>, Vec<String>) = personas.into_iter().unzip();
+    let values = [account.into(), ids.into(), makers.into()];
+    let rows: Vec<Slug> = tx.rows("read slugs of personas", SLUGS, values).await?;
     Ok(rows.into_iter().map(|row| (row.id.uuid(), row.slug)).collect())
 }
 
-const COUNT: &str = "select count(*) as count from persona where account_id = $1 and removed_at is null";
+const COUNT: &str = "
+    select count(*) as of_account, count(*) filter (where created_by = $2) as of_maker
+    from persona where account_id = $1 and removed_at is null";
 
 #[derive(FromQueryResult)]
-struct Counted {
-    count: i64,
+pub struct Counted {
+    pub of_account: i64,
+    pub of_maker: i64,
 }
 
-/// Whether the account may have another one. The account is locked.
-pub async fn has_room(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
-    let counted: Option<Counted> = tx.one("count personas", COUNT, [account.into()]).await?;
-    Ok(counted.is_none_or(|counted| counted.count < PERSONAS_MAX))
+/// How many there are. The account is locked.
+pub async fn personas_count(tx: &Tx, account: &AccountId, maker: &str) -> Result<Counted, StorageError> {
+    const ATTEMPT: &str = "count personas";
+    let counted = tx.one(ATTEMPT, COUNT, [account.into(), maker.into()]).await?;
+    counted.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
 const INSERT: &str = "
@@ -246,25 +254,23 @@ pub struct Locked {
     pub visibility: PersonaVisibility,
     pub is_default: bool,
     pub created_by: String,
-    pub number: i32,
-    pub hash: Vec<u8>,
+    pub version_id: PersonaVersionId,
 }
 
+/// Alone: of a row that is locked after another transaction has changed it, a join would find nothing.
 macro_rules! locked {
     ($named:literal) => {
         concat!(
-            "select p.id, p.slug, p.visibility, p.is_default, p.created_by, v.number, v.hash
-             from persona p join persona_version v on v.account_id = p.account_id and v.id = p.version_id
-             where p.account_id = $1 and ",
+            "select id, slug, visibility, is_default, created_by, version_id from persona where account_id = $1 and ",
             $named,
             " and ",
-            is_visible!("p."),
-            " for update of p"
+            is_visible!(""),
+            " for update"
         )
     };
 }
-const LOCK: &str = locked!("p.id = $4");
-const LOCK_BY_SLUG: &str = locked!("p.slug = $4");
+const LOCK: &str = locked!("id = $4");
+const LOCK_BY_SLUG: &str = locked!("slug = $4");
 
 /// For whoever changes it: two at one time come one after the other.
 pub async fn persona_lock(
@@ -279,6 +285,24 @@ pub async fn persona_lock(
         PersonaRef::Slug(slug) => (LOCK_BY_SLUG, slug.into()),
     };
     tx.one("lock persona", sql, [account.into(), id, is_admin, named]).await
+}
+
+#[derive(FromQueryResult)]
+pub struct NewestVersion {
+    pub number: i32,
+    pub hash: Vec<u8>,
+}
+
+/// Relies on the primary key.
+const VERSION_NEWEST: &str = "select number, hash from persona_version where account_id = $1 and id = $2";
+
+/// The newest version of a locked persona.
+pub async fn version_newest(tx: &Tx, account: &AccountId, persona: &Locked) -> Result<NewestVersion, StorageError> {
+    const ATTEMPT: &str = "find a persona's newest version";
+    let found = tx
+        .one(ATTEMPT, VERSION_NEWEST, [account.into(), persona.version_id.into()])
+        .await?;
+    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "the persona has no version"))
 }
 
 /// Relies on persona_default.
@@ -338,25 +362,45 @@ pub async fn persona_change(
 }
 
 const NEWEST: &str = "update persona set version_id = $3, updated_at = $4 where account_id = $1 and id = $2";
-/// Few at a time: with each version one becomes too old. Relies on persona_version_number and session_persona.
+/// Versions that are removed at one time: with each new one, one becomes too old.
+const REMOVED_AT_ONCE: i64 = 60;
+/// Locked first: a session that opens with one holds it, and the next statement sees the session. Relies on persona_version_number.
+pub const VERSIONS_LOCK: &str = "
+    select id from persona_version where account_id = $1 and persona_id = $2 and number <= $3 order by number limit $4
+    for update skip locked";
+/// Relies on session_persona and the primary key.
 pub const VERSIONS_REMOVE: &str = "
-    delete from persona_version v using (
-        select v.id from persona_version v
-        where v.account_id = $1 and v.persona_id = $2 and v.number <= $3
-          and not exists (
-            select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)
-        order by v.number limit 10) old
-    where v.account_id = $1 and v.id = old.id";
+    delete from persona_version v using unnest($2::uuid[]) as old (id)
+    where v.account_id = $1 and v.id = old.id
+      and not exists (
+        select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)";
+
+#[derive(FromQueryResult)]
+struct Version {
+    id: PersonaVersionId,
+}
+
+/// Removes versions up to this number that no session has.
+async fn versions_remove(tx: &Tx, account: &AccountId, persona: PersonaId, up_to: i32) -> Result<(), StorageError> {
+    let values = [account.into(), persona.into(), up_to.into(), REMOVED_AT_ONCE.into()];
+    let old: Vec<Version> = tx.rows("lock old files", VERSIONS_LOCK, values).await?;
+    if old.is_empty() {
+        return Ok(());
+    }
+    let old: Vec<PersonaVersionId> = old.into_iter().map(|version| version.id).collect();
+    let values = [account.into(), old.into()];
+    tx.execute("remove old files", VERSIONS_REMOVE, values).await.map(drop)
+}
 
 /// Makes the next version, and removes what is too old and in no session. The persona is locked.
 pub async fn files_write(
     tx: &Tx,
     account: &AccountId,
-    persona: &Locked,
+    (persona, before): (&Locked, i32),
     (files, by): (&PersonaFiles, &str),
     now: OffsetDateTime,
 ) -> Result<(), StorageError> {
-    let (version, number) = (PersonaVersionId(Uuid::now_v7()), persona.number + 1);
+    let (version, number) = (PersonaVersionId(Uuid::now_v7()), before + 1);
     version_insert(
         tx,
         account,
@@ -367,11 +411,10 @@ pub async fn files_write(
     .await?;
     let newest = [account.into(), persona.id.into(), version.into(), now.into()];
     tx.execute("name the newest files", NEWEST, newest).await?;
-    let old = [account.into(), persona.id.into(), (number - VERSIONS_KEPT).into()];
-    tx.execute("remove old files", VERSIONS_REMOVE, old).await.map(drop)
+    versions_remove(tx, account, persona.id, number - VERSIONS_KEPT).await
 }
 
-const REMOVE: &str = "update persona set removed_at = $3 where account_id = $1 and id = $2";
+const REMOVE: &str = "update persona set removed_at = $3, is_default = false where account_id = $1 and id = $2";
 
 /// Its slug becomes free. The persona is locked.
 pub async fn persona_remove(
@@ -382,6 +425,44 @@ pub async fn persona_remove(
 ) -> Result<(), StorageError> {
     let values = [account.into(), persona.into(), now.into()];
     tx.execute("remove persona", REMOVE, values).await.map(drop)
+}
+
+/// Removed personas that are looked at when another one is made: more than one, so that their number falls.
+const CLEARED_AT_ONCE: i64 = 3;
+/// The one that was looked at longest ago. Relies on persona_removed, whose order is requested.
+pub const REMOVED: &str = "
+    select id from persona where account_id = $1 and removed_at is not null order by removed_at limit $2";
+/// One whose versions sessions still have is looked at again after all others.
+const REMOVED_LATER: &str = "update persona set removed_at = now() where account_id = $1 and id = any ($2::uuid[])";
+/// Relies on persona_version_number.
+pub const EMPTY_REMOVE: &str = "
+    delete from persona p where p.account_id = $1 and p.id = any ($2::uuid[])
+      and not exists (
+        select from persona_version v where v.account_id = p.account_id and v.persona_id = p.id order by v.number offset 0)";
+
+/// Removes what is left of a few removed personas. The account is locked.
+pub async fn removed_clear(tx: &Tx, account: &AccountId) -> Result<(), StorageError> {
+    let removed: Vec<Id> = tx
+        .rows(
+            "find removed personas",
+            REMOVED,
+            [account.into(), CLEARED_AT_ONCE.into()],
+        )
+        .await?;
+    if removed.is_empty() {
+        return Ok(());
+    }
+    for persona in &removed {
+        versions_remove(tx, account, persona.id, i32::MAX).await?;
+    }
+    let ids: Vec<PersonaId> = removed.into_iter().map(|persona| persona.id).collect();
+    for (attempt, sql) in [
+        ("remove empty personas", EMPTY_REMOVE),
+        ("put removed personas off", REMOVED_LATER),
+    ] {
+        tx.execute(attempt, sql, [account.into(), ids.clone().into()]).await?;
+    }
+    Ok(())
 }
 
 #[derive(FromQueryResult)]

@@ -105,7 +105,7 @@ async fn create(
         }
         if let Some(persona) = &persona {
             let persona = usable(&work.tx, &access, persona).await?;
-            store::persona_set(&work.tx, account, &task, Some(persona)).await?;
+            store::persona_set(&work.tx, account, &task, (Some(persona), access.caller.author_id())).await?;
         }
         let task = task_find(&work.tx, account, &task).await?;
         Ok(Done::new(task).with(messages))
@@ -246,7 +246,7 @@ async fn change(
                 Some(persona) => Some(usable(&tx, &access, persona).await?),
                 None => None,
             };
-            store::persona_set(&tx, account, &task, persona).await?;
+            store::persona_set(&tx, account, &task, (persona, access.caller.author_id())).await?;
         }
         let fields = (change.title.map(String::from), change.description.map(String::from));
         store::task_change(&tx, account, &task, fields, now).await?;
@@ -533,7 +533,8 @@ async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, 
 async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Result<Vec<Task>, StorageError> {
     let keys = rows.iter().map(|row| row.id.clone()).collect();
     let mut assignees = store::assignees_of(tx, account, keys).await?;
-    let personas: Vec<Uuid> = rows.iter().filter_map(|row| row.persona_id).collect();
+    let named = |row: &Model| Some((row.persona_id?, row.persona_by.clone().unwrap_or_default()));
+    let personas = rows.iter().filter_map(named).collect();
     let personas = persona_slugs(tx, account, personas).await?;
     let task = |row: Model| {
         let assignees = assignees.remove(&row.id).unwrap_or_default();

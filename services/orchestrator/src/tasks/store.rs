@@ -33,7 +33,7 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
-            plan_gate, plan_audience, task_context, persona_id
+            plan_gate, plan_audience, task_context, persona_id, persona_by
         from task where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
@@ -107,16 +107,16 @@ pub async fn context_need_set(
     tx.execute("set context need", CONTEXT_NEED, values).await.map(|_| ())
 }
 
-const PERSONA: &str = "update task set persona_id = $3 where account_id = $1 and id = $2";
+const PERSONA: &str = "update task set persona_id = $3, persona_by = $4 where account_id = $1 and id = $2";
 
 /// For the generations that open from now on. The caller changes the task's time.
 pub async fn persona_set(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
-    persona: Option<PersonaId>,
+    (persona, by): (Option<PersonaId>, &str),
 ) -> Result<(), StorageError> {
-    let values = [account.into(), task.key().into(), persona.into()];
+    let values = [account.into(), task.key().into(), persona.into(), by.into()];
     tx.execute("set the persona of a task", PERSONA, values).await.map(drop)
 }
 

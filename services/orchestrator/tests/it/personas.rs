@@ -281,5 +281,92 @@ async fn an_account_has_so_many_personas() {
     refused.is_problem(409, "persona_limit", "500");
     let path = tenant.path(&format!("/personas/{}", first["id"].as_str().unwrap()));
     assert_eq!(world.delete(&tenant.admin, &path).await.status, 204);
-    made(&world, &tenant, &tenant.admin, persona("one-more")).await;
+    // One maker leaves room for the others.
+    let refused = world
+        .post(&tenant.admin, &tenant.path("/personas"), persona("one-more"))
+        .await;
+    refused.is_problem(409, "persona_limit", "you have made 100");
+    let ann = member(&world, &tenant, "ann", "member").await;
+    made(&world, &tenant, &ann, persona("one-more")).await;
+}
+
+/// Whoever reads a task's prompts reads its persona: so nobody gets one there that is not shared, nor their own.
+#[tokio::test]
+async fn a_persona_that_becomes_private_is_in_no_new_generation_of_others() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let ann = member(&world, &tenant, "ann", "member").await;
+    let bob = member(&world, &tenant, "bob", "member").await;
+    let mut new = persona("reviewer");
+    new["visibility"] = json!("shared");
+    made(&world, &tenant, &ann, new).await;
+    world.agent(&tenant, "coder").await;
+    let task = async |token: &str, id: &str| {
+        let new = json!({"id": id, "title": id, "assignees": ["coder"], "persona": "reviewer"});
+        world.post(token, &tenant.path("/tasks"), new).await
+    };
+    assert_eq!(task(&bob, "T-1").await.body["persona"], "reviewer");
+    let path = tenant.path("/personas/reviewer");
+    assert_eq!(
+        world.put(&ann, &path, json!({"visibility": "private"})).await.status,
+        200
+    );
+    for token in [&bob, &tenant.admin] {
+        task(token, "T-2").await.is_problem(400, "unknown_persona", "reviewer");
+    }
+    assert_eq!(task(&ann, "T-3").await.body["persona"], "reviewer", "her own");
+    let seen = world.get(&ann, &tenant.path("/tasks/T-1")).await;
+    assert_eq!(seen.body["persona"], Value::Null);
+}
+
+#[tokio::test]
+async fn two_versions_that_are_written_at_one_time_come_one_after_the_other() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    made(&world, &tenant, &tenant.admin, persona("p")).await;
+    let path = tenant.path("/personas/p/files");
+    let write = async |content: &str, base: Value| {
+        let files = json!({"files": [file("A.md", content)], "base_version": base});
+        world.put(&tenant.admin, &path, files).await
+    };
+    let (a, b, c) = tokio::join!(
+        write("a", Value::Null),
+        write("b", Value::Null),
+        write("c", Value::Null)
+    );
+    let mut numbers = [a, b, c].map(|answer| answer.body["version"]["number"].as_i64());
+    numbers.sort_unstable();
+    assert_eq!(numbers, [Some(2), Some(3), Some(4)]);
+    let (a, b) = tokio::join!(write("d", json!(4)), write("e", json!(4)));
+    let mut statuses = [a, b].map(|answer| answer.status.as_u16());
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409]);
+}
+
+#[tokio::test]
+async fn what_is_left_of_removed_personas_goes_when_others_are_made() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    for n in 0..4 {
+        let slug = format!("p-{n}");
+        made(&world, &tenant, &tenant.admin, persona(&slug)).await;
+        let path = tenant.path(&format!("/personas/{slug}"));
+        assert_eq!(world.delete(&tenant.admin, &path).await.status, 204);
+    }
+    // A session has the version of one of them.
+    world.agent(&tenant, "coder").await;
+    world
+        .execute("update persona set removed_at = removed_at - interval '1 day' where slug = 'p-3'")
+        .await;
+    world
+        .execute(
+            "insert into session (account_id, id, kind, agent_id, generation, key, persona_version_id, persona_why)
+             select a.account_id, gen_random_uuid(), 'system', a.id, 1, 'system:agent:' || a.id || ':acme:v1', p.version_id, 'user'
+             from agent a, persona p where p.slug = 'p-3'",
+        )
+        .await;
+    made(&world, &tenant, &tenant.admin, persona("next")).await;
+    made(&world, &tenant, &tenant.admin, persona("last")).await;
+    let left = "select p.slug || ' ' || count(v.id) from persona p left join persona_version v on v.persona_id = p.id group by 1 order by 1";
+    assert_eq!(world.test.texts(left).await, ["last 1", "next 1", "p-3 1"]);
 }

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 114] = [
+const STATEMENTS: [Planned; 117] = [
     (storage::api_key::API_KEY_FIND, 2, &["api_key_pkey", "member_pkey"]),
     (members::store::FIND, 2, &["member_pkey"]),
     (members::store::RETURNING, 2, &["member_removed"]),
@@ -51,12 +51,19 @@ const STATEMENTS: [Planned; 114] = [
         4,
         &["persona_slug", "persona_version_pkey", "agent_pkey"],
     ),
-    (personas::store::SLUGS, 2, &["persona_pkey"]),
+    (personas::store::SLUGS, 3, &["persona_pkey"]),
+    (personas::store::REMOVED, 2, &["persona_removed of the account"]),
+    (
+        personas::store::EMPTY_REMOVE,
+        2,
+        &["persona_pkey", "persona_version_number"],
+    ),
+    (personas::store::VERSIONS_LOCK, 4, &["persona_version_number"]),
     (personas::store::VERSION, 3, &["persona_version_number"]),
     (
         personas::store::VERSIONS_REMOVE,
-        3,
-        &["persona_version_number", "session_persona", "persona_version_pkey"],
+        2,
+        &["session_persona", "persona_version_pkey"],
     ),
     (personas::store::DEFAULT_CLEAR, 3, &["persona_default of the account"]),
     (persona::PERSONAS_READ, 2, &["persona_version_pkey"]),

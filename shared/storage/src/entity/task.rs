@@ -22,6 +22,7 @@ pub struct Model {
     pub plan_audience: Option<Vec<String>>,
     pub task_context: String,
     pub persona_id: Option<Uuid>,
+    pub persona_by: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -25,6 +25,7 @@ create table persona (
 );
 alter table persona add primary key (account_id, id);
 create unique index persona_slug on persona (account_id, slug) where removed_at is null;
+create index persona_removed on persona (account_id, removed_at) where removed_at is not null;
 create unique index persona_default on persona (account_id) where is_default and removed_at is null;
 create table persona_version (
     account_id      text not null references account,
@@ -55,17 +56,20 @@ begin
             with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)$p$, one);
     end loop;
 end $$;
-grant select, insert, update on persona to signalbox_orchestrator;
-grant select, insert, delete on persona_version to signalbox_orchestrator;
+grant select, insert, update, delete on persona to signalbox_orchestrator;
+-- Old versions are locked before they are removed.
+grant select, insert, delete, update (created_at) on persona_version to signalbox_orchestrator;
 
--- Named by a person, for the generations that open from then on.
-alter table task add column persona_id uuid;
+-- Named by this author, for the generations that open from then on.
+alter table task add column persona_id uuid, add column persona_by text;
 -- Chosen when the generation opens, and never changed (storage::session::persona_of!).
 alter table session add column persona_version_id uuid, add column persona_why text;
+-- No version is removed while a session opens with it. All rows have none, so none is looked at.
+alter table session add foreign key (account_id, persona_version_id) references persona_version not valid;
 -- The column never changes, so updates of a session stay in place.
 create index session_persona on session (account_id, persona_version_id) where persona_version_id is not null;
 -- Whoever opens a session chooses.
-grant select (account_id, id, version_id, is_default, removed_at) on persona
+grant select (account_id, id, version_id, is_default, visibility, created_by, removed_at) on persona
     to signalbox_resolver, signalbox_delivery, signalbox_tool_gateway;
 grant select on persona_version to signalbox_delivery;
 

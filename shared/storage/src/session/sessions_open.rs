@@ -72,25 +72,25 @@ pub struct NewSession<'a> {
 }
 
 /// The persona of a generation that opens in this account on this task, as a lateral table of `version_id` and `why`; none: no row.
-/// A person named one for the task, or the account has a default one. One that was removed is none, which is compared in a form that no
-/// partial index has. Relies on primary keys and on
-/// persona_default.
+/// A person named one for the task that is shared or their own, or the account has a default one. One that was removed is none, which is
+/// compared in a form that no partial index has. Relies on primary keys and on persona_default.
 macro_rules! persona_of {
     ($account:literal, $task:literal) => {
         concat!(
             "(select p.version_id, c.why from (
-                select k.persona_id as id, 'user' as why, 1 as place from task k where k.account_id = ",
+                select k.persona_id as id, 'user' as why, 1 as place, k.persona_by as maker from task k where k.account_id = ",
             $account,
             " and k.id = ",
             $task,
             " and k.persona_id is not null
                 union all
-                select d.id, 'account', 4 from persona d where d.account_id = ",
+                select d.id, 'account', 4, null from persona d where d.account_id = ",
             $account,
             " and d.is_default and d.removed_at is null) c
               join persona p on p.account_id = ",
             $account,
             " and p.id = c.id and coalesce(p.removed_at, 'infinity') = 'infinity'
+                and (p.visibility = 'shared' or p.created_by = c.maker)
               order by c.place limit 1)"
         )
     };
