@@ -102,7 +102,8 @@ fn written_before(evidence: &Evidence<'_>, session: &SessionRow, at: OffsetDateT
 
 #[cfg(test)]
 mod tests {
-    use prompt::manifest::{InstructionLayout, Part, Source};
+    use domain::InstructionLayout;
+    use prompt::manifest::{Part, Source};
 
     use super::{
         super::fabricated::{Story, at},
