@@ -87,10 +87,10 @@ macro_rules! persona_of {
                 select d.id, 'account', 4, null from persona d where d.account_id = ",
             $account,
             " and d.is_default and d.removed_at is null) c
-              join persona p on p.account_id = ",
+              cross join lateral (select p.version_id from persona p where p.account_id = ",
             $account,
             " and p.id = c.id and coalesce(p.removed_at, 'infinity') = 'infinity'
-                and (p.visibility = 'shared' or p.created_by = c.maker)
+                and (p.visibility = 'shared' or p.created_by = c.maker) offset 0) p
               order by c.place limit 1)"
         )
     };
