@@ -43,7 +43,7 @@ macro_rules! columns {
              from persona p
              cross join lateral (
                 select v.id as version_id, v.number, v.hash, v.files from persona_version v
-                where v.account_id = p.account_id and v.id = p.version_id) v
+                where v.account_id = p.account_id and v.id = p.version_id offset 0) v
              where p.account_id = $1"
         )
     };
