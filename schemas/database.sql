@@ -2673,3 +2673,152 @@ alter table session force row level security;
 alter table session
     drop column thread_number, drop column thread_live, drop column threads_lost, drop column told, drop column tokens_used,
     drop column failures_in_row;
+
+-- == 0044_members -------------------------------------------------------------
+
+-- Members: the people of an account, their own keys, and the one-time link by which each of them signs in (docs/adr/0079-members.md).
+create table member (
+    account_id      text not null references account,
+    -- never changes, and is never another person's: the rows of removed members stay
+    user_id         text not null,
+    name            text not null,
+    -- in small letters
+    email           text,
+    role            text not null check (role in ('admin', 'member')),
+    time_zone       text not null default 'UTC',
+    -- what the person signs in with, in each of their accounts; absent until the first link is used
+    login_id        uuid,
+    -- the newest sign-in link: making one ends the one before
+    link_digest     bytea,
+    link_expires_at timestamptz,
+    link_used_at    timestamptz,
+    created_at      timestamptz not null default now(),
+    removed_at      timestamptz,
+    check ((link_digest is null) = (link_expires_at is null)),
+    check (link_used_at is null or link_digest is not null)
+);
+alter table member add primary key (account_id, user_id);
+-- Of indexes that cost the same, the planner takes the newest: one that few statements can use.
+create unique index member_email on member (account_id, email) where email is not null and removed_at is null;
+create index member_removed on member (account_id, email, removed_at) where removed_at is not null;
+create unique index member_link on member (account_id, link_digest) where link_digest is not null;
+create index member_admin on member (account_id) where role = 'admin' and removed_at is null;
+alter table member enable row level security;
+alter table member force row level security;
+create policy tenant on member
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert, update on member to signalbox_orchestrator;
+-- Whose key it is, and what the person may do.
+grant select (account_id, user_id, name, role, removed_at) on member to signalbox_tool_gateway;
+
+-- A person's own keys.
+alter table api_key add column user_id text,
+    add foreign key (account_id, user_id) references member,
+    add check (user_id is null or role in ('admin', 'member'));
+create index api_key_person on api_key (account_id, user_id, created_at, id) where user_id is not null and revoked_at is null;
+
+-- Four more events of the orchestrator, which have no task.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass) and p.polname = 'own_orchestrator'
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+            replace(one.rule, ',agent.removed,', ',agent.removed,agent.changed,account.changed,key.changed,member.changed,'));
+    end loop;
+end $$;
+
+-- == 0045_personas ------------------------------------------------------------
+
+-- Personas: files that say how an agent is to be, and their versions, which never change.
+create table persona (
+    account_id      text not null references account,
+    id              uuid not null,
+    slug            text not null,
+    name            text not null,
+    description     text not null,
+    icon            text,
+    visibility      text not null,
+    is_default      boolean not null,
+    memory_enabled  boolean not null,
+    -- whose work it is for, where nobody names an agent
+    agent_id        uuid,
+    -- the newest one
+    version_id      uuid not null,
+    -- an author's id: a member, or a key
+    created_by      text not null,
+    created_at      timestamptz not null,
+    updated_at      timestamptz not null,
+    -- sessions keep its versions
+    removed_at      timestamptz,
+    foreign key (account_id, agent_id) references agent,
+    check (visibility in ('private', 'shared')),
+    check (visibility = 'shared' or not is_default)
+);
+alter table persona add primary key (account_id, id);
+create unique index persona_slug on persona (account_id, slug) where removed_at is null;
+create index persona_removed on persona (account_id, removed_at) where removed_at is not null;
+create unique index persona_default on persona (account_id) where is_default and removed_at is null;
+create table persona_version (
+    account_id      text not null references account,
+    id              uuid not null,
+    persona_id      uuid not null,
+    number          integer not null,
+    -- the persona's slug when the version was written: prompts name it
+    slug            text not null,
+    -- [{filename, sort_order, content}] in their order (domain::persona::PersonaFiles)
+    files           jsonb not null,
+    hash            bytea not null,
+    created_by      text not null,
+    created_at      timestamptz not null,
+    foreign key (account_id, persona_id) references persona
+);
+create unique index persona_version_number on persona_version (account_id, persona_id, number);
+alter table persona_version add primary key (account_id, id);
+
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['persona', 'persona_version'] loop
+        execute format('alter table %I enable row level security', one);
+        execute format('alter table %I force row level security', one);
+        execute format($p$create policy tenant on %I
+            using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+            with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)$p$, one);
+    end loop;
+end $$;
+grant select, insert, update, delete on persona to signalbox_orchestrator;
+-- Old versions are locked before they are removed.
+grant select, insert, delete, update (created_at) on persona_version to signalbox_orchestrator;
+
+-- Named by this author, for the generations that open from then on.
+alter table task add column persona_id uuid, add column persona_by text;
+-- Chosen when the generation opens, and never changed (storage::session::persona_of!).
+alter table session add column persona_version_id uuid, add column persona_why text;
+-- No version is removed while a session opens with it. All rows have none, so none is looked at.
+alter table session add foreign key (account_id, persona_version_id) references persona_version not valid;
+-- The column never changes, so updates of a session stay in place.
+create index session_persona on session (account_id, persona_version_id) where persona_version_id is not null;
+-- Whoever opens a session chooses.
+grant select (account_id, id, version_id, is_default, visibility, created_by, removed_at) on persona
+    to signalbox_resolver, signalbox_delivery, signalbox_tool_gateway;
+grant select on persona_version to signalbox_delivery;
+
+-- One more event of the orchestrator.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass) and p.polname = 'own_orchestrator'
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+            replace(one.rule, ',member.changed,', ',member.changed,persona.changed,'));
+    end loop;
+end $$;

@@ -353,7 +353,7 @@ pub(crate) struct ReplayArgs {
     /// input
     #[arg(long, value_name = "FILE")]
     pub(crate) role: Option<PathBuf>,
-    /// Send the text of this file, up to 64 KiB, as the instructions; `-` reads standard input. Excludes --role and
+    /// Send the text of this file, up to 192 KiB, as the instructions; `-` reads standard input. Excludes --role and
     /// --profile-version
     #[arg(long, value_name = "FILE", conflicts_with_all = ["role", "profile_version"])]
     pub(crate) instructions: Option<PathBuf>,
