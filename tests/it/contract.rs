@@ -449,9 +449,16 @@ async fn every_message_has_every_header(program: &Program<'_>) {
     for message in heard.iter().filter(ours) {
         // A person's HTTP request has no causing message; a redrive has one.
         let by_person = redriven(message)
-            || ["task.created", "task.status_changed", "session.closed"]
-                .iter()
-                .any(|fact| message.subject.contains(fact));
+            || [
+                "task.created",
+                "task.status_changed",
+                "session.closed",
+                "account.changed",
+                "agent.changed",
+                "key.changed",
+            ]
+            .iter()
+            .any(|fact| message.subject.contains(fact));
         for name in HEADERS {
             let may_lack = name == "Signalbox-Cause" && by_person;
             assert!(

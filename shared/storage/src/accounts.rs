@@ -54,3 +54,10 @@ pub async fn account_exists(tx: &Tx, account: &AccountId) -> Result<bool, Storag
     const SQL: &str = "select 1 from account where id = $1";
     tx.exists("look up account", SQL, [account.into()]).await
 }
+
+/// For changes that concern the whole account, as who its last admin is: two at one time come one after the other. Before locks of
+/// other rows. `false`: there is no such account.
+pub async fn account_lock(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
+    const SQL: &str = "select 1 from account where id = $1 for no key update";
+    tx.exists("lock account", SQL, [account.into()]).await
+}

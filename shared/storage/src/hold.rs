@@ -25,6 +25,7 @@ use time::OffsetDateTime;
 
 use crate::{
     Setting, StorageError, Tx,
+    accounts::account_lock,
     outbox::Owned,
     session::{
         SessionName,
@@ -90,9 +91,6 @@ pub enum NotSet {
     Closed(SessionId, Generation),
 }
 
-/// One change of an account's holds at a time, so that its count is exact.
-const ACCOUNT_LOCK: &str = "select true from account where id = $1 for no key update";
-
 /// Holds whose time is over. Relies on index hold_active.
 pub const HOLDS_EXPIRE: &str = concat!(
     "update hold set released_at = until, unsettled = true
@@ -132,9 +130,9 @@ struct Count {
     oldest: Option<String>,
 }
 
-/// Locks the account, and marks the holds whose time is over. `None`: there is no such account.
+/// Locks the account, so that its count of holds is exact, and marks the holds whose time is over. `None`: there is no such account.
 async fn lock(tx: &Tx, account: &AccountId, setting: &Setting<'_>) -> Result<Option<Vec<Owned>>, StorageError> {
-    if !tx.exists("lock account", ACCOUNT_LOCK, [account.into()]).await? {
+    if !account_lock(tx, account).await? {
         return Ok(None);
     }
     let expired: Vec<HoldRow> = tx.rows("expire holds", HOLDS_EXPIRE, [account.into()]).await?;

@@ -9,7 +9,7 @@ use contracts::event::{Event, ToolPolicyChanged};
 use domain::{AccountId, Actor, ActorKind, PolicyScope, PolicyVerdict, ToolPolicyId, tool_policy::ToolPolicy};
 use sea_orm::{FromQueryResult, Value};
 
-use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id};
+use crate::{Setting, StorageError, Tx, accounts::account_lock, outbox::Owned, setting::fresh_id};
 
 /// Policies of an account.
 pub const POLICIES_MAX: i32 = 500;
@@ -74,8 +74,6 @@ pub enum NotSet {
         revision: i32,
     },
 }
-
-const ACCOUNT_LOCK: &str = "select true from account where id = $1 for no key update";
 
 /// Relies on index tool_policy_scope.
 const POLICY_INSERT: &str = concat!(
@@ -150,10 +148,6 @@ struct Revision {
     revision: i32,
 }
 
-async fn lock(tx: &Tx, account: &AccountId) -> Result<bool, StorageError> {
-    tx.exists("lock account", ACCOUNT_LOCK, [account.into()]).await
-}
-
 async fn count(tx: &Tx, account: &AccountId) -> Result<i32, StorageError> {
     const ATTEMPT: &str = "count tool policies";
     let count: Option<Count> = tx.one(ATTEMPT, POLICIES_COUNT, [account.into()]).await?;
@@ -170,7 +164,7 @@ pub async fn policy_set(
 ) -> Result<Result<(ToolPolicyId, Vec<Owned>), NotSet>, StorageError> {
     const ATTEMPT: &str = "set tool policy";
     let account = new.account;
-    if !lock(tx, account).await? {
+    if !account_lock(tx, account).await? {
         return Ok(Err(NotSet::NoAccount));
     }
     let terms = new.terms.clone();
@@ -281,7 +275,7 @@ pub async fn policy_remove(
     by: &Actor,
     setting: &Setting<'_>,
 ) -> Result<(bool, Vec<Owned>), StorageError> {
-    lock(tx, account).await?;
+    account_lock(tx, account).await?;
     let values = [account.into(), id.into()];
     let Some(row) = tx.one::<PolicyRow>("remove tool policy", POLICY_REMOVE, values).await? else {
         return Ok((false, Vec::new()));

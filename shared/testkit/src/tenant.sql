@@ -24,7 +24,8 @@ select '{account}', pg_temp.uid('persona/' || slug), slug, '{secret}', '{secret}
        pg_temp.uid('persona_version/' || slug), maker, now(), now()
 from (values ('style', 'shared', 'ann'), ('own', 'private', '{account}-bob'), ('hidden', 'private', 'ann')) as p (slug, visibility, maker);
 insert into persona_version (account_id, id, persona_id, number, slug, files, hash, created_by, created_at)
-select account_id, version_id, id, 1, slug, '[{"filename": "STYLE.md", "sort_order": 0, "content": "{secret}"}]', '', created_by, now()
+-- Numbers that other accounts do not have.
+select account_id, version_id, id, 1 + (hashtext(account_id) & 65535), slug, '[{"filename": "STYLE.md", "sort_order": 0, "content": "{secret}"}]', '', created_by, now()
 from persona where account_id = '{account}';
 
 insert into task (account_id, id, display_id, title, description, status)

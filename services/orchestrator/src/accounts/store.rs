@@ -20,14 +20,6 @@ pub async fn account_insert(
     Ok(tx.execute("make account", ACCOUNT_INSERT, values).await? == 1)
 }
 
-const LOCK: &str = "select 1 from account where id = $1 for no key update";
-
-/// For changes that concern the whole account, as who its last admin is: two at one time come one after the other. Before locks of
-/// other rows.
-pub async fn account_lock(tx: &Tx, account: &AccountId) -> Result<(), StorageError> {
-    tx.exists("lock account", LOCK, [account.into()]).await.map(drop)
-}
-
 macro_rules! columns {
     ($before:literal, $after:literal) => {
         concat!(

@@ -4,14 +4,11 @@
 use api::members::{MeChange, Member, MemberChange};
 use domain::{AccountId, Email, MemberRole, SignInToken, UserId};
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx};
+use storage::{StorageError, Tx, accounts::account_lock};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use crate::{
-    accounts::store::account_lock,
-    paging::{Column, Listing, Order},
-};
+use crate::paging::{Column, Listing, Order};
 
 macro_rules! member {
     ($before:literal, $after:literal) => {

@@ -5,7 +5,7 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::{Change, Event, PersonaChanged};
 use domain::{AccountId, AgentId, AgentRef, PersonaId, PersonaRef, PersonaVisibility};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, Tx, outbox::Owned};
+use storage::{Accounts, StorageError, Tx, accounts::account_lock, outbox::Owned};
 use time::OffsetDateTime;
 
 use super::store::{
@@ -13,7 +13,6 @@ use super::store::{
     persona_lock,
 };
 use crate::{
-    accounts::store::account_lock,
     agents,
     app::{App, database_now},
     auth::{Access, Caller},

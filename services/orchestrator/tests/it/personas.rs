@@ -1,6 +1,7 @@
 //! Personas: who sees and changes them, their versions, the default one.
 
 use serde_json::{Value, json};
+use testkit::rows;
 
 use crate::{
     members::member,
@@ -358,12 +359,11 @@ async fn what_is_left_of_removed_personas_goes_when_others_are_made() {
     world
         .execute("update persona set removed_at = removed_at - interval '1 day' where slug = 'p-3'")
         .await;
-    world
-        .execute(
-            "insert into session (account_id, id, kind, agent_id, generation, key, persona_version_id, persona_why)
-             select a.account_id, gen_random_uuid(), 'system', a.id, 1, 'system:agent:' || a.id || ':acme:v1', p.version_id, 'user'
-             from agent a, persona p where p.slug = 'p-3'",
-        )
+    rows("session")
+        .from("agent a, persona p where p.slug = 'p-3'")
+        .set("persona_version_id", "p.version_id")
+        .with("persona_why", "user")
+        .insert(&world.test.owner)
         .await;
     made(&world, &tenant, &tenant.admin, persona("next")).await;
     made(&world, &tenant, &tenant.admin, persona("last")).await;
