@@ -150,8 +150,10 @@ struct Slug {
 /// Relies on the primary key.
 pub const SLUGS: &str = "
     select p.id, p.slug from unnest($2::uuid[], $3::text[]) as w (id, maker)
-    join persona p on p.account_id = any (array[$1]) and p.id = w.id
-    where p.removed_at is null and (p.visibility = 'shared' or p.created_by = w.maker)";
+    cross join lateral (
+        select * from persona p
+        where p.account_id = $1 and p.id = w.id and coalesce(p.removed_at, 'infinity') = 'infinity'
+          and (p.visibility = 'shared' or p.created_by = w.maker) offset 0) p";
 
 /// The slugs of personas, each with who named it, which new generations still have. For none there is no statement.
 pub async fn persona_slugs(
