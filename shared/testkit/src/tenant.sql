@@ -48,11 +48,12 @@ select '{account}', pg_temp.uid('activity/' || t.id || n), t.id, 'task.created',
 from task t, generate_series(1, 2) n where t.account_id = '{account}';
 
 insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, phase, active_turn_id, closed_at,
-                     close_reason, queued, queue_tail, turn_count, fence)
+                     close_reason, queued, queue_tail, turn_count, fence, persona_version_id, persona_why)
 select '{account}', pg_temp.uid('session/' || s.name), s.kind, s.task, pg_temp.uid(s.agent), s.person, s.generation,
        replace(s.key, '@', pg_temp.uid(s.agent)::text), s.phase,
        case when s.phase = 'waiting' then pg_temp.uid('turn/' || s.name) end,
-       case when s.closed then now() end, case when s.closed then 'task_done' end, s.queued, 9, 1, 1
+       case when s.closed then now() end, case when s.closed then 'task_done' end, s.queued, 9, 1, 1,
+       case when s.closed then pg_temp.uid('persona_version/style') end, case when s.closed then 'user' end
 from (values
     ('live', 'task', 'live-1', 'coder', null, 1, 'task:live-1:agent:@:{account}:v1', 'idle', false, 0),
     ('old', 'task', '{account}-1', 'coder', null, 1, 'task:{account}-1:agent:@:{account}:v1', 'idle', true, 0),

@@ -59,6 +59,16 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "the message's id says its account",
     ),
     (
+        "delete from persona p where",
+        "p.account_id = $1",
+        "a trial has the versions still that the same transaction has removed, and so no persona without one",
+    ),
+    (
+        "delete from persona p where",
+        "v.account_id = p.account_id",
+        "a trial has the versions still that the same transaction has removed, and so no persona without one",
+    ),
+    (
         "select 1 from api_key where account_id = $1 and user_id = $2 and revoked_at is null offset",
         "account_id = $1",
         "it tells whether a person has as many keys as they may; neither the account's nor the twin's has",
