@@ -123,7 +123,9 @@ impl TryFrom<Vec<PersonaFile>> for PersonaFiles {
             return Err(FilesError::Number(files.len()));
         }
         let mut names = BTreeSet::new();
-        for (place, file) in files.iter().enumerate() {
+        for (place, file) in files.iter_mut().enumerate() {
+            // As Windows ends lines.
+            file.content = file.content.replace("\r\n", "\n");
             if !is_name(&file.filename) {
                 return Err(FilesError::Name(place + 1));
             }
@@ -134,7 +136,7 @@ impl TryFrom<Vec<PersonaFile>> for PersonaFiles {
             if file.content.len() > FILE_BYTES_MAX {
                 return Err(FilesError::Long(name(), file.content.len()));
             }
-            let is_taken = |c: &char| !c.is_control() || matches!(c, '\n' | '\r' | '\t');
+            let is_taken = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
             if let Some(control) = file.content.chars().find(|c| !is_taken(c)) {
                 return Err(FilesError::Control(name(), control.into()));
             }
@@ -143,12 +145,35 @@ impl TryFrom<Vec<PersonaFile>> for PersonaFiles {
         if together > BYTES_MAX {
             return Err(FilesError::LongTogether(together));
         }
-        files.sort_by(|a, b| (a.sort_order, &a.filename).cmp(&(b.sort_order, &b.filename)));
-        Ok(PersonaFiles(files))
+        Ok(PersonaFiles::ordered(files))
     }
 }
 
+/// A file as a version was written, perhaps by another version of a service.
+#[derive(Deserialize)]
+struct StoredFile {
+    filename: String,
+    sort_order: u8,
+    content: String,
+}
+
 impl PersonaFiles {
+    fn ordered(mut files: Vec<PersonaFile>) -> PersonaFiles {
+        files.sort_by(|a, b| (a.sort_order, &a.filename).cmp(&(b.sort_order, &b.filename)));
+        PersonaFiles(files)
+    }
+
+    /// What was stored, whatever the limits were then. An unknown field is ignored.
+    pub fn stored<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<PersonaFiles, D::Error> {
+        let files = Vec::<StoredFile>::deserialize(deserializer)?.into_iter();
+        let files = files.map(|file| PersonaFile {
+            filename: file.filename,
+            sort_order: file.sort_order,
+            content: file.content,
+        });
+        Ok(PersonaFiles::ordered(files.collect()))
+    }
+
     pub fn as_slice(&self) -> &[PersonaFile] {
         &self.0
     }
@@ -222,6 +247,24 @@ mod tests {
     }
 
     #[test]
+    fn lines_end_in_one_way() {
+        let files = PersonaFiles::try_from(vec![file("A.md", 0, "a\r\n\r\nb")]).unwrap();
+        assert_eq!(files.as_slice()[0].content, "a\n\nb");
+    }
+
+    #[test]
+    fn what_was_stored_is_read_under_any_limits() {
+        let long = "x".repeat(BYTES_MAX + 1);
+        let stored = serde_json::json!([
+            {"filename": "B.md", "sort_order": 1, "content": long, "of_a_later_version": true},
+            {"filename": "A.md", "sort_order": 0, "content": "a\r"},
+        ]);
+        let files = PersonaFiles::stored(stored).unwrap();
+        let names: Vec<&str> = files.as_slice().iter().map(|file| file.filename.as_str()).collect();
+        assert_eq!(names, ["A.md", "B.md"]);
+    }
+
+    #[test]
     fn a_place_is_a_small_whole_number() {
         let check = |place: &str, expected: Option<u8>| {
             let read = serde_json::from_str(&format!(
@@ -255,8 +298,9 @@ mod tests {
             ('\u{7f}', "007F"),
             ('\u{1b}', "001B"),
             ('\u{85}', "0085"),
+            ('\r', "000D"),
         ] {
-            let content = format!("a\r\n\t{bad}b");
+            let content = format!("a\n\t{bad}b");
             let what =
                 format!("file A.md: the content holds the control character U+{named}; line breaks and tabs are taken");
             check(vec![file("A.md", 0, &content)], &what);

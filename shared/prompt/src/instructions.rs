@@ -137,8 +137,7 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         add(PartKind::Role, format!("agent/{}", facts.agent_slug), text, cut);
     }
     let in_review = facts.persona.is_some_and(|(_, in_review)| in_review);
-    let is_shown = |file: &PersonaFile| !file.is_safety() && (!file.is_review() || in_review);
-    for (source, block) in persona_blocks(facts.persona, is_shown) {
+    for (source, block) in persona_blocks(facts.persona, |file| is_late(file, in_review)) {
         add(PartKind::Persona, source, block, 0);
     }
     if let Some(known) = &facts.task_context {
@@ -154,6 +153,18 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         hash: Hash::of(&text).to_string(),
         text: text.into(),
     }
+}
+
+/// After the role.
+fn is_late(file: &PersonaFile, in_review: bool) -> bool {
+    !file.is_safety() && (!file.is_review() || in_review)
+}
+
+/// The sources of a persona's parts, in the order in which instructions have them.
+pub fn persona_sources(persona: &PersonaText, in_review: bool) -> Vec<String> {
+    let early = persona_blocks(Some((persona, in_review)), PersonaFile::is_safety);
+    let late = persona_blocks(Some((persona, in_review)), |file| is_late(file, in_review));
+    early.chain(late).map(|(source, _)| source).collect()
 }
 
 /// The blocks of these files of the persona, in their order, each with its source.

@@ -29,7 +29,7 @@ pub use input::{
 };
 pub use instructions::{
     FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions,
-    persona_block, persona_source, role_block, task_context,
+    persona_block, persona_source, persona_sources, role_block, task_context,
 };
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};

@@ -2,7 +2,6 @@
 
 use domain::{AccountId, PersonaFiles, PersonaSlug, PersonaText, PersonaVersionId};
 use sea_orm::FromQueryResult;
-use serde::Deserialize;
 
 use crate::{StorageError, Tx, statement::column};
 
@@ -35,7 +34,7 @@ pub async fn personas_read(tx: &Tx, names: &[PersonaName]) -> Result<Vec<(Person
     ];
     let rows: Vec<Row> = tx.rows(ATTEMPT, PERSONAS_READ, values).await?;
     let read = |row: Row| {
-        let files = PersonaFiles::deserialize(row.files).inspect_err(|error| {
+        let files = PersonaFiles::stored(row.files).inspect_err(|error| {
             tracing::error!(account = %row.account_id, version = %row.id, %error, "a persona's files cannot be read: its sessions begin no turns");
         });
         let text = PersonaText {

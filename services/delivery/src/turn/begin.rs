@@ -109,6 +109,18 @@ fn is_of(session: &LockedSession, item: &QueuedItem, branch_task: Option<&TaskId
     })
 }
 
+/// Without the files of its persona a turn would lack a SAFETY.md.
+pub fn has_persona(session: &LockedSession, item: &QueuedItem) -> Result<(), ImpossibleStep> {
+    match session.persona.is_some() && item.persona.is_none() {
+        true => Err(ImpossibleStep {
+            noun: "session",
+            state: "with a persona whose files are not there, or cannot be read",
+            step: "begin",
+        }),
+        false => Ok(()),
+    }
+}
+
 /// The row and the work of a new turn. Pure.
 pub fn begin(
     session: &LockedSession,
@@ -119,14 +131,6 @@ pub fn begin(
         return Err(ImpossibleStep {
             noun: "notification",
             state: "queued in a session of another task or agent",
-            step: "begin",
-        });
-    }
-    // Its SAFETY.md would be missing.
-    if session.persona.is_some() && item.persona.is_none() {
-        return Err(ImpossibleStep {
-            noun: "session",
-            state: "with a persona whose files are not there, or cannot be read",
             step: "begin",
         });
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use domain::PersonaText;
@@ -35,22 +35,31 @@ impl Personas {
         if asked.is_empty() {
             return Ok(());
         }
-        let mut missing: Vec<PersonaName> = {
-            let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let names = asked.iter().map(|(name, _)| name);
-            names.filter(|name| !kept.contains_key(*name)).cloned().collect()
+        let mut names: Vec<PersonaName> = asked.iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names.dedup();
+        // Another batch may clear the cache while this one reads.
+        let mut found: HashMap<PersonaName, Arc<PersonaText>> = {
+            let kept = self.kept();
+            let with_text = |name: &PersonaName| Some((name.clone(), Arc::clone(kept.get(name)?)));
+            names.iter().filter_map(with_text).collect()
         };
-        missing.sort();
-        missing.dedup();
-        let read = personas_read(tx, &missing).await?;
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() + read.len() > KEPT_MAX {
-            kept.retain(|name, _| asked.iter().any(|(asked, _)| asked == name));
-        }
-        kept.extend(read.into_iter().map(|(name, text)| (name, Arc::new(text))));
+        names.retain(|name| !found.contains_key(name));
+        let read = personas_read(tx, &names).await?;
+        let read: Vec<_> = read.into_iter().map(|(name, text)| (name, Arc::new(text))).collect();
+        found.extend(read.iter().cloned());
         for (name, item) in asked {
-            item.persona = kept.get(&name).cloned();
+            item.persona = found.get(&name).cloned();
         }
+        let mut kept = self.kept();
+        if kept.len() + read.len() > KEPT_MAX {
+            kept.clear();
+        }
+        kept.extend(read);
         Ok(())
+    }
+
+    fn kept(&self) -> MutexGuard<'_, HashMap<PersonaName, Arc<PersonaText>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

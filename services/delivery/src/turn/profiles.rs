@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use domain::{AccountId, AgentSlug, PersonaVersionId, TaskId};
@@ -24,7 +24,7 @@ pub struct Profiles(Mutex<Cache>);
 #[derive(Debug, Default)]
 struct Cache {
     kept: HashMap<Key, Kept>,
-    /// Of the texts, with those that were replaced.
+    /// Of the texts.
     bytes: usize,
 }
 
@@ -50,13 +50,13 @@ impl Profiles {
             facts.is_branch,
             facts.persona.map(|(persona, in_review)| (persona.id, in_review)),
         );
-        let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(kept) = cache.kept.get(&key).filter(|kept| kept.is_for(facts)) {
+        if let Some(kept) = self.cache().kept.get(&key).filter(|kept| kept.is_for(facts)) {
             manifest.parts.extend(kept.parts.iter().cloned());
             return kept.profile.clone();
         }
         let before = manifest.parts.len();
         let profile = instructions(facts, manifest);
+        let mut cache = self.cache();
         if cache.kept.len() >= KEPT_MAX || cache.bytes >= KEPT_BYTES_MAX {
             *cache = Cache::default();
         }
@@ -69,8 +69,14 @@ impl Profiles {
             profile: profile.clone(),
             parts: manifest.parts[before..].to_vec(),
         };
-        cache.kept.insert(key, made);
+        if let Some(replaced) = cache.kept.insert(key, made) {
+            cache.bytes -= replaced.profile.text.len();
+        }
         profile
+    }
+
+    fn cache(&self) -> MutexGuard<'_, Cache> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

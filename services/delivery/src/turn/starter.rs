@@ -34,7 +34,9 @@ use uuid::Uuid;
 use prompt::{Manifest, MarkSecret, OverviewEntry, Past, Stopped, Subagent};
 
 use super::{
-    begin::{Beginning, ProviderFacts, begin, hidden, offered_as, offered_but, prompt_of, turn_span, unseen},
+    begin::{
+        Beginning, ProviderFacts, begin, has_persona, hidden, offered_as, offered_but, prompt_of, turn_span, unseen,
+    },
     branching::{PastAsked, told_before},
     personas::Personas,
     profiles::Profiles,
@@ -214,6 +216,8 @@ impl Starter {
             .await?;
         let named = ready.iter_mut().map(|(session, item, _)| (&*session, item));
         self.personas.give(tx, named).await?;
+        // Before a rotation or a probe is written for a turn that does not begin.
+        ready.retain(|(session, item, _)| possible(has_persona(session, item), session, None).is_some());
         let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
         let branches = self.branches(tx, &mut start, &replays).await?;

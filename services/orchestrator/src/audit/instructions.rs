@@ -4,7 +4,7 @@
 use prompt::{
     FilledIn, KnownContext, PROFILE_VERSION, filled_in,
     manifest::{Hash, Layer, Offer, Part, PartKind},
-    persona_block, persona_source, role_block, task_context,
+    persona_block, persona_source, persona_sources, role_block, task_context,
 };
 use storage::lifecycle::task_context::KEPT;
 
@@ -44,6 +44,9 @@ impl Case<'_> {
             |part, text| self.instruction(part, text),
             judged,
         );
+        if let Some(ruling) = self.persona_missing() {
+            judged.push(whole("instructions", 0, ruling));
+        }
     }
 
     fn instruction(&self, part: &Part, text: &str) -> Ruling {
@@ -132,6 +135,27 @@ impl Case<'_> {
             true => proven(),
             false => (Unproven(Changed), "its agent has another role now".to_owned()),
         }
+    }
+
+    /// The turn's instructions lack a file of its session's persona, or have the files in another order.
+    fn persona_missing(&self) -> Option<Ruling> {
+        let persona = self.sources.personas.get(&self.turn.persona_version_id?)?;
+        let parts = self.manifest.layer(Layer::Instructions);
+        let has: Vec<String> = parts
+            .filter(|part| part.part == PartKind::Persona)
+            .map(|part| part.source.to_string())
+            .collect();
+        // Whether the task was under review then is not stored. Whoever asked for a replay may have written its instructions.
+        let is_whole = [false, true]
+            .map(|in_review| persona_sources(persona, in_review))
+            .contains(&has);
+        (!is_whole && self.turn.replay_instructions.is_none()).then(|| {
+            let what = format!(
+                "it lacks a file of its session's persona {}, or has them in another order",
+                persona.slug
+            );
+            (Violation(SourceMissing), what)
+        })
     }
 
     /// A file of the persona that the turn's session has.

@@ -64,10 +64,11 @@ pub async fn has_room(tx: &Tx, account: &AccountId, user: &UserId) -> Result<boo
 pub struct HeldKey {
     /// None: never.
     pub expires_at: Option<Timestamp>,
+    pub role: String,
 }
 
 const KEY_HOLD: &str = "
-    select expires_at from api_key where account_id = $1 and id = $2 and revoked_at is null for share";
+    select expires_at, role from api_key where account_id = $1 and id = $2 and revoked_at is null for share";
 
 /// A key that is not revoked, and is not until the end of the transaction.
 pub async fn key_hold(tx: &Tx, account: &AccountId, key: &str) -> Result<Option<HeldKey>, StorageError> {
@@ -77,12 +78,13 @@ pub async fn key_hold(tx: &Tx, account: &AccountId, key: &str) -> Result<Option<
 const KEY_REVOKE: &str = "
     update api_key set revoked_at = $3
     where account_id = $1 and id = $2 and revoked_at is null and ($4::text is null or user_id = $4)
-    returning user_id";
+    returning user_id, role";
 
-/// A key that was revoked, and whose own it was.
+/// A key that was revoked, whose own it was, and with which role it was made.
 #[derive(Debug, FromQueryResult)]
 pub struct Revoked {
     pub user_id: Option<UserId>,
+    pub role: String,
 }
 
 /// With `user`, only that person's own. `None`: the key does not exist or was revoked before.

@@ -143,8 +143,15 @@ async fn key_revoke(
     let account = &person.access.account;
     let tx = app.begin(account).await?;
     let now = database_now(&tx).await?;
+    let asking = keys::store::key_hold(&tx, account, person.access.caller.principal()).await?;
+    let asking = asking.ok_or_else(Problem::unauthorized)?;
     let revoked = keys::store::key_revoke(&tx, account, &key, Some(&person.user), now).await?;
-    revoked.ok_or_else(Problem::not_found)?;
+    let revoked = revoked.ok_or_else(Problem::not_found)?;
+    let is_more = |role: &str| role == MemberRole::Admin.as_str();
+    if is_more(&revoked.role) && !is_more(&asking.role) {
+        // What a tool was given does not lock its person out.
+        return Err(Problem::forbidden("a member's key revokes no admin's key: use a key that may do as much").into());
+    }
     let revoked = keys::changed(&key, Some(&person.user), Change::Removed, person.access.caller.actor());
     app.commit(tx, vec![app.event(account, now, revoked)]).await?;
     tracing::info!(%account, %key, user = %person.user, "revoked a key of one's own");

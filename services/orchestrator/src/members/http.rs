@@ -19,6 +19,7 @@ use crate::{
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post, Work},
     paging::{List, ListQuery, Shown},
+    personas,
     route::routes,
 };
 
@@ -31,7 +32,7 @@ routes! {
     GET "/api/orgs/{account}/members" ReadMembers => list;
     /// Change a person's name, role or e-mail address. Another role holds from their next request.
     PATCH "/api/orgs/{account}/members/{user}" Administer => change or 409;
-    /// Remove a person: their keys are revoked in the same transaction. What they did stays theirs.
+    /// Remove a person: their keys are revoked and their private personas removed in the same transaction. What they did stays theirs.
     DELETE "/api/orgs/{account}/members/{user}" Administer => remove or 409;
     /// Another sign-in link, for a person who has not signed in; for everybody else, the operator makes one.
     POST "/api/orgs/{account}/members/{user}/sign-in-link" Administer => invite or 404;
@@ -131,7 +132,8 @@ async fn list(
 }
 
 fn last_admin() -> Problem {
-    let detail = "this is the account's last admin: make another member an admin first";
+    let detail =
+        "this is the account's last admin who has signed in: make another member an admin first, and have them sign in";
     Problem::conflict("last_admin", detail)
 }
 
@@ -174,9 +176,14 @@ async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserI
     }
     let now = database_now(&tx).await?;
     store::member_remove(&tx, &access.account, &user, now).await?;
-    let removed = changed(&user, Change::Removed, access.caller.actor());
-    app.commit(tx, vec![app.event(&access.account, now, removed)]).await?;
-    tracing::info!(account = %access.account, %user, by = access.caller.author_id(), "removed a member and revoked their keys");
+    let personas = personas::store::private_remove(&tx, &access.account, &user, now).await?;
+    let removed = personas
+        .into_iter()
+        .map(|persona| personas::http::changed(persona, Change::Removed, &access.caller));
+    let removed = removed.chain([changed(&user, Change::Removed, access.caller.actor())]);
+    let messages = removed.map(|event| app.event(&access.account, now, event)).collect();
+    app.commit(tx, messages).await?;
+    tracing::info!(account = %access.account, %user, by = access.caller.author_id(), "removed a member with their private personas and revoked their keys");
     Ok(NoContent)
 }
 

@@ -1,11 +1,14 @@
 //! Every query on members, but for who the holder of a key is (`storage::api_key`). Removed members stay in the table, since
 //! messages, activities and keys name them, and are not found here.
 
+use std::collections::BTreeSet;
+
 use api::members::{MeChange, Member, MemberChange};
 use domain::{AccountId, Email, MemberRole, SignInToken, UserId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx, accounts::account_lock};
 use time::OffsetDateTime;
+use tokio::sync::OnceCell;
 use uuid::Uuid;
 
 use crate::paging::{Column, Listing, Order};
@@ -155,18 +158,35 @@ pub async fn member_change_own(
     tx.one("change member", CHANGE_OWN, values).await
 }
 
-/// The server's own list: moments of a person's day are computed by the server.
-const TIME_ZONE: &str = "select 1 from pg_catalog.pg_timezone_names where name = $1";
+/// The server's own list, without its other spellings: moments of a person's day are computed by the server. The server reads a file
+/// for each of them.
+const TIME_ZONES: &str =
+    "select name from pg_catalog.pg_timezone_names where name !~ '^(posix|right)/|^(localtime|posixrules|Factory)$'";
 
+#[derive(FromQueryResult)]
+struct TimeZone {
+    name: String,
+}
+
+/// By the server's list, which a process reads once.
 pub async fn time_zone_exists(tx: &Tx, name: &str) -> Result<bool, StorageError> {
-    tx.exists("find time zone", TIME_ZONE, [name.into()]).await
+    static KNOWN: OnceCell<BTreeSet<String>> = OnceCell::const_new();
+    let read = async || {
+        let zones: Vec<TimeZone> = tx.rows("read time zones", TIME_ZONES, []).await?;
+        Ok(zones.into_iter().map(|zone| zone.name).collect())
+    };
+    Ok(KNOWN.get_or_try_init(read).await?.contains(name))
 }
 
 /// Relies on member_admin.
 pub const OTHER_ADMIN: &str = "
-    select 1 from member where account_id = $1 and role = 'admin' and removed_at is null and user_id <> $2 limit 1";
+    select 1 from member o where o.account_id = $1 and o.role = 'admin' and o.removed_at is null and o.user_id <> $2
+      and (o.login_id is not null
+        or exists (select from member m where m.account_id = $1 and m.user_id = $2 and m.login_id is null offset 0))
+    limit 1";
 
-/// Whether the account has another admin among its members. Locks the account's row, and so comes before locks of members.
+/// Whether the account has another admin among its members. For a member who has signed in, one who has, too: an invitation may never
+/// be used. Locks the account's row, and so comes before locks of members.
 pub async fn has_other_admin(tx: &Tx, account: &AccountId, user: &UserId) -> Result<bool, StorageError> {
     account_lock(tx, account).await?;
     tx.exists("find another admin", OTHER_ADMIN, [account.into(), user.into()])

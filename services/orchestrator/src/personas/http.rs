@@ -2,8 +2,13 @@
 
 use api::personas::{NewPersona, NewPersonaFiles, Persona, PersonaChange, PersonaVersion};
 use axum::{Json, extract::State, response::NoContent};
-use contracts::event::{Change, Event, PersonaChanged};
-use domain::{AccountId, AgentId, AgentRef, PersonaId, PersonaRef, PersonaVisibility};
+use contracts::{
+    event::{Change, Event, PersonaChanged},
+    quote::inert,
+};
+use domain::{
+    AccountId, AgentId, AgentRef, PersonaFiles, PersonaId, PersonaRef, PersonaVisibility, persona::BYTES_MAX,
+};
 use runtime::http::Problem;
 use storage::{Accounts, StorageError, Tx, accounts::account_lock, outbox::Owned};
 use time::OffsetDateTime;
@@ -50,7 +55,7 @@ fn viewer(caller: &Caller) -> Viewer<'_> {
     }
 }
 
-fn changed(persona: PersonaId, change: Change, caller: &Caller) -> Event {
+pub fn changed(persona: PersonaId, change: Change, caller: &Caller) -> Event {
     Event::PersonaChanged(PersonaChanged {
         persona_id: persona,
         change,
@@ -95,6 +100,18 @@ pub async fn usable(tx: &Tx, access: &Access, persona: &PersonaRef) -> Result<Pe
     Ok(found.ok_or_else(|| unknown_persona(persona))?.id)
 }
 
+/// Limits are for what prompts show.
+fn fit(files: &PersonaFiles) -> Result<(), ApiError> {
+    let bytes: usize = files.as_slice().iter().map(|file| inert(&file.content).len()).sum();
+    if bytes > BYTES_MAX {
+        let what = format!(
+            "prompts write characters that cannot be seen as escapes, and so the files with {bytes} bytes; at most {BYTES_MAX}"
+        );
+        return Err(invalid_field("files", &what).into());
+    }
+    Ok(())
+}
+
 /// Whether the account, and this maker, may have another one.
 async fn room(tx: &Tx, account: &AccountId, maker: &str) -> Result<(), ApiError> {
     let counted = store::personas_count(tx, account, maker).await?;
@@ -128,6 +145,7 @@ async fn create(
     if is_default && body.visibility != Some(PersonaVisibility::Shared) {
         return Err(invalid_field("visibility", "a default persona is shared").into());
     }
+    fit(&body.files)?;
     once.run(&app, access.party(), async |work| {
         account_lock(&work.tx, account).await?;
         store::removed_clear(&work.tx, account).await?;
@@ -244,6 +262,7 @@ async fn write(
     JsonBody(new): JsonBody<NewPersonaFiles>,
 ) -> Result<Json<Persona>, ApiError> {
     let (account, by) = (&access.account, access.caller.author_id());
+    fit(&new.files)?;
     let tx = app.begin(account).await?;
     let found = editable(&tx, &access, &persona).await?;
     let newest = store::version_newest(&tx, account, &found).await?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use api::personas::{NewPersona, Persona, PersonaChange, PersonaVersion, PersonaVersionName};
 use domain::{
-    AccountId, AgentId, PersonaFiles, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, PersonaVisibility,
+    AccountId, AgentId, PersonaFiles, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, PersonaVisibility, UserId,
 };
 use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx};
@@ -144,12 +144,13 @@ pub const LIST: Listing = Listing {
 #[derive(FromQueryResult)]
 struct Slug {
     id: PersonaId,
+    maker: String,
     slug: String,
 }
 
 /// Relies on the primary key.
 pub const SLUGS: &str = "
-    select p.id, p.slug from unnest($2::uuid[], $3::text[]) as w (id, maker)
+    select p.id, w.maker, p.slug from unnest($2::uuid[], $3::text[]) as w (id, maker)
     cross join lateral (
         select * from persona p
         where p.account_id = $1 and p.id = w.id and coalesce(p.removed_at, 'infinity') = 'infinity'
@@ -160,14 +161,17 @@ pub async fn persona_slugs(
     tx: &Tx,
     account: &AccountId,
     personas: Vec<(Uuid, String)>,
-) -> Result<HashMap<Uuid, String>, StorageError> {
+) -> Result<HashMap<(Uuid, String), String>, StorageError> {
     if personas.is_empty() {
         return Ok(HashMap::new());
     }
     let (ids, makers): (Vec<Uuid>, Vec<String>) = personas.into_iter().unzip();
     let values = [account.into(), ids.into(), makers.into()];
     let rows: Vec<Slug> = tx.rows("read slugs of personas", SLUGS, values).await?;
-    Ok(rows.into_iter().map(|row| (row.id.uuid(), row.slug)).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| ((row.id.uuid(), row.maker), row.slug))
+        .collect())
 }
 
 const COUNT: &str = "
@@ -366,10 +370,13 @@ pub async fn persona_change(
 const NEWEST: &str = "update persona set version_id = $3, updated_at = $4 where account_id = $1 and id = $2";
 /// Versions that are removed at one time: with each new one, one becomes too old.
 const REMOVED_AT_ONCE: i64 = 60;
-/// Locked first: a session that opens with one holds it, and the next statement sees the session. Relies on persona_version_number.
+/// Locked first: a session that opens with one holds it, and the next statement sees the session. Those that sessions have keep no
+/// younger one from its turn. Relies on persona_version_number and session_persona.
 pub const VERSIONS_LOCK: &str = "
-    select id from persona_version where account_id = $1 and persona_id = $2 and number <= $3 order by number limit $4
-    for update skip locked";
+    select v.id from persona_version v where v.account_id = $1 and v.persona_id = $2 and v.number <= $3
+      and not exists (
+        select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)
+    order by v.number limit $4 for update of v skip locked";
 /// Relies on session_persona and the primary key.
 pub const VERSIONS_REMOVE: &str = "
     delete from persona_version v using unnest($2::uuid[]) as old (id)
@@ -429,11 +436,32 @@ pub async fn persona_remove(
     tx.execute("remove persona", REMOVE, values).await.map(drop)
 }
 
+/// At most as many as one may make.
+pub const PRIVATE_REMOVE: &str = "
+    update persona set removed_at = $3
+    where account_id = $1 and created_by = $2 and visibility = 'private' and removed_at is null
+    returning id";
+
+/// Removes what a member has shared with nobody: no one would see what goes on in the account's prompts. Gives what was removed.
+pub async fn private_remove(
+    tx: &Tx,
+    account: &AccountId,
+    maker: &UserId,
+    now: OffsetDateTime,
+) -> Result<Vec<PersonaId>, StorageError> {
+    let values = [account.into(), maker.into(), now.into()];
+    let removed: Vec<Id> = tx
+        .rows("remove a member's private personas", PRIVATE_REMOVE, values)
+        .await?;
+    Ok(removed.into_iter().map(|removed| removed.id).collect())
+}
+
 /// Removed personas that are looked at when another one is made: more than one, so that their number falls.
 const CLEARED_AT_ONCE: i64 = 3;
-/// The one that was looked at longest ago. Relies on persona_removed, whose order is requested.
+/// The one that was looked at longest ago. A statement that opens a session may just have chosen a version of one that was removed a
+/// moment ago: its row would refer to nothing. Relies on persona_removed, whose order is requested.
 pub const REMOVED: &str = "
-    select id from persona where account_id = $1 and removed_at is not null order by removed_at limit $2";
+    select id from persona where account_id = $1 and removed_at < now() - interval '10 minutes' order by removed_at limit $2";
 /// One whose versions sessions still have is looked at again after all others.
 const REMOVED_LATER: &str = "update persona set removed_at = now() where account_id = $1 and id = any ($2::uuid[])";
 /// Relies on persona_version_number.

@@ -538,6 +538,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
     let personas = persona_slugs(tx, account, personas).await?;
     let task = |row: Model| {
         let assignees = assignees.remove(&row.id).unwrap_or_default();
+        let persona = named(&row).and_then(|named| personas.get(&named).cloned());
         Task {
             id: row.display_id,
             title: row.title,
@@ -549,7 +550,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
                 audience: row.plan_audience,
             }),
             task_context: row.task_context,
-            persona: row.persona_id.and_then(|id| personas.get(&id).cloned()),
+            persona,
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),
             next: None,

@@ -131,6 +131,7 @@ async fn an_invited_person_comes_in_by_a_link_that_works_once() {
     );
     for bad in [
         json!({"time_zone": "Mars/Base"}),
+        json!({"time_zone": "posix/Europe/Berlin"}),
         json!({"name": "Signalbox"}),
         json!({"role": "admin"}),
     ] {
@@ -337,6 +338,29 @@ async fn another_role_and_a_removal_hold_from_the_next_request() {
     again("ann@example.com").await.is_problem(409, "user_id_taken", "");
 }
 
+/// No one would see what a private persona of somebody who left does in the account's prompts.
+#[tokio::test]
+async fn a_removed_member_s_private_personas_go_with_them() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let ann = member(&world, &tenant, "ann", "member").await;
+    world.agent(&tenant, "coder").await;
+    for (slug, visibility) in [("own", "private"), ("team", "shared")] {
+        let new = json!({"slug": slug, "name": slug, "visibility": visibility, "files": [{"filename": "A.md", "content": slug}]});
+        assert_eq!(world.post(&ann, &tenant.path("/personas"), new).await.status, 201);
+        let task = json!({"id": slug, "title": slug, "assignees": ["coder"], "persona": slug});
+        assert_eq!(world.post(&ann, &tenant.path("/tasks"), task).await.status, 201);
+    }
+    assert_eq!(
+        world.delete(&tenant.admin, &tenant.path("/members/ann")).await.status,
+        204
+    );
+    let left = "select slug from persona where removed_at is null";
+    assert_eq!(world.test.texts(left).await, ["team"]);
+    let task = world.get(&tenant.admin, &tenant.path("/tasks/own")).await;
+    assert_eq!(task.body["persona"], Value::Null);
+}
+
 #[tokio::test]
 async fn an_account_keeps_its_last_admin() {
     let world = World::new().await;
@@ -360,6 +384,9 @@ async fn an_account_keeps_its_last_admin() {
     let admins = world.test.texts(admins).await;
     assert_eq!(admins.len(), 1);
     let last = tenant.path(&format!("/members/{}", admins[0]));
+    // Who was invited may never come.
+    let invited = json!({"user_id": "ghost", "name": "Ghost", "role": "admin"});
+    world.post(&tenant.admin, &tenant.path("/members"), invited).await;
     world
         .patch(&tenant.admin, &last, demote)
         .await
@@ -368,6 +395,8 @@ async fn an_account_keeps_its_last_admin() {
         .delete(&tenant.admin, &last)
         .await
         .is_problem(409, "last_admin", "");
+    let ghost = world.delete(&tenant.admin, &tenant.path("/members/ghost")).await;
+    assert_eq!(ghost.status, 204);
     let renamed = world
         .patch(&tenant.admin, &last, json!({"name": "The last", "email": null}))
         .await;
@@ -460,6 +489,11 @@ async fn keys_of_ones_own_do_no_more_than_the_key_that_makes_them() {
     let own = world.get(&ann, "/api/me/keys").await;
     assert_eq!(own.column("name"), ["sign-in link", "laptop", "x"]);
     let id = own.column("id")[1].clone();
+    let first = format!("/api/me/keys/{}", own.column("id")[0]);
+    world
+        .delete(limited, &first)
+        .await
+        .is_problem(403, "forbidden", "revokes no admin's key");
     world
         .delete(&bob, &format!("/api/me/keys/{id}"))
         .await

@@ -249,6 +249,9 @@ async fn bad_files_are_refused_with_file_and_limit() {
     .await;
     let many: Vec<Value> = (0..17).map(|n| file(&format!("{n}.md"), "")).collect();
     refused(json!(many), "not 17").await;
+    refused(json!([file("A.md", "a\rb")]), "U+000D").await;
+    let unseen = file("A.md", &"\u{ad}".repeat(16 * 1024 - 1));
+    refused(json!([unseen]), "cannot be seen as escapes").await;
     refused(
         json!([{"filename": "A.md", "content": "", "sort_order": 100}]),
         "0 to 99",
@@ -316,8 +319,11 @@ async fn a_persona_that_becomes_private_is_in_no_new_generation_of_others() {
         task(token, "T-2").await.is_problem(400, "unknown_persona", "reviewer");
     }
     assert_eq!(task(&ann, "T-3").await.body["persona"], "reviewer", "her own");
-    let seen = world.get(&ann, &tenant.path("/tasks/T-1")).await;
-    assert_eq!(seen.body["persona"], Value::Null);
+    let seen = world.get(&ann, &tenant.path("/tasks")).await;
+    let named = |task: &Value| format!("{} {}", task["id"].as_str().unwrap(), task["persona"]);
+    let mut named: Vec<String> = seen.body["tasks"].as_array().unwrap().iter().map(named).collect();
+    named.sort();
+    assert_eq!(named, ["T-1 null", "T-3 \"reviewer\""]);
 }
 
 #[tokio::test]
@@ -344,6 +350,34 @@ async fn two_versions_that_are_written_at_one_time_come_one_after_the_other() {
     assert_eq!(statuses, [200, 409]);
 }
 
+/// Old versions that sessions have keep no younger one.
+#[tokio::test]
+async fn a_version_that_is_old_and_in_no_session_goes() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    made(&world, &tenant, &tenant.admin, persona("p")).await;
+    world.agent(&tenant, "coder").await;
+    let many = "insert into persona_version (account_id, id, persona_id, number, slug, files, hash, created_by, created_at)
+        select v.account_id, gen_random_uuid(), v.persona_id, n, v.slug, v.files, sha256(n::text::bytea), v.created_by, v.created_at
+        from persona_version v, generate_series(2, 130) n where v.number = 1";
+    world.execute(many).await;
+    world
+        .execute("update persona p set version_id = v.id from persona_version v where v.persona_id = p.id and v.number = 130")
+        .await;
+    rows("session")
+        .from("agent a, persona_version v where v.number <= 70")
+        .set("persona_version_id", "v.id")
+        .set("task_id", "'t-' || v.number")
+        .with("persona_why", "user")
+        .insert(&world.test.owner)
+        .await;
+    let files = json!({"files": [file("A.md", "131")]});
+    let written = world.put(&tenant.admin, &tenant.path("/personas/p/files"), files).await;
+    assert_eq!(written.body["version"]["number"], 131);
+    let left = "select concat_ws(' ', count(*), count(*) filter (where number <= 70), min(number) filter (where number > 70)) from persona_version";
+    assert_eq!(world.test.texts(left).await, ["120 70 82"]);
+}
+
 #[tokio::test]
 async fn what_is_left_of_removed_personas_goes_when_others_are_made() {
     let world = World::new().await;
@@ -357,7 +391,9 @@ async fn what_is_left_of_removed_personas_goes_when_others_are_made() {
     // A session has the version of one of them.
     world.agent(&tenant, "coder").await;
     world
-        .execute("update persona set removed_at = removed_at - interval '1 day' where slug = 'p-3'")
+        .execute(
+            "update persona set removed_at = removed_at - interval '1 hour' - interval '1 day' * (slug = 'p-3')::int",
+        )
         .await;
     rows("session")
         .from("agent a, persona p where p.slug = 'p-3'")
