@@ -466,7 +466,8 @@ pub const REMOVED: &str = "
 const REMOVED_LATER: &str = "update persona set removed_at = now() where account_id = $1 and id = any ($2::uuid[])";
 /// Relies on persona_version_number.
 pub const EMPTY_REMOVE: &str = "
-    delete from persona p where p.account_id = $1 and p.id = any ($2::uuid[])
+    delete from persona p using unnest($2::uuid[]) as old (id)
+    where p.account_id = $1 and p.id = old.id
       and not exists (
         select from persona_version v where v.account_id = p.account_id and v.persona_id = p.id order by v.number offset 0)";
 

@@ -321,7 +321,7 @@ async fn a_persona_that_becomes_private_is_in_no_new_generation_of_others() {
     assert_eq!(task(&ann, "T-3").await.body["persona"], "reviewer", "her own");
     let seen = world.get(&ann, &tenant.path("/tasks")).await;
     let named = |task: &Value| format!("{} {}", task["id"].as_str().unwrap(), task["persona"]);
-    let mut named: Vec<String> = seen.body["tasks"].as_array().unwrap().iter().map(named).collect();
+    let mut named: Vec<String> = seen.body["items"].as_array().unwrap().iter().map(named).collect();
     named.sort();
     assert_eq!(named, ["T-1 null", "T-3 \"reviewer\""]);
 }
@@ -367,7 +367,8 @@ async fn a_version_that_is_old_and_in_no_session_goes() {
     rows("session")
         .from("agent a, persona_version v where v.number <= 70")
         .set("persona_version_id", "v.id")
-        .set("task_id", "'t-' || v.number")
+        .set("generation", "v.number")
+        .set("closed_at", "now()")
         .with("persona_why", "user")
         .insert(&world.test.owner)
         .await;
