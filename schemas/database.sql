@@ -2796,14 +2796,14 @@ grant select, insert, update, delete on persona to signalbox_orchestrator;
 -- Old versions are locked before they are removed.
 grant select, insert, delete, update (created_at) on persona_version to signalbox_orchestrator;
 
--- Named by this author, for the generations that open from then on.
-alter table task add column persona_id uuid, add column persona_by text;
 -- Chosen when the generation opens, and never changed (storage::session::persona_of!).
 alter table session add column persona_version_id uuid, add column persona_why text;
 -- No version is removed while a session opens with it. All rows have none, so none is looked at.
 alter table session add foreign key (account_id, persona_version_id) references persona_version not valid;
 -- The column never changes, so updates of a session stay in place.
 create index session_persona on session (account_id, persona_version_id) where persona_version_id is not null;
+-- Named by this author, for the generations that open from then on. After `session`, as services take them.
+alter table task add column persona_id uuid, add column persona_by text;
 -- Whoever opens a session chooses.
 grant select (account_id, id, version_id, is_default, visibility, created_by, removed_at) on persona
     to signalbox_resolver, signalbox_delivery, signalbox_tool_gateway;

@@ -104,7 +104,7 @@ impl Starter {
         };
         // A persona's file for reviews comes and goes with the task's status.
         let comes_and_goes = item.persona.as_ref().is_some_and(|persona| persona.has_review());
-        !is_last(false) && !(comes_and_goes && is_last(true))
+        !(is_last(false) || comes_and_goes && is_last(true))
     }
 
     async fn succeed(

@@ -379,8 +379,8 @@ pub const VERSIONS_LOCK: &str = "
     order by v.number limit $4 for update of v skip locked";
 /// Relies on session_persona and the primary key.
 pub const VERSIONS_REMOVE: &str = "
-    delete from persona_version v using unnest($2::uuid[]) as old (id)
-    where v.account_id = $1 and v.id = old.id
+    delete from persona_version v using (select $1 as account_id, o.id from unnest($2::uuid[]) as o (id) offset 0) old
+    where v.account_id = any (array[old.account_id]) and v.id = old.id
       and not exists (
         select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)";
 
@@ -436,7 +436,7 @@ pub async fn persona_remove(
     tx.execute("remove persona", REMOVE, values).await.map(drop)
 }
 
-/// At most as many as one may make.
+/// At most as many as one may make. Relies on persona_maker.
 pub const PRIVATE_REMOVE: &str = "
     update persona set removed_at = $3
     where account_id = $1 and created_by = $2 and visibility = 'private' and removed_at is null
@@ -466,8 +466,7 @@ pub const REMOVED: &str = "
 const REMOVED_LATER: &str = "update persona set removed_at = now() where account_id = $1 and id = any ($2::uuid[])";
 /// Relies on persona_version_number.
 pub const EMPTY_REMOVE: &str = "
-    delete from persona p using unnest($2::uuid[]) as old (id)
-    where p.account_id = $1 and p.id = old.id
+    delete from persona p where p.account_id = $1 and p.id = $2
       and not exists (
         select from persona_version v where v.account_id = p.account_id and v.persona_id = p.id order by v.number offset 0)";
 
@@ -485,15 +484,17 @@ pub async fn removed_clear(tx: &Tx, account: &AccountId) -> Result<(), StorageEr
     }
     for persona in &removed {
         versions_remove(tx, account, persona.id, i32::MAX).await?;
+        tx.execute(
+            "remove empty persona",
+            EMPTY_REMOVE,
+            [account.into(), persona.id.into()],
+        )
+        .await?;
     }
     let ids: Vec<PersonaId> = removed.into_iter().map(|persona| persona.id).collect();
-    for (attempt, sql) in [
-        ("remove empty personas", EMPTY_REMOVE),
-        ("put removed personas off", REMOVED_LATER),
-    ] {
-        tx.execute(attempt, sql, [account.into(), ids.clone().into()]).await?;
-    }
-    Ok(())
+    tx.execute("put removed personas off", REMOVED_LATER, [account.into(), ids.into()])
+        .await
+        .map(drop)
 }
 
 #[derive(FromQueryResult)]

@@ -36,7 +36,11 @@ const STATEMENTS: [Planned; 118] = [
     (storage::api_key::API_KEY_FIND, 2, &["api_key_pkey", "member_pkey"]),
     (members::store::FIND, 2, &["member_pkey"]),
     (members::store::RETURNING, 2, &["member_removed"]),
-    (members::store::OTHER_ADMIN, 2, &["member_admin of the account", "member_pkey"]),
+    (
+        members::store::OTHER_ADMIN,
+        2,
+        &["member_admin of the account", "member_pkey"],
+    ),
     (members::store::KEYS_REVOKE, 3, &["api_key_person"]),
     (members::store::LINK_FIND, 2, &["member_link"]),
     (members::store::LINK_USE, 3, &["member_link"]),
@@ -58,8 +62,12 @@ const STATEMENTS: [Planned; 118] = [
         2,
         &["persona_pkey", "persona_version_number"],
     ),
-    (personas::store::VERSIONS_LOCK, 4, &["persona_version_number", "session_persona"]),
-    (personas::store::PRIVATE_REMOVE, 3, &["persona_slug of the account"]),
+    (
+        personas::store::VERSIONS_LOCK,
+        4,
+        &["persona_version_number", "session_persona"],
+    ),
+    (personas::store::PRIVATE_REMOVE, 3, &["persona_maker"]),
     (personas::store::VERSION, 3, &["persona_version_number"]),
     (
         personas::store::VERSIONS_REMOVE,
