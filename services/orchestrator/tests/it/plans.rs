@@ -67,7 +67,11 @@ const STATEMENTS: [Planned; 118] = [
         4,
         &["persona_version_number", "session_persona"],
     ),
-    (personas::store::PRIVATE_REMOVE, 3, &["persona_maker"]),
+    (
+        personas::store::PRIVATE_REMOVE,
+        3,
+        &["persona_slug of the account", "persona_pkey"],
+    ),
     (personas::store::VERSION, 3, &["persona_version_number"]),
     (
         personas::store::VERSIONS_REMOVE,

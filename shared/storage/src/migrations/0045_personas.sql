@@ -25,7 +25,6 @@ create table persona (
 );
 alter table persona add primary key (account_id, id);
 create unique index persona_slug on persona (account_id, slug) where removed_at is null;
-create index persona_maker on persona (account_id, created_by) where removed_at is null;
 create index persona_removed on persona (account_id, removed_at) where removed_at is not null;
 create unique index persona_default on persona (account_id) where is_default and removed_at is null;
 create table persona_version (
