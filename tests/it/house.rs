@@ -77,12 +77,8 @@ impl House {
             origin: Origin::default(),
             now: OffsetDateTime::now_utc(),
         };
-        let conversation = Conversation {
-            account,
-            task: None,
-            agent: AgentId::parse(&agent).unwrap(),
-            branch: None,
-        };
+        let agent = AgentId::parse(&agent).unwrap();
+        let conversation = Conversation::of(&account, SessionScope::Task, None, agent);
         let item = NewEntry {
             id: &NotificationId::parse(id).unwrap(),
             task: None,

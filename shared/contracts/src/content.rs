@@ -1,12 +1,12 @@
 //! A notification's content hash: a hash over all that its publisher wrote, independent of its encoding. Id and
-//! recipients are excluded: contents of the same id are compared, and recipients are compared by agent, since a redrive
-//! names an agent by id where its publisher used a slug.
+//! recipients are excluded, except orchestrators: contents of the same id are compared, and recipients are compared by agent, since a
+//! redrive names an agent by id where its publisher used a slug.
 
 use domain::{QueueMode, TaskId};
 use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
 
-use crate::notification::Notification;
+use crate::notification::{Notification, Recipients};
 
 /// SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -30,6 +30,12 @@ impl ContentHash {
         hasher.text(&sender.name);
         hasher.text(notification.queue_mode.unwrap_or(QueueMode::Followup).as_str());
         hasher.object(&notification.metadata);
+        // All orchestrators of an account have one agent.
+        if let Recipients::Session(address) = &notification.recipients
+            && let Some(owner) = address.orchestrator()
+        {
+            hasher.text(&owner.to_string());
+        }
         hasher.finish()
     }
 

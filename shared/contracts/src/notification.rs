@@ -3,7 +3,10 @@
 
 use std::fmt;
 
-use domain::{AccountId, Actor, ActorKind, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode};
+use domain::{
+    AccountId, Actor, ActorKind, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode, SessionAddress,
+    session_key::SESSION_KEY_BYTES_MAX,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -36,13 +39,18 @@ pub struct NotificationMessage {
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub kind: Option<String>,
-    /// Id or slug. Without `agent` and `agents`, the task's assignees.
+    /// Id or slug. Without `agent`, `agents` and `session`, the task's assignees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]
     pub agent: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub agents: Vec<String>,
+    /// Instead of agents: the key of any generation of a session, or `orchestrator:{user}`, `orchestrator:org:{account}`. The session of
+    /// a task needs its task in the subject; every other one `-`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 320))]
+    pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
     pub title: Option<String>,
@@ -69,6 +77,7 @@ impl NotificationMessage {
             kind: Some(kind.to_owned()),
             agent: None,
             agents: Vec::new(),
+            session: None,
             title: Some(title),
             body,
             message_id: None,
@@ -106,6 +115,12 @@ pub enum RefusalReason {
     UnknownTask,
     UnknownAgent,
     NoAgent,
+    /// A person's orchestrator is addressed, and no member has the id.
+    UnknownUser,
+    /// The account's orchestrator is addressed, and no admin has enabled it.
+    OrchestratorOff,
+    /// The addressed session is of another task or account, or of a kind that takes no notifications.
+    SessionMismatch,
     IdConflict,
     MessageMismatch,
     /// The task is the coordinator's chat, and the agent is not the coordinator (S6).
@@ -183,13 +198,14 @@ pub struct Unreadable {
     pub refusal: Refusal,
 }
 
-/// The recipients: named agents, or the task's assignees.
+/// The recipients: named agents, the task's assignees, or a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Recipients {
     One(AgentRef),
     /// Fans out to one notification each, ids suffixed with `:{agent_id}`.
     Many(Vec<AgentRef>),
     Assignees,
+    Session(SessionAddress),
 }
 
 /// A parsed notification: within its limits, its names well-formed.
@@ -297,11 +313,14 @@ fn fields_read(mut fields: Map<String, Value>, id: Option<NotificationId>) -> Re
     }
     let agent = text(&mut fields, "agent", 64)?;
     let agents = agents(&mut fields)?;
-    let recipients = match (agent, agents) {
-        (Some(_), Some(_)) => return Err(invalid("agents", "name either agent or agents, not both")),
-        (Some(one), None) => Recipients::One(agent_ref("agent", &one)?),
-        (None, Some(many)) => Recipients::Many(many),
-        (None, None) => Recipients::Assignees,
+    let session = text(&mut fields, "session", SESSION_KEY_BYTES_MAX)?;
+    let recipients = match (agent, agents, session) {
+        (Some(one), None, None) => Recipients::One(agent_ref("agent", &one)?),
+        (None, Some(many), None) => Recipients::Many(many),
+        (None, None, Some(session)) => Recipients::Session(session_address(&session)?),
+        (None, None, None) => Recipients::Assignees,
+        (_, Some(_), None) => return Err(invalid("agents", "name either agent or agents, not both")),
+        (_, _, Some(_)) => return Err(invalid("session", "name either a session or agents, not both")),
     };
     let title = text(&mut fields, "title", TITLE_BYTES_MAX)?;
     let body = match fields.remove("body") {
@@ -397,6 +416,13 @@ fn agents(fields: &mut Map<String, Value>) -> Result<Option<Vec<AgentRef>>, Refu
 
 fn agent_ref(field: &str, text: &str) -> Result<AgentRef, Refusal> {
     AgentRef::parse(text).map_err(|error| invalid(field, &error.to_string()))
+}
+
+fn session_address(text: &str) -> Result<SessionAddress, Refusal> {
+    SessionAddress::parse(text).map_err(|_| {
+        let forms = "the key of a session, orchestrator:{user} or orchestrator:org:{account}";
+        invalid("session", &format!("not {forms}"))
+    })
 }
 
 /// A publisher that names no sender is an unnamed service.

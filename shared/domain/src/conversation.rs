@@ -1,75 +1,113 @@
 //! A conversation: a session without its generation.
 
-use crate::{AccountId, AgentId, BranchId, Generation, SessionKey, SessionKind, SessionOf, SessionScope, TaskId};
+use crate::{
+    AccountId, AgentId, BranchId, Generation, Owner, SessionKey, SessionKind, SessionOf, SessionScope, TaskId,
+};
 
-/// The part of a session's name that all its generations share. Ordered, so that locks are taken in one order.
+/// The part of a session's name that all its generations share.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Conversation {
     pub account: AccountId,
-    /// The key of the task; none: the agent's work without a task, or a branch.
-    pub task: Option<TaskId>,
     pub agent: AgentId,
-    /// The branch whose only session it is.
-    pub branch: Option<BranchId>,
+    pub of: ConversationOf,
+}
+
+/// What an agent's conversation is about.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum ConversationOf {
+    /// By its key.
+    Task(TaskId),
+    /// The agent's work without a task.
+    Agent,
+    /// A branch, which has one session.
+    Branch(BranchId),
+    /// A person's orchestrator, or the account's. Its agent is the account's hidden one.
+    Orchestrator(Owner),
 }
 
 impl Conversation {
     /// With scope `agent`, all of an agent's work is one conversation; the notification keeps its task.
     pub fn of(account: &AccountId, scope: SessionScope, task: Option<&TaskId>, agent: AgentId) -> Conversation {
+        let of = match (scope, task) {
+            (SessionScope::Task, Some(task)) => ConversationOf::Task(task.key()),
+            (SessionScope::Task, None) | (SessionScope::Agent, _) => ConversationOf::Agent,
+        };
         Conversation {
             account: account.clone(),
-            task: match scope {
-                SessionScope::Task => task.map(TaskId::key),
-                SessionScope::Agent => None,
-            },
             agent,
-            branch: None,
+            of,
         }
     }
 
     pub fn of_branch(account: &AccountId, branch: BranchId, agent: AgentId) -> Conversation {
         Conversation {
             account: account.clone(),
-            task: None,
             agent,
-            branch: Some(branch),
+            of: ConversationOf::Branch(branch),
         }
     }
 
-    /// Of a session's key. None: an orchestrator's, or a replay's.
-    pub fn of_key(key: &SessionKey) -> Option<Conversation> {
-        let (task, agent, branch) = match &key.of {
-            SessionOf::Task { task, agent } => (Some(task.key()), *agent, None),
-            SessionOf::Agent(agent) => (None, *agent, None),
-            SessionOf::Branch { branch, agent } => (None, *agent, Some(*branch)),
-            SessionOf::Replay(_) | SessionOf::User(_) | SessionOf::Account => return None,
-        };
-        Some(Conversation {
-            account: key.account.clone(),
-            task,
+    pub fn of_orchestrator(account: &AccountId, owner: Owner, agent: AgentId) -> Conversation {
+        Conversation {
+            account: account.clone(),
             agent,
-            branch,
-        })
+            of: ConversationOf::Orchestrator(owner),
+        }
+    }
+
+    /// Of a session and its agent. None: a replay's, or a key that cannot be read.
+    pub fn of_session(key: &str, agent: AgentId) -> Option<Conversation> {
+        let key = SessionKey::parse(key).ok()?;
+        let (of, named) = match key.of {
+            SessionOf::Task { task, agent } => (ConversationOf::Task(task.key()), agent),
+            SessionOf::Agent(agent) => (ConversationOf::Agent, agent),
+            SessionOf::Branch { branch, agent } => (ConversationOf::Branch(branch), agent),
+            SessionOf::Orchestrator(owner) => (ConversationOf::Orchestrator(owner), agent),
+            SessionOf::Replay(_) => return None,
+        };
+        let account = key.account;
+        (named == agent).then_some(Conversation { account, agent, of })
+    }
+
+    /// The key of its task.
+    pub fn task(&self) -> Option<&TaskId> {
+        match &self.of {
+            ConversationOf::Task(task) => Some(task),
+            ConversationOf::Agent | ConversationOf::Branch(_) | ConversationOf::Orchestrator(_) => None,
+        }
+    }
+
+    pub fn branch(&self) -> Option<BranchId> {
+        match &self.of {
+            ConversationOf::Branch(branch) => Some(*branch),
+            ConversationOf::Task(_) | ConversationOf::Agent | ConversationOf::Orchestrator(_) => None,
+        }
+    }
+
+    pub fn orchestrator(&self) -> Option<&Owner> {
+        match &self.of {
+            ConversationOf::Orchestrator(owner) => Some(owner),
+            ConversationOf::Task(_) | ConversationOf::Agent | ConversationOf::Branch(_) => None,
+        }
     }
 
     pub fn kind(&self) -> SessionKind {
-        match (self.branch, &self.task) {
-            (Some(_), _) => SessionKind::Branch,
-            (None, Some(_)) => SessionKind::Task,
-            (None, None) => SessionKind::System,
+        match &self.of {
+            ConversationOf::Task(_) => SessionKind::Task,
+            ConversationOf::Agent => SessionKind::System,
+            ConversationOf::Branch(_) => SessionKind::Branch,
+            ConversationOf::Orchestrator(_) => SessionKind::Orchestrator,
         }
     }
 
     /// Ids, never slugs: renaming an agent changes no key (S11).
     pub fn key(&self, generation: Generation) -> SessionKey {
         let agent = self.agent;
-        let of = match (self.branch, &self.task) {
-            (Some(branch), _) => SessionOf::Branch { branch, agent },
-            (None, Some(task)) => SessionOf::Task {
-                task: task.clone(),
-                agent,
-            },
-            (None, None) => SessionOf::Agent(agent),
+        let of = match self.of.clone() {
+            ConversationOf::Task(task) => SessionOf::Task { task, agent },
+            ConversationOf::Agent => SessionOf::Agent(agent),
+            ConversationOf::Branch(branch) => SessionOf::Branch { branch, agent },
+            ConversationOf::Orchestrator(owner) => SessionOf::Orchestrator(owner),
         };
         SessionKey {
             of,
@@ -82,6 +120,7 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::UserId;
 
     const AGENT: &str = "0190b5a8-0000-7000-8000-000000000001";
 
@@ -114,20 +153,31 @@ mod tests {
         let key = branch.key(Generation(1)).to_string();
         assert_eq!(key, format!("branch:{AGENT}:agent:{AGENT}:acme:v1"));
         assert_eq!(branch.kind(), SessionKind::Branch);
+        let of_ann = Owner::User(UserId::parse("ann").unwrap());
+        for (owner, expected) in [(of_ann, "orchestrator:acme:ann:v2"), (Owner::Account, "orchestrator:org:acme:v2")] {
+            let conversation = Conversation::of_orchestrator(&account, owner, agent);
+            assert_eq!(conversation.key(Generation(2)).to_string(), expected);
+            assert_eq!(conversation.kind(), SessionKind::Orchestrator);
+        }
     }
 
     #[test]
-    fn a_conversation_is_known_by_its_key() {
-        let of_key = |text: &str| Conversation::of_key(&SessionKey::parse(text).unwrap());
+    fn a_conversation_is_known_by_its_session() {
+        let agent = AgentId::parse(AGENT).unwrap();
         for text in [
             format!("task:proj-7:agent:{AGENT}:acme:v2"),
             format!("system:agent:{AGENT}:acme:v1"),
             format!("branch:{AGENT}:agent:{AGENT}:acme:v1"),
+            "orchestrator:acme:ann:v3".to_owned(),
+            "orchestrator:org:acme:v1".to_owned(),
         ] {
             let generation = SessionKey::parse(&text).unwrap().generation;
-            assert_eq!(of_key(&text).map(|of| of.key(generation).to_string()), Some(text));
+            let of = Conversation::of_session(&text, agent);
+            assert_eq!(of.map(|of| of.key(generation).to_string()), Some(text));
         }
-        assert_eq!(of_key("orchestrator:org:acme:v1"), None);
+        let another = AgentId(uuid::Uuid::nil());
+        assert_eq!(Conversation::of_session(&format!("system:agent:{AGENT}:acme:v1"), another), None);
+        assert_eq!(Conversation::of_session(&format!("replay:{AGENT}:acme:v1"), agent), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is
 //! done about work that does not move on), [`breaker`] (providers that take no calls), [`progress`] (turns that change nothing),
 //! [`turn`], [`context`] (where a turn's context comes from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`member`] (the people of an account), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
+//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
 //! as it is written).
 
 pub mod account;
@@ -32,6 +32,7 @@ pub mod member;
 pub mod model;
 pub mod next;
 pub mod notification;
+pub mod owner;
 pub mod persona;
 pub mod progress;
 pub mod question;
@@ -60,7 +61,7 @@ pub use brake::{HANDED_OVER, SESSION_RESET, StopKind, StopThen, TASK_CLOSED};
 pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode};
 pub use breaker::{BreakerEvent, BreakerState};
 pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TaskContextLayer, TurnContext};
-pub use conversation::Conversation;
+pub use conversation::{Conversation, ConversationOf};
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
@@ -76,13 +77,14 @@ pub use member::{Email, MemberRole, NotAnEmail};
 pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};
 pub use notification::{NotificationState, QueueMode};
+pub use owner::Owner;
 pub use persona::{PersonaFile, PersonaFiles, PersonaText, PersonaVisibility};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
 pub use queue::QueueOp;
 pub use replay::{Matched, ReplayHistory, ReplayProfile, ReplaySpec, ReplayState};
 pub use reset::{ResetInFlight, ResetQueue, ResetRequest};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
-pub use session_key::{SessionKey, SessionOf, ThreadName};
+pub use session_key::{SessionAddress, SessionKey, SessionOf, ThreadName};
 pub use sign_in::{NotASignInToken, SignInToken};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::{AccountId, AgentId, BranchId, Generation, ReplayId, TaskId, UserId};
+use crate::{AccountId, AgentId, BranchId, Generation, Owner, ReplayId, TaskId, UserId};
 
 /// A parsed session key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -28,10 +28,61 @@ pub enum SessionOf {
     },
     /// A replay's only session.
     Replay(ReplayId),
-    /// A person's orchestrator.
+    /// A person's orchestrator, or the account's.
+    Orchestrator(Owner),
+}
+
+/// A session as others name it. Ignores case, as keys do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SessionAddress {
+    /// Of any generation; `orchestrator:org:{account}` is short for the first one.
+    Key(SessionKey),
+    /// `orchestrator:{user}`: a person's orchestrator, in the account of whoever names it.
     User(UserId),
-    /// The account's orchestrator.
-    Account,
+}
+
+impl SessionAddress {
+    pub fn parse(text: &str) -> Result<SessionAddress, SessionKeyError> {
+        if text.len() > SESSION_KEY_BYTES_MAX {
+            return Err(SessionKeyError);
+        }
+        let folded = text.to_ascii_lowercase();
+        let parts: Vec<&str> = folded.split(':').collect();
+        match parts[..] {
+            ["orchestrator", user] => UserId::parse(user).map(Self::User).map_err(|_| SessionKeyError),
+            ["orchestrator", "org", _] => SessionKey::parse(&format!("{folded}:v1")).map(Self::Key),
+            _ => SessionKey::parse(&folded).map(Self::Key),
+        }
+    }
+
+    /// Whose orchestrator it is, if it is one.
+    pub fn orchestrator(&self) -> Option<Owner> {
+        match self {
+            Self::Key(SessionKey {
+                of: SessionOf::Orchestrator(owner),
+                ..
+            }) => Some(owner.clone()),
+            Self::Key(_) => None,
+            Self::User(user) => Some(Owner::User(user.clone())),
+        }
+    }
+
+    /// Whose session it is, in this account. None: of another account.
+    pub fn within(&self, account: &AccountId) -> Option<SessionOf> {
+        match self {
+            Self::Key(key) => (key.account == *account).then(|| key.of.clone()),
+            Self::User(user) => Some(SessionOf::Orchestrator(Owner::User(user.clone()))),
+        }
+    }
+}
+
+impl fmt::Display for SessionAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => key.fmt(f),
+            Self::User(user) => write!(f, "orchestrator:{user}"),
+        }
+    }
 }
 
 /// The name of a provider's thread: the key of its session, with the thread's number from the second on.
@@ -78,8 +129,7 @@ pub const SESSION_KEY_BYTES_MAX: usize = 320;
 pub struct SessionKeyError;
 
 impl SessionKey {
-    /// Parses a key, ignoring case. The older forms `orchestrator:{user}` and `orchestrator:org:{account}` name no
-    /// generation, so they are not keys; a caller that accepts them looks the current generation up.
+    /// Parses a key, ignoring case. The short forms of orchestrators name no generation, so they are not keys ([`SessionAddress`]).
     pub fn parse(text: &str) -> Result<Self, SessionKeyError> {
         if text.len() > SESSION_KEY_BYTES_MAX {
             return Err(SessionKeyError);
@@ -107,8 +157,11 @@ fn read(folded: &str) -> Option<SessionKey> {
             (SessionOf::Branch { branch, agent }, account, version)
         }
         ["replay", replay, account, version] => (SessionOf::Replay(ReplayId::parse(replay).ok()?), account, version),
-        ["orchestrator", "org", account, version] => (SessionOf::Account, account, version),
-        ["orchestrator", account, user, version] => (SessionOf::User(UserId::parse(user).ok()?), account, version),
+        ["orchestrator", "org", account, version] => (SessionOf::Orchestrator(Owner::Account), account, version),
+        ["orchestrator", account, user, version] => {
+            let owner = Owner::User(UserId::parse(user).ok()?);
+            (SessionOf::Orchestrator(owner), account, version)
+        }
         _ => return None,
     };
     let generation = version.strip_prefix('v')?.parse().ok().filter(|number| *number >= 1);
@@ -127,8 +180,8 @@ impl fmt::Display for SessionKey {
             SessionOf::Agent(agent) => write!(f, "system:agent:{agent}:{account}"),
             SessionOf::Branch { branch, agent } => write!(f, "branch:{branch}:agent:{agent}:{account}"),
             SessionOf::Replay(replay) => write!(f, "replay:{replay}:{account}"),
-            SessionOf::User(user) => write!(f, "orchestrator:{account}:{user}"),
-            SessionOf::Account => write!(f, "orchestrator:org:{account}"),
+            SessionOf::Orchestrator(Owner::User(user)) => write!(f, "orchestrator:{account}:{user}"),
+            SessionOf::Orchestrator(Owner::Account) => write!(f, "orchestrator:org:{account}"),
         }?;
         write!(f, ":v{}", self.generation)
     }
@@ -180,6 +233,27 @@ mod tests {
             "x".repeat(400),
         ] {
             assert_eq!(SessionKey::parse(&text), Err(SessionKeyError), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_session_is_named_by_a_key_or_a_short_form() {
+        let ann = || SessionOf::Orchestrator(Owner::User(UserId::parse("ann").unwrap()));
+        let [acme, other] = ["acme", "other"].map(|text| AccountId::parse(text).unwrap());
+        let task = SessionKey::parse(&format!("task:proj-7:agent:{AGENT}:acme:v2")).unwrap();
+        for (text, of, elsewhere) in [
+            ("orchestrator:Ann", ann(), Some(ann())),
+            ("orchestrator:acme:ann:v7", ann(), None),
+            ("orchestrator:org:ACME", SessionOf::Orchestrator(Owner::Account), None),
+            (&task.to_string(), task.of.clone(), None),
+        ] {
+            let address = SessionAddress::parse(text).unwrap();
+            assert_eq!(address.within(&acme), Some(of), "{text}");
+            assert_eq!(address.within(&other), elsewhere, "{text}");
+            assert_eq!(SessionAddress::parse(&address.to_string()), Ok(address), "{text}");
+        }
+        for bad in ["", "ann", "orchestrator:", "orchestrator:org:", "orchestrator:a b", "orchestrator:acme:ann", "task:proj-7"] {
+            assert_eq!(SessionAddress::parse(bad), Err(SessionKeyError), "{bad}");
         }
     }
 

@@ -76,12 +76,7 @@ impl Fixture<'_> {
     /// An open session of an agent on a task, in its first generation.
     pub async fn session(&self, account: &AccountId, task: &TaskId, agent: AgentId) -> (SessionId, String) {
         let id = SessionId(Uuid::now_v7());
-        let conversation = Conversation {
-            account: account.clone(),
-            task: Some(task.key()),
-            agent,
-            branch: None,
-        };
+        let conversation = Conversation::of(account, SessionScope::Task, Some(task), agent);
         let key = conversation.key(Generation::FIRST);
         let row = rows("session").with("account_id", account).with("id", id);
         row.with("task_id", task.key())

@@ -92,7 +92,7 @@ impl Database {
 
     /// Of a session, if it is a branch's.
     pub(super) fn branch_of(&self, account: &AccountId, conversation: &Conversation) -> Option<&BranchRow> {
-        self.branches.get(&(account.clone(), conversation.branch?))
+        self.branches.get(&(account.clone(), conversation.branch()?))
     }
 
     /// `tools/subagent_spawn.rs`: how many, how their results come back, the time they have, and the agent.

@@ -373,7 +373,7 @@ impl Database {
             agent: row.conversation.agent,
             agent_slug: agent.slug.clone(),
             agent_name: agent.slug.clone(),
-            session_task: row.conversation.task.clone(),
+            session_task: row.conversation.task().cloned(),
             coordinator_task: None,
             coordinates: false,
             turn,

@@ -89,7 +89,7 @@ impl Database {
             tool_policies: 1,
             persona: None,
             kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
-            branch: row.conversation.branch.filter(|_| row.replay.is_none()),
+            branch: row.conversation.branch().filter(|_| row.replay.is_none()),
             replay: row.replay,
             parent: row.parent,
             account: name.0.clone(),

@@ -133,7 +133,7 @@ impl Database {
         Message::SessionResolved(SessionResolved::new(
             &row.conversation,
             (name.1, Generation(row.generation)),
-            row.conversation.task.as_ref(),
+            row.conversation.task(),
             row.queue_tail,
         ))
     }

@@ -120,7 +120,7 @@ pub(crate) fn scope_id(scope: HoldScope, (account, session): &SessionName, datab
     let conversation = &database.sessions[&(account.clone(), *session)].conversation;
     match scope {
         HoldScope::Account => Some(account.to_string()),
-        HoldScope::Task => conversation.task.as_ref().map(ToString::to_string),
+        HoldScope::Task => conversation.task().map(ToString::to_string),
         HoldScope::Agent => Some(conversation.agent.to_string()),
         HoldScope::Session => Some(session.to_string()),
     }

@@ -427,7 +427,7 @@ impl Database {
 
     /// `ended` of `SESSIONS_NEWEST_OF_TASKS`.
     fn has_ended(&self, conversation: &Conversation) -> bool {
-        let Some(task) = &conversation.task else { return false };
+        let Some(task) = conversation.task() else { return false };
         let status = self.tasks.get(&(conversation.account.clone(), task.clone()));
         let of_conversation = self
             .of_account(&conversation.account)

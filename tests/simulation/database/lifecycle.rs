@@ -97,7 +97,7 @@ impl Database {
     fn cut(&mut self, account: &AccountId, task: &TaskId, own: Option<TurnId>, closed: &mut Closed, bug: Option<Bug>) {
         let in_progress = self
             .of_account(account)
-            .filter(|(_, row)| row.conversation.branch.is_none())
+            .filter(|(_, row)| row.conversation.branch().is_none())
             .filter_map(|((_, id), row)| Some((*id, row.active_turn?)));
         let asked: Vec<StopRequest<'_>> = in_progress
             .filter(|(_, turn)| own != Some(*turn))
@@ -189,9 +189,9 @@ impl Database {
             .of_account(account)
             .filter(|(_, row)| {
                 row.closed.is_none()
-                    && (row.conversation.branch.is_none() || row.replay.is_some())
+                    && (row.conversation.branch().is_none() || row.replay.is_some())
                     && match scope {
-                        Scope::Task(task) => row.conversation.task.as_ref() == Some(&task.key()),
+                        Scope::Task(task) => row.conversation.task() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
                     }
             })
@@ -302,7 +302,7 @@ impl Database {
         let row = &self.sessions[&(account.clone(), id)];
         Message::SessionClosed(SessionClosed {
             account: account.clone(),
-            task: row.conversation.task.clone(),
+            task: row.conversation.task().cloned(),
             session_id: id,
             session_key: row.key.clone(),
             generation: Generation(row.generation),
@@ -348,7 +348,7 @@ impl Database {
             row.state = NotificationState::Queued;
             row.turn = None;
         }
-        let (place, task) = ((id, generation), conversation.task.as_ref());
+        let (place, task) = ((id, generation), conversation.task());
         let wake = SessionResolved::new(&conversation, place, task, i64::from(count));
         (id, Some(Message::SessionResolved(wake)))
     }

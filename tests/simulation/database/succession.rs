@@ -162,7 +162,7 @@ impl Database {
 
     /// `POST …/reset`: `SESSIONS_LOCK`, then `session_reset`. Not of a branch.
     pub(crate) fn person_resets(&mut self, session: &SessionName, request: ResetRequest, bug: Option<Bug>) -> Asked {
-        let resets = |row: &&SessionRow| row.closed.is_none() && row.conversation.branch.is_none();
+        let resets = |row: &&SessionRow| row.closed.is_none() && row.conversation.branch().is_none();
         let Some(row) = self.sessions.get(session).filter(resets) else {
             return Asked::Refused;
         };

@@ -58,16 +58,18 @@ fn problem(refusal: &Refusal) -> Problem {
 
 fn message(read: Notification, id: NotificationId, sender: Actor) -> NotificationMessage {
     let texts = |agents: Vec<AgentRef>| agents.iter().map(AgentRef::to_string).collect();
-    let (agent, agents) = match read.recipients {
-        Recipients::One(agent) => (Some(agent.to_string()), Vec::new()),
-        Recipients::Many(agents) => (None, texts(agents)),
-        Recipients::Assignees => (None, Vec::new()),
+    let (agent, agents, session) = match read.recipients {
+        Recipients::One(agent) => (Some(agent.to_string()), Vec::new(), None),
+        Recipients::Many(agents) => (None, texts(agents), None),
+        Recipients::Assignees => (None, Vec::new(), None),
+        Recipients::Session(address) => (None, Vec::new(), Some(address.to_string())),
     };
     NotificationMessage {
         id: Some(id),
         kind: Some(read.kind),
         agent,
         agents,
+        session,
         title: read.title,
         body: read.body,
         message_id: read.message_id,

@@ -3,7 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contracts::{Outgoing, Root, Timestamp, notification::Refusal, session::SessionResolved};
+use contracts::{
+    Outgoing, Root, Timestamp,
+    notification::{Notification, Recipients, Refusal},
+    session::SessionResolved,
+};
 use domain::{
     AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, TASK_CLOSED, TaskId,
     session::admission,
@@ -109,6 +113,14 @@ pub fn conversation(
     facts: &BatchFacts,
 ) -> Conversation {
     let account = account_of(received);
+    if let Ok(Notification {
+        recipients: Recipients::Session(address),
+        ..
+    }) = &received.content
+        && let Some(owner) = address.orchestrator()
+    {
+        return Conversation::of_orchestrator(account, owner, agent);
+    }
     let scope = facts
         .account(account)
         .expect("a notification without an account is refused")

@@ -9,7 +9,10 @@
 //! identify a duplicate, and an agent assigned since then gets its part.
 
 use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
-use domain::{AgentId, AgentRef, NotificationId, NotificationState, QueueLimits, TaskId, session::admission};
+use domain::{
+    AgentId, AgentRef, NotificationId, NotificationState, Owner, QueueLimits, SessionAddress, SessionOf, TaskId,
+    session::admission,
+};
 
 use super::{
     facts::{AccountFacts, BatchFacts, Known},
@@ -217,7 +220,8 @@ fn before(
         || match (known.agent, agents, recipients) {
             (Some(then), Ok(Agents::One(now)), _) => then == *now,
             (Some(_), _, Recipients::Many(_) | Recipients::Assignees) => false,
-            (Some(_), _, Recipients::One(_)) | (None, _, _) => true,
+            // The hash tells orchestrators apart.
+            (Some(_), _, Recipients::One(_) | Recipients::Session(_)) | (None, _, _) => true,
         };
     if !known.says(received.hash) || !agrees {
         return Err(Refusal::id_conflict(&received.id));
@@ -314,6 +318,45 @@ fn agents(received: &Received, notification: &Notification, account: &AccountFac
             }
             Err(no_agent(format!("no agent is named, and task {task} has no assignee")))
         }
+        Recipients::Session(address) => addressed(received, address, account).map(Agents::One),
+    }
+}
+
+/// The agent of an addressed session. The session is that of its conversation, whichever generation is open.
+fn addressed(received: &Received, address: &SessionAddress, account: &AccountFacts) -> Result<AgentId, Refusal> {
+    let refuse = |reason, detail: String| Refusal::new(reason, format!("session {address}: {detail}"));
+    let mismatch = |detail: &str| refuse(RefusalReason::SessionMismatch, detail.to_owned());
+    let of = received.account.as_ref().and_then(|account| address.within(account));
+    let task = received.task.as_ref().map(TaskId::key);
+    let (agent, of_task) = match of.ok_or_else(|| mismatch("it is of another account"))? {
+        SessionOf::Task { agent, task } => (agent, Some(task.key())),
+        SessionOf::Agent(agent) => (agent, None),
+        SessionOf::Orchestrator(owner) => {
+            let none = || match &owner {
+                Owner::User(user) => {
+                    let detail = format!("the account has no member {user}, or they were removed");
+                    refuse(RefusalReason::UnknownUser, detail)
+                }
+                Owner::Account => {
+                    let detail = "the account's orchestrator is off: an admin enables it";
+                    refuse(RefusalReason::OrchestratorOff, detail.to_owned())
+                }
+            };
+            return match task {
+                None => account.orchestrator(&owner).ok_or_else(none),
+                Some(_) => Err(mismatch("it has no task: publish with - instead of a task")),
+            };
+        }
+        SessionOf::Branch { .. } | SessionOf::Replay(_) => {
+            return Err(mismatch("a branch or a replay takes no notifications: address the session that began it"));
+        }
+    };
+    match (of_task == task, of_task) {
+        (true, _) => account.agent(&AgentRef::Id(agent)).ok_or_else(|| {
+            refuse(RefusalReason::UnknownAgent, "its agent was removed".to_owned())
+        }),
+        (false, Some(task)) => Err(mismatch(&format!("it is of task {task}: publish for that task"))),
+        (false, None) => Err(mismatch("it has no task: publish with - instead of a task")),
     }
 }
 
@@ -358,6 +401,7 @@ fn parts(received: &Received, agents: &[AgentId], account: &AccountFacts) -> Res
 fn sole_agent(received: &Received, account: &AccountFacts) -> Option<AgentId> {
     match &received.content.as_ref().ok()?.recipients {
         Recipients::One(agent) => account.agent(agent),
+        Recipients::Session(address) => addressed(received, address, account).ok(),
         Recipients::Many(_) | Recipients::Assignees => None,
     }
 }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use contracts::{content::ContentHash, notification::Recipients};
 use domain::{
-    AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, SessionScope, TaskId,
+    AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, Owner, SessionOf,
+    SessionScope, TaskId,
 };
 
 use super::{decide, received::Received};
@@ -22,6 +23,8 @@ pub struct Questions {
     pub assigned: BTreeSet<(AccountId, TaskId)>,
     pub messages: BTreeSet<(AccountId, MessageId)>,
     pub notifications: BTreeSet<(AccountId, NotificationId)>,
+    /// Owners of orchestrators.
+    pub owners: BTreeSet<(AccountId, Owner)>,
 }
 
 impl Questions {
@@ -48,6 +51,13 @@ impl Questions {
             Recipients::One(agent) => self.agent(account, agent),
             Recipients::Many(agents) => agents.iter().for_each(|agent| self.agent(account, agent)),
             Recipients::Assignees => self.assigned.extend(task),
+            Recipients::Session(address) => match address.within(account) {
+                Some(SessionOf::Task { agent, .. } | SessionOf::Agent(agent)) => {
+                    self.agents.insert((account.clone(), agent));
+                }
+                Some(SessionOf::Orchestrator(owner)) => drop(self.owners.insert((account.clone(), owner))),
+                Some(SessionOf::Branch { .. } | SessionOf::Replay(_)) | None => {}
+            },
         }
     }
 
@@ -89,6 +99,8 @@ pub struct AccountFacts {
     coordinators: HashMap<TaskId, Vec<AgentId>>,
     messages: HashMap<MessageId, TaskId>,
     notifications: BTreeMap<NotificationId, Known>,
+    /// The agents that run the orchestrators of these owners.
+    orchestrators: HashMap<Owner, AgentId>,
 }
 
 /// A notification that is stored, or that this batch will store.
@@ -125,6 +137,8 @@ pub enum Fact {
     /// A message and the key of its task.
     Message(MessageId, TaskId),
     Notification(NotificationId, Known),
+    /// A member's orchestrator, or the account's if it is enabled.
+    Orchestrator(Owner, AgentId),
 }
 
 impl BatchFacts {
@@ -144,6 +158,7 @@ impl BatchFacts {
                 coordinators: HashMap::new(),
                 messages: HashMap::new(),
                 notifications: BTreeMap::new(),
+                orchestrators: HashMap::new(),
             };
             self.accounts.insert(account.clone(), facts);
         } else if let Some(facts) = self.accounts.get_mut(account) {
@@ -166,6 +181,7 @@ impl AccountFacts {
             Fact::Coordinator(task, agent) => self.coordinators.entry(task).or_default().push(agent),
             Fact::Message(message, task) => drop(self.messages.insert(message, task)),
             Fact::Notification(id, known) => drop(self.notifications.insert(id, known)),
+            Fact::Orchestrator(owner, agent) => drop(self.orchestrators.insert(owner, agent)),
         }
     }
 
@@ -197,6 +213,10 @@ impl AccountFacts {
     /// The key of the task whose thread holds the message.
     pub fn message_task(&self, message: MessageId) -> Option<&TaskId> {
         self.messages.get(&message)
+    }
+
+    pub fn orchestrator(&self, owner: &Owner) -> Option<AgentId> {
+        self.orchestrators.get(owner).copied()
     }
 
     pub fn notification(&self, id: &NotificationId) -> Option<&Known> {

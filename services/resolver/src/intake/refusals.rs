@@ -88,6 +88,6 @@ fn agent_named(received: &Received) -> Option<String> {
     use contracts::notification::Recipients;
     match &received.content.as_ref().ok()?.recipients {
         Recipients::One(agent) => Some(agent.to_string()),
-        Recipients::Many(_) | Recipients::Assignees => None,
+        Recipients::Many(_) | Recipients::Assignees | Recipients::Session(_) => None,
     }
 }

@@ -2,7 +2,7 @@
 //! of work (S1); the account's `session_scope` is an input of it and not a second path (S14).
 
 use contracts::notification::{Refusal, RefusalReason};
-use domain::{Generation, SessionId};
+use domain::{Generation, SessionId, SessionKind};
 use storage::session::{sessions_lock::ActiveSession, sessions_open::Newest};
 
 /// The state of a conversation.
@@ -11,8 +11,8 @@ pub enum Found {
     Active(ActiveSession),
     /// No session is active.
     Closed(Newest),
-    /// Its agent was removed after the facts were read.
-    AgentRemoved,
+    /// Its agent, or the orchestrator's person, was removed after the facts were read.
+    Removed,
 }
 
 /// The session of a conversation: an active one, locked until the transaction ends, or one to open.
@@ -32,7 +32,7 @@ impl ResolvedSession {
 }
 
 /// `fresh` is the id of a session to open.
-pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusal> {
+pub fn resolve(kind: SessionKind, found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusal> {
     let newest = match found {
         Found::Active(session) => {
             return Ok(ResolvedSession {
@@ -42,9 +42,17 @@ pub fn resolve(found: Found, fresh: SessionId) -> Result<ResolvedSession, Refusa
             });
         }
         Found::Closed(newest) => newest,
-        Found::AgentRemoved => {
-            let detail = "the agent was removed while its notification was read";
-            return Err(Refusal::new(RefusalReason::UnknownAgent, detail));
+        Found::Removed => {
+            let (reason, who) = match kind {
+                SessionKind::Orchestrator => (RefusalReason::UnknownUser, "the person"),
+                SessionKind::Task | SessionKind::System | SessionKind::Branch | SessionKind::Replay => {
+                    (RefusalReason::UnknownAgent, "the agent")
+                }
+            };
+            return Err(Refusal::new(
+                reason,
+                format!("{who} was removed while the notification was read"),
+            ));
         }
     };
     let generation = newest.generation.map_or(Generation::FIRST, Generation::next);
@@ -103,7 +111,7 @@ mod tests {
             active_turn: None,
             will_hold: false,
         };
-        let reused = resolve(Found::Active(active), fresh).unwrap();
+        let reused = resolve(SessionKind::Task, Found::Active(active), fresh).unwrap();
         assert_eq!((reused.session, reused.finding), (active, Finding::Reused));
         let closed = |generation: Option<i32>, ended| {
             Found::Closed(Newest {
@@ -116,7 +124,7 @@ mod tests {
             (closed(Some(4), false), 5, Finding::Reopened, false),
             (closed(None, false), 1, Finding::Created, false),
         ] {
-            let opened = resolve(found, fresh).unwrap();
+            let opened = resolve(SessionKind::Task, found, fresh).unwrap();
             assert_eq!(
                 (opened.session.id, opened.session.generation),
                 (fresh, Generation(generation))
@@ -127,7 +135,11 @@ mod tests {
             );
             assert_eq!(opened.ended, ended);
         }
-        let refusal = resolve(Found::AgentRemoved, fresh).unwrap_err();
-        assert_eq!(refusal.reason, RefusalReason::UnknownAgent);
+        for (kind, reason) in [
+            (SessionKind::Task, RefusalReason::UnknownAgent),
+            (SessionKind::Orchestrator, RefusalReason::UnknownUser),
+        ] {
+            assert_eq!(resolve(kind, Found::Removed, fresh).unwrap_err().reason, reason);
+        }
     }
 }

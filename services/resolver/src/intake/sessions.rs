@@ -34,7 +34,7 @@ pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Re
         .map(|n| {
             active
                 .get(&n)
-                .map_or(Found::AgentRemoved, |session| Found::Active(*session))
+                .map_or(Found::Removed, |session| Found::Active(*session))
         })
         .collect();
     if !missing.is_empty() {
@@ -69,7 +69,7 @@ pub fn assign<'a>(
 ) -> AssignedSessions {
     let mut assigned = AssignedSessions::default();
     for (conversation, found) in found {
-        match resolve(found, fresh()) {
+        match resolve(conversation.kind(), found, fresh()) {
             Ok(resolved) => drop(assigned.sessions.insert(conversation.clone(), resolved)),
             Err(refusal) => drop(assigned.refused.insert(conversation.clone(), refusal)),
         }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use contracts::content::ContentHash;
-use domain::{AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, TaskId};
+use domain::{AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, Owner, TaskId, UserId};
 use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx, statement::pairs};
 use uuid::Uuid;
@@ -71,6 +71,20 @@ pub const FACTS_FIND: &str = "
         select n.account_id, n.id, n.state, n.agent_id, n.content_hash, n.edited_hash from notification n
         where n.account_id = w.account_id and n.id = w.id offset 0) as n";
 
+/// The agents of orchestrators, by their owners: of members, and of accounts (an empty name) that have enabled theirs. Relies on the
+/// primary key of member, on orchestrator_identity_owner and on agent_orchestrator.
+pub const ORCHESTRATORS_FIND: &str = "
+    select 'orchestrator' as fact, w.account_id, w.user_id as name, '' as value, g.id, null::bytea as hash, null::bytea as edited
+    from unnest($1::text[], $2::text[]) as w (account_id, user_id)
+    cross join lateral (
+        (select m.account_id from member m
+         where m.account_id = w.account_id and m.user_id = w.user_id and m.removed_at is null offset 0)
+        union all
+        (select i.account_id from orchestrator_identity i
+         where w.user_id = '' and i.account_id = w.account_id and i.user_id is null and i.enabled offset 0)) o
+    cross join lateral (
+        select g.id from agent g where g.account_id = o.account_id and g.kind = 'orchestrator' limit 1) g";
+
 /// Adds the rows of the database to the facts.
 pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut BatchFacts) -> Result<(), StorageError> {
     const ATTEMPT: &str = "look up the facts of a batch";
@@ -96,7 +110,14 @@ pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut BatchFacts) 
         notification_accounts.into(),
         notifications.into(),
     ];
-    let rows: Vec<FactRow> = tx.rows(ATTEMPT, FACTS_FIND, values).await?;
+    let mut rows: Vec<FactRow> = tx.rows(ATTEMPT, FACTS_FIND, values).await?;
+    if !questions.owners.is_empty() {
+        let owner = |owner: &Owner| owner.user().map_or_else(String::new, ToString::to_string);
+        let named: Vec<(AccountId, String)> = questions.owners.iter().map(|(account, of)| (account.clone(), owner(of))).collect();
+        let (accounts, users) = pairs(&named);
+        let values: [Value; 2] = [accounts.into(), users.into()];
+        rows.extend(tx.rows::<FactRow>(ATTEMPT, ORCHESTRATORS_FIND, values).await?);
+    }
     for row in rows {
         let fact = row.read().map_err(|what| StorageError::unreadable(ATTEMPT, what))?;
         facts.add(&row.account_id, fact);
@@ -131,6 +152,13 @@ impl FactRow {
                     state: self.value.parse()?,
                 };
                 Fact::Notification(NotificationId::parse(&self.name)?, known)
+            }
+            "orchestrator" => {
+                let owner = match self.name.as_str() {
+                    "" => Owner::Account,
+                    user => Owner::User(UserId::parse(user)?),
+                };
+                Fact::Orchestrator(owner, AgentId(id()?))
             }
             other => return Err(format!("an unknown kind of fact: {other}").into()),
         })

@@ -45,12 +45,7 @@ fn sent(id: &str, body: &str, sender: Actor) -> Message {
 
 impl Scene {
     fn conversation(&self) -> Conversation {
-        Conversation {
-            account: self.account.clone(),
-            task: Some(self.task.key()),
-            agent: self.coder,
-            branch: None,
-        }
+        Conversation::of(&self.account, SessionScope::Task, Some(&self.task), self.coder)
     }
 
     /// Enters an item for `coder` on PROJ-7.

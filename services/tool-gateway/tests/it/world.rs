@@ -187,12 +187,7 @@ impl World {
 
     /// Generation 1 of the agent's session on the task (or of its taskless one), and a turn in it.
     pub(crate) async fn session(&self, account: &AccountId, task: Option<&TaskId>, agent: AgentId) -> TestSession {
-        let conversation = Conversation {
-            account: account.clone(),
-            task: task.cloned(),
-            agent,
-            branch: None,
-        };
+        let conversation = Conversation::of(account, SessionScope::Task, task, agent);
         let key = conversation.key(Generation::FIRST);
         let session = TestSession {
             account: account.clone(),

@@ -328,12 +328,7 @@ async fn send_back(
     let agents: Vec<AssigneeRow> = tx.rows("read assignees", ASSIGNEES, values).await?;
     let conversations: Vec<Conversation> = agents
         .iter()
-        .map(|row| Conversation {
-            account: account.clone(),
-            task: Some(task.key()),
-            agent: row.agent_id,
-            branch: None,
-        })
+        .map(|row| Conversation::of(account, SessionScope::Task, Some(task), row.agent_id))
         .collect();
     conversations_lock(tx, &conversations.iter().collect::<Vec<_>>()).await?;
     let mut messages = Vec::new();

@@ -264,12 +264,8 @@ impl DueTimer {
 
     /// The item of a `check_later`, for the conversation that set it, whichever generation of it is open.
     fn item(&self, account: &AccountId, asked: CheckLater) -> (Conversation, NotificationId, NotificationMessage) {
-        let conversation = Conversation {
-            account: account.clone(),
-            task: self.task.as_ref().filter(|_| asked.of_task).map(TaskId::key),
-            agent: asked.agent,
-            branch: None,
-        };
+        let task = self.task.as_ref().filter(|_| asked.of_task);
+        let conversation = Conversation::of(account, SessionScope::Task, task, asked.agent);
         let title = "The time that you set has come".to_owned();
         let body = later(self.created_at, self.due_at, &self.note);
         let message = NotificationMessage::new(TIMER_ITEM, Actor::system(), title, body)

@@ -529,10 +529,9 @@ async fn fold(
     }
     let mut conversations: Vec<Conversation> = Vec::with_capacity(joins.len());
     for join in &joins {
-        let key = SessionKey::parse(&parents[&join.parent].key);
-        let key = key.map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
-        let conversation = Conversation::of_key(&key);
-        conversations.push(conversation.ok_or_else(|| StorageError::unreadable(ATTEMPT, "an orchestrator's session"))?);
+        let parent = &parents[&join.parent];
+        let conversation = parent.agent_id.and_then(|agent| Conversation::of_session(&parent.key, agent));
+        conversations.push(conversation.ok_or_else(|| StorageError::unreadable(ATTEMPT, "a session of no agent"))?);
     }
     let entries: Vec<OwnEntry<'_>> = joins
         .iter()

@@ -275,7 +275,7 @@ impl Entering<'_> {
     /// Whoever enters an item into a live branch's queue has its session ([`items_enter_found`]): the branch has ended, and there is no
     /// other session for the item.
     fn is_late(&self) -> bool {
-        self.conversation.branch.is_some()
+        self.conversation.branch().is_some()
     }
 
     /// On record, for nobody.

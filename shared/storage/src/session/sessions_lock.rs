@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, BranchId, Conversation, Fence, Gate, Generation, ImpossibleStep, PersonaVersionId, ReplayId,
+    AccountId, AgentId, BranchId, Conversation, ConversationOf, Fence, Gate, Generation, ImpossibleStep, PersonaVersionId, ReplayId,
     ResetRequest, SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId,
     TurnRef, context::Told, progress::Streak,
 };
@@ -304,12 +304,10 @@ struct LockedRow {
     session: ActiveSession,
 }
 
-/// One statement for both kinds, in the order of account and id: every transaction that locks several sessions uses
-/// that order (delivery's claims and records, the closers of sessions), so that two of them do not deadlock. A session
-/// that closes during the wait for its lock is not returned: the conversation then has no active session. Relies on
-/// session_active_task, session_active_system and the primary key; `offset 0`, and comparisons without selectivity
-/// statistics, keep the planner from reading all active sessions.
-pub const CONVERSATIONS_LOCK: &str = "
+macro_rules! conversations_lock {
+    ($more:literal) => {
+        concat!(
+            "
     with found as materialized (
         select w.n, t.account_id, t.id
         from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, task_id)
@@ -325,80 +323,111 @@ pub const CONVERSATIONS_LOCK: &str = "
             select t.account_id, t.id from session t
             where t.account_id = w.account_id and t.agent_id = w.agent_id
               and t.closed_at is null and t.kind = 'system'
-            offset 0) as t
+            offset 0) as t",
+            $more,
+            "
     )
     select f.n, s.id, s.generation, s.queue_tail, s.queued, s.phase = 'idle' and s.queued = 0 as rests, s.gate, s.active_turn_id,
            coalesce(s.stop_turn_id = s.active_turn_id and s.stop_then = 'hold', false) as will_hold
     from found f join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     where coalesce(s.closed_at is null, false)
-    order by f.account_id, f.id for no key update of s";
+    order by f.account_id, f.id for no key update of s"
+        )
+    };
+}
+
+/// One statement for all kinds, in the order of account and id: every transaction that locks several sessions uses
+/// that order (delivery's claims and records, the closers of sessions), so that two of them do not deadlock. A session
+/// that closes during the wait for its lock is not returned: the conversation then has no active session. Relies on
+/// session_active_task, session_active_system and the primary key; `offset 0`, and comparisons without selectivity
+/// statistics, keep the planner from reading all active sessions.
+pub const CONVERSATIONS_LOCK: &str = conversations_lock!("");
+/// The same with those of orchestrators. Relies on session_active_orchestrator, too.
+pub const CONVERSATIONS_LOCK_ALL: &str = conversations_lock!(
+    "
+        union all
+        select w.n, t.account_id, t.id
+        from unnest($8::text[], $9::uuid[], $10::bigint[], $11::text[]) as w (account_id, agent_id, n, user_id)
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where t.account_id = w.account_id and t.user_id = w.user_id and t.closed_at is null and t.kind = 'orchestrator'
+            offset 0) as t
+        union all
+        select w.n, t.account_id, t.id
+        from unnest($8::text[], $9::uuid[], $10::bigint[], $11::text[]) as w (account_id, agent_id, n, user_id)
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where w.user_id = '' and t.account_id = w.account_id and t.user_id is null and t.closed_at is null and t.kind = 'orchestrator'
+            offset 0) as t"
+);
 
 /// Locks the active sessions of these conversations; a conversation without one is missing in the result.
 pub async fn conversations_lock(
     tx: &Tx,
     conversations: &[&Conversation],
 ) -> Result<HashMap<usize, ActiveSession>, StorageError> {
-    let (tasks, agents) = columns(conversations);
-    let values = tasks.values().into_iter().chain(agents.values());
-    let rows: Vec<LockedRow> = tx
-        .rows("lock sessions of conversations", CONVERSATIONS_LOCK, values)
-        .await?;
+    let [tasks, agents, orchestrators] = columns(conversations);
+    let (sql, third) = match orchestrators.places.is_empty() {
+        true => (CONVERSATIONS_LOCK, None),
+        false => (CONVERSATIONS_LOCK_ALL, Some(orchestrators.values())),
+    };
+    let values = [tasks, agents].into_iter().flat_map(ConversationColumns::values);
+    let values = values.chain(third.into_iter().flatten());
+    let rows: Vec<LockedRow> = tx.rows("lock sessions of conversations", sql, values).await?;
     Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
 }
 
 /// Conversations of one kind, as arrays, with their positions among all.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct ConversationColumns {
     accounts: Vec<AccountId>,
     agents: Vec<AgentId>,
     places: Vec<i64>,
-    /// Only for the kind with a task.
-    tasks: Option<Vec<TaskId>>,
+    /// For the kind with a task, and the one with a person.
+    names: Option<Vec<String>>,
 }
 
 impl ConversationColumns {
     pub(super) fn values(self) -> Vec<Value> {
         let mut values = vec![self.accounts.into(), self.agents.into(), self.places.into()];
-        values.extend(self.tasks.map(Value::from));
+        values.extend(self.names.map(Value::from));
         values
     }
 }
 
-/// Conversations of tasks, and those of agents alone: partial indexes need the kind as a literal.
-fn columns(conversations: &[&Conversation]) -> (ConversationColumns, ConversationColumns) {
-    let (mut of_tasks, mut of_agents) = (ConversationColumns::default(), ConversationColumns::default());
-    let mut tasks = Vec::new();
-    // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
-    let named = (0..)
-        .zip(conversations)
-        .filter(|(_, conversation)| conversation.branch.is_none());
-    for (n, conversation) in named {
-        let columns = match &conversation.task {
-            Some(task) => {
-                tasks.push(task.clone());
-                &mut of_tasks
-            }
-            None => &mut of_agents,
+/// Conversations of tasks, those of agents alone, and those of orchestrators: partial indexes need the kind as a literal.
+fn columns(conversations: &[&Conversation]) -> [ConversationColumns; 3] {
+    let named = ConversationColumns {
+        names: Some(Vec::new()),
+        ..ConversationColumns::default()
+    };
+    let mut columns = [named.clone(), ConversationColumns::default(), named];
+    for (n, conversation) in (0..).zip(conversations) {
+        let (place, name) = match &conversation.of {
+            ConversationOf::Task(task) => (0, Some(task.to_string())),
+            ConversationOf::Agent => (1, None),
+            ConversationOf::Orchestrator(owner) => (2, Some(owner.user().map_or_else(String::new, ToString::to_string))),
+            // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
+            ConversationOf::Branch(_) => continue,
         };
+        let columns = &mut columns[place];
         columns.accounts.push(conversation.account.clone());
         columns.agents.push(conversation.agent);
         columns.places.push(n);
+        if let Some((names, name)) = columns.names.as_mut().zip(name) {
+            names.push(name);
+        }
     }
-    of_tasks.tasks = Some(tasks);
-    (of_tasks, of_agents)
+    columns
 }
 
-/// One statement for each kind that occurs.
+/// One of the statements for each kind that occurs: of tasks, of agents, of orchestrators.
 pub(super) fn by_kind(
     conversations: &[&Conversation],
-    of_tasks: &'static str,
-    of_agents: &'static str,
+    statements: [&'static str; 3],
 ) -> Vec<(ConversationColumns, &'static str)> {
-    let (tasks, agents) = columns(conversations);
-    [(tasks, of_tasks), (agents, of_agents)]
-        .into_iter()
-        .filter(|(columns, _)| !columns.places.is_empty())
-        .collect()
+    let columns = columns(conversations).into_iter().zip(statements);
+    columns.filter(|(columns, _)| !columns.places.is_empty()).collect()
 }
 
 pub(super) fn index(n: i64) -> usize {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use domain::{Conversation, Generation, SessionId, TaskId};
+use domain::{Conversation, Generation, Owner, SessionId, TaskId};
 use sea_orm::FromQueryResult;
 
 use super::sessions_lock::{by_kind, index};
@@ -52,12 +52,34 @@ pub const SESSIONS_NEWEST_OF_AGENTS: &str = "
         select a.removed_at from agent a where a.account_id = w.account_id and a.id = w.agent_id
         offset 0 for share nowait) as a
     where a.removed_at is null";
+/// The person is locked instead of the agent, which is never removed: none is removed while a session is opened for them.
+pub const SESSIONS_NEWEST_OF_ORCHESTRATORS: &str = "
+    select w.n, (select s.generation from (
+                     (select s.generation from session s
+                      where s.account_id = w.account_id and s.kind = 'orchestrator' and s.task_id is null
+                        and s.agent_id = w.agent_id and s.user_id = w.user_id
+                      order by s.task_id desc, s.generation desc limit 1)
+                     union all
+                     (select s.generation from session s
+                      where w.user_id = '' and s.account_id = w.account_id and s.kind = 'orchestrator' and s.task_id is null
+                        and s.agent_id = w.agent_id and s.user_id is null
+                      order by s.task_id desc, s.user_id desc, s.generation desc limit 1)) s) as generation, false as ended
+    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[]) as w (account_id, agent_id, n, user_id)
+    left join lateral (
+        select m.user_id, m.removed_at from member m where m.account_id = w.account_id and m.user_id = w.user_id
+        offset 0 for share nowait) as m on true
+    where w.user_id = '' or m.user_id is not null and m.removed_at is null";
 
-/// The newest generation of each conversation, if it ever had one; a conversation whose agent was removed is missing in
-/// the result.
+/// The newest generation of each conversation, if it ever had one; a conversation whose agent or person was
+/// removed is missing in the result.
 pub async fn sessions_newest(tx: &Tx, conversations: &[&Conversation]) -> Result<HashMap<usize, Newest>, StorageError> {
     let mut found = HashMap::new();
-    for (columns, sql) in by_kind(conversations, SESSIONS_NEWEST_OF_TASKS, SESSIONS_NEWEST_OF_AGENTS) {
+    let statements = [
+        SESSIONS_NEWEST_OF_TASKS,
+        SESSIONS_NEWEST_OF_AGENTS,
+        SESSIONS_NEWEST_OF_ORCHESTRATORS,
+    ];
+    for (columns, sql) in by_kind(conversations, statements) {
         let rows: Vec<NewestRow> = tx.rows("find newest generations", sql, columns.values()).await?;
         found.extend(rows.into_iter().map(|row| (index(row.n), row.newest)));
     }
@@ -97,30 +119,35 @@ macro_rules! persona_of {
 }
 pub(super) use persona_of;
 
-/// The first transaction wins: session_active_task, session_active_system and session_generation refuse every other.
+/// The first transaction wins: session_active_task, session_active_system,
+/// session_active_orchestrator and session_generation refuse every other.
 pub const SESSIONS_OPEN: &str = concat!(
     "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, persona_version_id, persona_why)
-    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, w.generation, w.key, p.version_id, p.why
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[])
-         as w (account_id, id, kind, task_id, agent_id, generation, key)
+    insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, persona_version_id, persona_why)
+    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, nullif(w.user_id, ''), w.generation, w.key, p.version_id, p.why
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::text[])
+         as w (account_id, id, kind, task_id, agent_id, generation, key, user_id)
     left join lateral ",
     persona_of!("w.account_id", "w.task_id"),
-    " p on true
+    " p on w.kind <> 'orchestrator'
     on conflict do nothing"
 );
 
 /// Opens sessions; returns how many. Fewer than asked: another transaction opened one of them.
 pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, StorageError> {
-    let text = |task: &Option<TaskId>| task.clone().map_or_else(String::new, String::from);
+    let text = |task: Option<&TaskId>| task.cloned().map_or_else(String::new, String::from);
     let values = [
         column(sessions, |new| new.conversation.account.clone()),
         column(sessions, |new| new.id),
         column(sessions, |new| new.conversation.kind()),
-        column(sessions, |new| text(&new.conversation.task)),
+        column(sessions, |new| text(new.conversation.task())),
         column(sessions, |new| new.conversation.agent),
         column(sessions, |new| new.generation),
         column(sessions, |new| new.conversation.key(new.generation).to_string()),
+        column(sessions, |new| {
+            let owner = new.conversation.orchestrator().and_then(Owner::user);
+            owner.map_or_else(String::new, ToString::to_string)
+        }),
     ];
     tx.execute("open sessions", SESSIONS_OPEN, values).await
 }

@@ -143,16 +143,16 @@ impl QuestionRow {
     }
 
     fn conversation(&self, account: &AccountId) -> Option<Conversation> {
+        let of = match self.session_kind? {
+            SessionKind::Task => ConversationOf::Task(self.task.as_ref()?.key()),
+            SessionKind::System => ConversationOf::Agent,
+            // None of them asks.
+            SessionKind::Orchestrator | SessionKind::Branch | SessionKind::Replay => return None,
+        };
         Some(Conversation {
             account: account.clone(),
-            task: match self.session_kind? {
-                SessionKind::Task => self.task.as_ref().map(TaskId::key),
-                SessionKind::System | SessionKind::Orchestrator => None,
-                // Neither asks.
-                SessionKind::Branch | SessionKind::Replay => return None,
-            },
             agent: self.agent_id?,
-            branch: None,
+            of,
         })
     }
 }
