@@ -4,7 +4,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use contracts::{Root, outgoing::Origin};
-use domain::{AccountId, Actor, AgentId, Conversation, NotificationId, QueueLimits};
+use domain::{AccountId, Actor, AgentId, Conversation, NotificationId, QueueLimits, SessionScope};
 use reqwest::{Client, Method, StatusCode};
 use serde_json::{Value, json};
 use storage::{

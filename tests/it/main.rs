@@ -30,6 +30,7 @@ mod limits;
 mod load;
 mod models;
 mod one_notification;
+mod orchestrators;
 #[cfg(feature = "chaos")]
 mod planted;
 mod questions;

@@ -136,6 +136,7 @@ impl World {
             kind: None,
             agent: one,
             agents: many,
+            session: None,
             title: None,
             body: n.to_string(),
             message_id: None,

@@ -418,7 +418,7 @@ impl Witness {
             }
             let is_branch = database.sessions[&(account.clone(), turn.session)]
                 .conversation
-                .branch
+                .branch()
                 .is_some();
             let speaks =
                 turn.state == TurnState::Finished && !turn.late && !turn.no_reply && turn.task.is_some() && !is_branch;

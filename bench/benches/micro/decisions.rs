@@ -93,7 +93,8 @@ fn resolve_the_next_generation(bencher: Bencher) {
             generation: Some(Generation::FIRST),
             ended: false,
         };
-        let resolution = resolve(black_box(Found::Closed(newest)), SessionId(Uuid::nil()));
+        let found = black_box(Found::Closed(newest));
+        let resolution = resolve(conversation.kind(), found, SessionId(Uuid::nil()));
         (conversation.key(Generation::FIRST), resolution)
     });
 }

@@ -82,6 +82,7 @@ fn instructions_of_an_agent(bencher: Bencher) {
         has_task: true,
         is_coordinator: false,
         is_branch: false,
+        orchestrator: None,
         persona: None,
         task_context: None,
         tools: &tools,

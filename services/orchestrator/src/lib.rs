@@ -42,6 +42,7 @@ pub mod models;
 pub mod notifications;
 pub mod objects;
 pub mod openapi;
+pub mod orchestrators;
 pub mod paging;
 pub mod permission;
 pub mod personas;
@@ -77,6 +78,7 @@ pub fn nouns() -> Vec<route::Noun> {
         me::http::noun(),
         sign_in::http::noun(),
         personas::http::noun(),
+        orchestrators::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
         stages::noun(),
@@ -86,6 +88,7 @@ pub fn nouns() -> Vec<route::Noun> {
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
+        sessions::prompt::noun(),
         branches::http::noun(),
         holds::http::noun(),
         policies::http::noun(),

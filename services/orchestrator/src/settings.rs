@@ -51,6 +51,8 @@ section! {
         pub replays_in_flight_account_max: Count = Count::new(4),
         /// Replays of one turn; a further one is answered with 409.
         pub replays_per_turn_max: Count = Count::new(20),
+        /// How long an orchestrator is at rest until it is shown as hibernated, in minutes.
+        pub orchestrator_idle_min: Count = Count::new(15),
         /// How long nothing moves a task on until it counts as stalled.
         pub stall_after_ms: Millis = Millis::new(10 * 60 * 1000),
         /// How often stalled tasks are looked for.

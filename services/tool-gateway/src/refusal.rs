@@ -225,14 +225,15 @@ pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolA
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
     use CloseReason::{
-        AgentRemoved, Cancelled, Expired, Folded, HandedOver, Replayed, Reset, Rotated, TaskArchived, TaskCancelled,
-        TaskDone,
+        AgentRemoved, Cancelled, Expired, Folded, HandedOver, MemberRemoved, Replayed, Reset, Rotated, TaskArchived,
+        TaskCancelled, TaskDone,
     };
     match reason {
         Some(TaskDone) => "the task was moved to done",
         Some(TaskCancelled) => "the task was cancelled",
         Some(TaskArchived) => "the task was archived",
         Some(AgentRemoved) => "the agent was removed",
+        Some(MemberRemoved) => "the person was removed",
         Some(Reset) => "the session was reset",
         Some(Rotated) => "the session was rotated",
         Some(HandedOver) => "the task was handed over to another agent",

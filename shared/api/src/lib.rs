@@ -27,6 +27,7 @@ pub mod models;
 pub mod next;
 pub mod notifications;
 pub mod number;
+pub mod orchestrators;
 pub mod personas;
 pub mod policies;
 pub mod problem;

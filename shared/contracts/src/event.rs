@@ -151,6 +151,8 @@ events! {
     /// A person was added, changed or removed, or signed in.
     "member.changed" MemberChanged(MemberChanged) from [Orchestrator];
     "persona.changed" PersonaChanged(PersonaChanged) from [Orchestrator];
+    /// An orchestrator has another name, handle or way of speaking, or other people may ask it.
+    "identity.changed" IdentityChanged(IdentityChanged) from [Orchestrator];
     /// No turn calls the provider until it is tried again.
     "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
     /// One turn tries whether the provider answers again.
@@ -603,6 +605,14 @@ pub struct MemberChanged {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct PersonaChanged {
     pub persona_id: PersonaId,
+    pub change: Change,
+    pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct IdentityChanged {
+    /// Whose orchestrator it is; none: the account's.
+    pub user_id: Option<UserId>,
     pub change: Change,
     pub by: Actor,
 }

@@ -154,7 +154,10 @@ mod tests {
         assert_eq!(key, format!("branch:{AGENT}:agent:{AGENT}:acme:v1"));
         assert_eq!(branch.kind(), SessionKind::Branch);
         let of_ann = Owner::User(UserId::parse("ann").unwrap());
-        for (owner, expected) in [(of_ann, "orchestrator:acme:ann:v2"), (Owner::Account, "orchestrator:org:acme:v2")] {
+        for (owner, expected) in [
+            (of_ann, "orchestrator:acme:ann:v2"),
+            (Owner::Account, "orchestrator:org:acme:v2"),
+        ] {
             let conversation = Conversation::of_orchestrator(&account, owner, agent);
             assert_eq!(conversation.key(Generation(2)).to_string(), expected);
             assert_eq!(conversation.kind(), SessionKind::Orchestrator);
@@ -176,8 +179,14 @@ mod tests {
             assert_eq!(of.map(|of| of.key(generation).to_string()), Some(text));
         }
         let another = AgentId(uuid::Uuid::nil());
-        assert_eq!(Conversation::of_session(&format!("system:agent:{AGENT}:acme:v1"), another), None);
-        assert_eq!(Conversation::of_session(&format!("replay:{AGENT}:acme:v1"), agent), None);
+        assert_eq!(
+            Conversation::of_session(&format!("system:agent:{AGENT}:acme:v1"), another),
+            None
+        );
+        assert_eq!(
+            Conversation::of_session(&format!("replay:{AGENT}:acme:v1"), agent),
+            None
+        );
     }
 
     #[test]

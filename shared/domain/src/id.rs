@@ -27,6 +27,8 @@ pub enum IdError {
     User,
     #[error("a persona slug is 1-63 characters of a-z, 0-9 and -, begins with a letter or digit, and is no UUID")]
     PersonaSlug,
+    #[error("a handle is 1-63 characters of a-z, 0-9 and -, and begins with a letter or digit")]
+    Handle,
     #[error("a key id is 16 characters of 0-9 and a-f")]
     Key,
     #[error("not a UUID")]
@@ -202,6 +204,13 @@ impl From<Uuid> for NotificationId {
 text_id! {
     /// A person, as the account's own system names them.
     UserId, User, r"^[a-z0-9][a-z0-9_.-]{0,127}$", |t| slug_like(t, 128, |b| b == b'_' || b == b'.') && lower(t)
+}
+text_id! {
+    /// How an orchestrator is addressed: `@` and this.
+    Handle, Handle, r"^[a-z0-9][a-z0-9-]{0,62}$", |t| slug_like(t, Handle::CHARS_MAX, |_| false) && lower(t)
+}
+impl Handle {
+    pub const CHARS_MAX: usize = 63;
 }
 text_id! {
     /// The public part of an API key: identifies it in lists, in logs and as an author.

@@ -7,7 +7,7 @@
 //! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is
 //! done about work that does not move on), [`breaker`] (providers that take no calls), [`progress`] (turns that change nothing),
 //! [`turn`], [`context`] (where a turn's context comes from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
+//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`identity`] (how it is called), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
 //! as it is written).
 
 pub mod account;
@@ -26,6 +26,7 @@ pub mod fence;
 pub mod gate;
 pub mod hold;
 pub mod id;
+pub mod identity;
 pub mod limit;
 pub mod liveness;
 pub mod member;
@@ -67,16 +68,17 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, HoldId, IdError, KeyId, MessageId, NotificationId,
-    PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId, SessionId, TaskId, TimerId,
-    ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, Handle, HoldId, IdError, KeyId, MessageId,
+    NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId, SessionId,
+    TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
+pub use identity::{Reachable, Style};
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
 pub use member::{Email, MemberRole, NotAnEmail};
 pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};
-pub use notification::{NotificationState, QueueMode};
+pub use notification::{Deliver, NotificationState, QueueMode};
 pub use owner::Owner;
 pub use persona::{PersonaFile, PersonaFiles, PersonaText, PersonaVisibility};
 pub use question::{Audience, QuestionKind, QuestionState, Verdict};
@@ -84,7 +86,7 @@ pub use queue::QueueOp;
 pub use replay::{Matched, ReplayHistory, ReplayProfile, ReplaySpec, ReplayState};
 pub use reset::{ResetInFlight, ResetQueue, ResetRequest};
 pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionKind, SessionPhase, SessionState};
-pub use session_key::{SessionAddress, SessionKey, SessionOf, ThreadName};
+pub use session_key::{SessionAddress, SessionKey, SessionOf, SessionRef, ThreadName};
 pub use sign_in::{NotASignInToken, SignInToken};
 pub use step::ImpossibleStep;
 pub use task::TaskStatus;

@@ -24,6 +24,22 @@ string_enum! {
     QueueMode { Followup = "followup" | "enqueue", Collect = "collect", Steer = "steer" | "interrupt", Inject = "inject" }
 }
 
+string_enum! {
+    /// When an agent gets what is written to it: in a turn, after the next tool of the turn in progress, or at once.
+    Deliver { Turn = "turn", Tool = "tool", Interrupt = "interrupt" }
+}
+
+impl Deliver {
+    /// The mode of an item that waits for its turn is `in_turn`.
+    pub fn mode(self, in_turn: QueueMode) -> QueueMode {
+        match self {
+            Self::Turn => in_turn,
+            Self::Tool => QueueMode::Inject,
+            Self::Interrupt => QueueMode::Steer,
+        }
+    }
+}
+
 /// Steers stand before all other items: their positions are this much less than their numbers.
 const STEER_OFFSET: i64 = 1 << 40;
 

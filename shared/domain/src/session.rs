@@ -30,7 +30,7 @@ string_enum! {
 string_enum! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
-        AgentRemoved = "agent_removed", Reset = "reset", Rotated = "rotated",
+        AgentRemoved = "agent_removed", MemberRemoved = "member_removed", Reset = "reset", Rotated = "rotated",
         /// A branch whose result is in its parent's queue.
         Folded = "folded",
         /// A branch, before its work was done.

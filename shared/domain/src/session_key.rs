@@ -1,9 +1,11 @@
 //! The session key: the public, permanent name of one generation of a session. Gateways fold case and identify the
 //! conversation by it, so it is all lower case, contains ids and never slugs, and has a distinct prefix for each kind.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
-use crate::{AccountId, AgentId, BranchId, Generation, Owner, ReplayId, TaskId, UserId};
+use schemars::JsonSchema;
+
+use crate::{AccountId, AgentId, BranchId, Generation, Owner, ReplayId, SessionId, TaskId, UserId};
 
 /// A parsed session key.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +34,16 @@ pub enum SessionOf {
     Orchestrator(Owner),
 }
 
+impl SessionOf {
+    /// Whose orchestrator it is, if it is one.
+    pub fn orchestrator(&self) -> Option<&Owner> {
+        match self {
+            Self::Orchestrator(owner) => Some(owner),
+            Self::Task { .. } | Self::Agent(_) | Self::Branch { .. } | Self::Replay(_) => None,
+        }
+    }
+}
+
 /// A session as others name it. Ignores case, as keys do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SessionAddress {
@@ -58,11 +70,7 @@ impl SessionAddress {
     /// Whose orchestrator it is, if it is one.
     pub fn orchestrator(&self) -> Option<Owner> {
         match self {
-            Self::Key(SessionKey {
-                of: SessionOf::Orchestrator(owner),
-                ..
-            }) => Some(owner.clone()),
-            Self::Key(_) => None,
+            Self::Key(key) => key.of.orchestrator().cloned(),
             Self::User(user) => Some(Owner::User(user.clone())),
         }
     }
@@ -81,6 +89,24 @@ impl fmt::Display for SessionAddress {
         match self {
             Self::Key(key) => key.fmt(f),
             Self::User(user) => write!(f, "orchestrator:{user}"),
+        }
+    }
+}
+
+/// A session in a path: by its id, or by its address.
+#[derive(Clone, PartialEq, Eq, Debug, JsonSchema)]
+#[schemars(untagged)]
+pub enum SessionRef {
+    Id(SessionId),
+    Address(#[schemars(with = "String", length(max = 320))] SessionAddress),
+}
+
+impl FromStr for SessionRef {
+    type Err = SessionKeyError;
+    fn from_str(text: &str) -> Result<Self, SessionKeyError> {
+        match SessionId::parse(text) {
+            Ok(id) => Ok(Self::Id(id)),
+            Err(_) => SessionAddress::parse(text).map(Self::Address),
         }
     }
 }
@@ -252,7 +278,15 @@ mod tests {
             assert_eq!(address.within(&other), elsewhere, "{text}");
             assert_eq!(SessionAddress::parse(&address.to_string()), Ok(address), "{text}");
         }
-        for bad in ["", "ann", "orchestrator:", "orchestrator:org:", "orchestrator:a b", "orchestrator:acme:ann", "task:proj-7"] {
+        for bad in [
+            "",
+            "ann",
+            "orchestrator:",
+            "orchestrator:org:",
+            "orchestrator:a b",
+            "orchestrator:acme:ann",
+            "task:proj-7",
+        ] {
             assert_eq!(SessionAddress::parse(bad), Err(SessionKeyError), "{bad}");
         }
     }

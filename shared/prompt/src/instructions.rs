@@ -10,7 +10,9 @@ use contracts::{
     quote,
     tools::{self, PolicySection, ToolDefinition},
 };
-use domain::{AccountId, AgentSlug, ContextSize, PersonaFile, PersonaText, TaskId};
+use domain::{
+    AccountId, AgentSlug, ContextSize, Owner, PersonaFile, PersonaText, Style, TaskId, UserId, identity::IdentityText,
+};
 
 use crate::manifest::{Hash, Layer, Limit, Manifest, Part, PartKind, Source};
 
@@ -20,10 +22,13 @@ const PROFILE: &str = include_str!("profile.md");
 const COORDINATOR: &str = include_str!("coordinator.md");
 static PROFILE_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(PROFILE, &[]));
 static COORDINATOR_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(COORDINATOR, &[]));
+static ORCHESTRATOR_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(ORCHESTRATOR, &[]));
 const ROLE: &str = include_str!("role.md");
 const TASKLESS: &str = include_str!("taskless.md");
 const BRANCH: &str = include_str!("branch.md");
 const PERSONA: &str = include_str!("persona.md");
+const ORCHESTRATOR: &str = include_str!("orchestrator.md");
+const IDENTITY: &str = include_str!("identity.md");
 
 /// Limit of an agent's role text in the instructions.
 const ROLE_BYTES_MAX: usize = 16 * 1024;
@@ -41,6 +46,8 @@ pub struct InstructionFacts<'a> {
     pub is_coordinator: bool,
     /// The session is a branch's.
     pub is_branch: bool,
+    /// The session is an orchestrator's.
+    pub orchestrator: Option<&'a IdentityText>,
     /// The persona of the session, and whether the task is under review.
     pub persona: Option<(&'a PersonaText, bool)>,
     /// What was written of the task for whoever joins its work.
@@ -117,7 +124,20 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
             0,
         );
     }
-    if !facts.has_task {
+    if let Some(identity) = facts.orchestrator {
+        add(
+            PartKind::Orchestrator,
+            format!("profile/{PROFILE_VERSION}/orchestrator"),
+            fill(&with_shown(ORCHESTRATOR, &ORCHESTRATOR_WITH_ALL, facts), facts),
+            0,
+        );
+        add(
+            PartKind::Identity,
+            identity_source(identity),
+            identity_block(identity),
+            0,
+        );
+    } else if !facts.has_task {
         add(
             PartKind::Taskless,
             format!("profile/{PROFILE_VERSION}/taskless"),
@@ -197,6 +217,45 @@ pub fn persona_block(file: &PersonaFile) -> Option<String> {
     (!content.is_empty()).then(block)
 }
 
+/// Where an orchestrator's identity is stored, as its part says.
+pub fn identity_source(identity: &IdentityText) -> String {
+    let owner = identity.owner.user().map_or("org", UserId::as_str);
+    format!("orchestrator/{owner}/{}", identity.revision)
+}
+
+/// An orchestrator's identity, as it stands in instructions: the words of those that it works for, whole.
+pub fn identity_block(identity: &IdentityText) -> String {
+    let line = |text: &str| quote::line(text, NAME_BYTES_MAX).0;
+    let works_for = match &identity.owner {
+        Owner::Account => "You work for the account, and for everybody in it.".to_owned(),
+        Owner::User(user) => {
+            let person = identity.person.as_deref().unwrap_or(user.as_str());
+            format!("You work for one person, {} (`{user}`).", line(person))
+        }
+    };
+    let style = match identity.style {
+        Style::Professional => "Speak as a professional does: to the point, complete, without ornament.",
+        Style::Casual => "Speak as a friendly colleague does.",
+        Style::Terse => "Be terse: the answer, and what it needs to be understood, no more.",
+        Style::Custom => "Speak as you are told here:",
+    };
+    let values = [
+        ("{works_for}", works_for),
+        ("{handle}", identity.handle.to_string()),
+        ("{style}", style.to_owned()),
+        ("{name}", line(&identity.name)),
+    ];
+    let mut text = values
+        .iter()
+        .fold(IDENTITY.to_owned(), |text, (name, value)| text.replace(name, value));
+    let instructions = quote::inert(identity.instructions.trim());
+    if !instructions.is_empty() {
+        text.push_str(&instructions);
+        text.push('\n');
+    }
+    text
+}
+
 /// A task's context, as it stands in instructions: each line quoted, since others wrote it.
 pub fn task_context(known: &KnownContext<'_>) -> String {
     let mut text = format!(
@@ -250,6 +309,7 @@ pub fn filled_in<'a>(source: &str, text: &'a str) -> Option<FilledIn<'a>> {
         "/coordinator" => COORDINATOR,
         "/taskless" => TASKLESS,
         "/branch" => BRANCH,
+        "/orchestrator" => ORCHESTRATOR,
         _ => return None,
     };
     let mut filled = FilledIn::default();
@@ -328,10 +388,11 @@ fn with_shown<'a>(template: &str, with_all: &'a str, facts: &InstructionFacts<'_
 }
 
 /// The lists of a template, with their marks.
-const SECTIONS: [(&str, PolicySection); 3] = [
+const SECTIONS: [(&str, PolicySection); 4] = [
     ("{scope_tools}\n", PolicySection::Scope),
     ("{reporting_tools}\n", PolicySection::Reporting),
     ("{coordinator_tools}\n", PolicySection::Coordinator),
+    ("{orchestrator_tools}\n", PolicySection::Orchestrator),
 ];
 
 /// Inserts each section's items at the mark of their list, without those of hidden tools.
@@ -350,8 +411,12 @@ fn items(section: PolicySection, tools: impl Iterator<Item = &'static ToolDefini
     items.map(|(_, item)| format!("- {item}\n"))
 }
 
-/// Where the final answer goes: of a turn, and of a branch's turn.
-const ANSWER_GOES: [&str; 2] = ["is posted to the task's thread", "goes to the agent that called you"];
+/// Where the final answer goes: of a turn, of a branch's turn, and of an orchestrator's.
+const ANSWER_GOES: [&str; 3] = [
+    "is posted to the task's thread",
+    "goes to the agent that called you",
+    "goes to whoever wrote to you",
+];
 
 /// Names are inserted last and once: a name that looks like a placeholder is not filled in again.
 fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
@@ -359,13 +424,21 @@ fn fill(template: &str, facts: &InstructionFacts<'_>) -> String {
     let text = tools.fold(template.to_owned(), |text, (name, shown)| {
         text.replace(&format!("{{{name}}}"), shown)
     });
-    let [posted, returned] = ANSWER_GOES;
-    let answer_goes = if facts.is_branch { returned } else { posted };
+    let [posted, returned, told] = ANSWER_GOES;
+    let answer_goes = match (facts.is_branch, facts.orchestrator) {
+        (true, _) => returned,
+        (false, Some(_)) => told,
+        (false, None) => posted,
+    };
+    let (name, slug) = match facts.orchestrator {
+        Some(identity) => (identity.name.as_str(), identity.handle.as_str()),
+        None => (facts.agent_name, facts.agent_slug.as_str()),
+    };
     let values = [
         ("{answer_goes}", answer_goes.to_owned()),
         ("{account}", facts.account.to_string()),
-        ("{agent_slug}", facts.agent_slug.to_string()),
-        ("{agent_name}", quote::line(facts.agent_name, NAME_BYTES_MAX).0),
+        ("{agent_slug}", slug.to_owned()),
+        ("{agent_name}", quote::line(name, NAME_BYTES_MAX).0),
     ];
     values
         .iter()
@@ -387,6 +460,7 @@ mod tests {
             has_task: false,
             is_coordinator: true,
             is_branch: true,
+            orchestrator: None,
             persona: None,
             task_context: None,
             tools,

@@ -4,8 +4,8 @@
 //! one renderer of all of them: delivery writes prompts by it, and an audit renders a part's source again and compares the hash.
 //! The profile's hash is stored with every turn. Golden files pin the texts (tests/it/golden.rs).
 //!
-//! Instructions are layered in a fixed order, and earlier layers win: policy, the persona's SAFETY.md, coordinator block, a subagent's
-//! block, role, the persona's other files, and last the task's context. Repository notes will come before that.
+//! Instructions are layered in a fixed order, and earlier layers win: policy, the persona's SAFETY.md, coordinator block, an
+//! orchestrator's blocks, a subagent's block, role, the persona's other files, and last the task's context. Repository notes will come before that.
 
 mod answered;
 pub mod entry;
@@ -28,8 +28,8 @@ pub use input::{
     run_item, stopped, task_state, tells_of_interruption, tells_of_stopped, tells_who_stopped, thread_message,
 };
 pub use instructions::{
-    FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, instructions,
-    persona_block, persona_source, persona_sources, role_block, task_context,
+    FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, identity_block,
+    identity_source, instructions, persona_block, persona_source, persona_sources, role_block, task_context,
 };
 pub use manifest::Manifest;
 pub use marks::{LABEL as MARKS_LABEL, MarkSecret, Marks};

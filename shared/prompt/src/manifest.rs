@@ -133,12 +133,18 @@ pub enum PartKind {
     Subagents,
     /// A file of the session's persona.
     Persona,
+    /// The profile's block for orchestrators.
+    Orchestrator,
+    /// What an orchestrator is called, whom it works for, and how it speaks.
+    Identity,
 }
 
 /// Why a part is in its prompt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
+    /// The session is an orchestrator's.
+    Orchestrator,
     Always,
     Role,
     Persona,
@@ -176,6 +182,7 @@ impl PartKind {
             PartKind::Entry | PartKind::EntriesLeftOut => Because::Past,
             PartKind::ToolResult => Because::Called,
             PartKind::Branch => Because::Branch,
+            PartKind::Orchestrator | PartKind::Identity => Because::Orchestrator,
             PartKind::TaskContext => Because::TaskContext,
             PartKind::Subagents => Because::Past,
         }

@@ -19,6 +19,7 @@ pub mod entity;
 pub mod error;
 pub mod fitness;
 pub mod hold;
+pub mod identity;
 pub mod lifecycle;
 pub mod migrations;
 pub mod outbox;

@@ -1,6 +1,6 @@
 //! Inserts accounts, agents, tasks and messages into a test's database, so that a test of one service needs no other.
 
-use domain::{AccountId, AgentId, Conversation, Generation, MessageId, SessionId, TaskId};
+use domain::{AccountId, AgentId, Conversation, Generation, MessageId, SessionId, SessionScope, TaskId};
 use uuid::Uuid;
 
 use crate::{TestDatabase, enqueued, rows};

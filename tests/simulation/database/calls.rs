@@ -360,7 +360,7 @@ impl Database {
             session_key: row.key.clone(),
             session_kind: row
                 .conversation
-                .branch
+                .branch()
                 .map_or(SessionKind::Task, |_| SessionKind::Branch),
             generation: Generation(row.generation),
             fence: row.fence,
@@ -379,7 +379,7 @@ impl Database {
             turn,
             branch: row
                 .conversation
-                .branch
+                .branch()
                 .zip(self.branch_of(&asked.account, &row.conversation))
                 .map(|(id, branch)| CallBranch {
                     id,
@@ -531,6 +531,7 @@ impl Database {
                 kind: None,
                 agent: Some(agent.to_string()),
                 agents: Vec::new(),
+                session: None,
                 title: None,
                 body: String::new(),
                 message_id: None,

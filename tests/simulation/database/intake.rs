@@ -395,7 +395,7 @@ impl Database {
             return Found::Active(session);
         }
         if self.agents[&(conversation.account.clone(), conversation.agent)].removed {
-            return Found::AgentRemoved;
+            return Found::Removed;
         }
         let closed = |generation: Option<i32>| {
             Found::Closed(Newest {

@@ -158,6 +158,7 @@ pub(super) fn own_message<const N: usize>(kind: &str, metadata: [(&str, serde_js
         kind: Some(kind.to_owned()),
         agent: None,
         agents: Vec::new(),
+        session: None,
         title: None,
         body: kind.to_owned(),
         message_id: None,

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use domain::{
     AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, PersonaText, QuestionId,
-    QueueMode, Rotation, SessionId, TaskId, TaskStatus, context::Told,
+    QueueMode, Rotation, SessionId, TaskId, TaskStatus, context::Told, identity::IdentityText,
 };
 use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
@@ -96,6 +96,9 @@ pub struct QueuedItem {
     /// Its session's.
     #[sea_orm(skip)]
     pub persona: Option<Arc<PersonaText>>,
+    /// Of the orchestrator whose session it is in.
+    #[sea_orm(skip)]
+    pub identity: Option<IdentityText>,
 }
 
 impl QueuedItem {

@@ -8,7 +8,7 @@ use contracts::{
     tools::{self, OfferContext},
 };
 use domain::{
-    Conversation, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf, SessionScope,
+    Conversation, ConversationOf, ImpossibleStep, InstructionLayout, MessageId, ModelKinds, SessionKey, SessionOf,
     TaskId, TaskStatus, TurnId, TurnState, TurnStep,
     context::Told,
     progress::Wake,
@@ -85,28 +85,35 @@ impl ProviderFacts {
     }
 }
 
-/// Whether the session is the one of the item's agent and task, or of its agent; or of a branch of the agent on the task, or of the
-/// item's replay. Several services may write items: none brings a task into the provider's conversation of another.
+/// Whether the session is the one of the item's agent and task, or of its agent; or of a branch of the agent on the task, of an
+/// orchestrator, or of the item's replay. Several services may write items: none brings a task into the provider's conversation of
+/// another.
 fn is_of(session: &LockedSession, item: &QueuedItem, branch_task: Option<&TaskId>) -> bool {
-    let task = item.facts.task.as_ref().map(|task| &task.id);
+    let task = item.facts.task.as_ref().map(|task| task.id.key());
+    let is_branch_task = branch_task == task.as_ref();
     if let Some(replay) = session.replay {
         let key = SessionKey {
             of: SessionOf::Replay(replay),
             account: session.account.clone(),
             generation: session.generation,
         };
-        let is_its_task = branch_task == task.map(TaskId::key).as_ref();
-        return is_its_task && key.to_string() == session.key && item.facts.notification == replay_item(replay);
+        return is_branch_task && key.to_string() == session.key && item.facts.notification == replay_item(replay);
     }
-    if let Some(branch) = session.branch {
-        let conversation = Conversation::of_branch(&session.account, branch, item.agent_id);
-        let is_its_task = branch_task.is_some() && branch_task == task.map(TaskId::key).as_ref();
-        return is_its_task && conversation.key(session.generation).to_string() == session.key;
-    }
-    [SessionScope::Task, SessionScope::Agent].into_iter().any(|scope| {
-        let conversation = Conversation::of(&session.account, scope, task, item.agent_id);
-        conversation.key(session.generation).to_string() == session.key
-    })
+    let Some(conversation) = Conversation::of_session(&session.key, item.agent_id) else {
+        return false;
+    };
+    let is_its_own = conversation.account == session.account
+        && conversation.kind() == session.kind
+        && conversation.key(session.generation).to_string() == session.key;
+    is_its_own
+        && match &conversation.of {
+            ConversationOf::Task(own) => task.as_ref() == Some(own),
+            ConversationOf::Agent => true,
+            ConversationOf::Branch(branch) => {
+                session.branch == Some(*branch) && branch_task.is_some() && is_branch_task
+            }
+            ConversationOf::Orchestrator(_) => task.is_none(),
+        }
 }
 
 /// Without the files of its persona a turn would lack a SAFETY.md.
@@ -417,6 +424,7 @@ pub(super) fn profile_of(
         has_task: item.facts.task.is_some(),
         is_coordinator: item.is_coordinator,
         is_branch: branch.is_some(),
+        orchestrator: item.identity.as_ref(),
         persona: item.persona.as_deref().map(|persona| (persona, under_review)),
         task_context: known_context(item, branch),
         tools: &names,

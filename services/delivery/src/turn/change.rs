@@ -9,7 +9,10 @@ use domain::{
     context::{THREADS_LOST_MAX, Told},
     progress::Deeds,
 };
-use storage::{lifecycle::reply_message_id, session::sessions_close::AGENT_REMOVED};
+use storage::{
+    lifecycle::reply_message_id,
+    session::sessions_close::{AGENT_REMOVED, MEMBER_REMOVED},
+};
 use time::OffsetDateTime;
 
 use super::{
@@ -521,6 +524,7 @@ fn tried(work: &Work, state: NotificationState, counts: bool) -> ItemChange {
 pub(super) fn ended_because(session: &LockedSession) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
+        Some(CloseReason::MemberRemoved) => MEMBER_REMOVED,
         Some(CloseReason::HandedOver) => HANDED_OVER,
         Some(CloseReason::Reset) => SESSION_RESET,
         Some(CloseReason::Folded | CloseReason::Cancelled | CloseReason::Expired) => BRANCH_ENDED,

@@ -5,7 +5,7 @@
 //! [`resume`] decides the due call of a turn in progress (both pure); [`call`] makes the provider call. [`settle`]
 //! decides what its outcome means and [`change`] computes the row changes (both pure); [`recorder`] writes them, many
 //! turns at once. A claim starts turns, and so does the record of a session's last turn: [`starter`]. [`branching`] reads what branches
-//! start from, and [`folding`] ends them; [`succeed`] ends generations; [`replaying`] makes turns of records. Both transactions send [`messages`]; [`defer`] keeps turns in progress waiting for their provider; [`inject`] gives waiting items to a turn that goes on after its tools; [`profiles`] caches instructions, [`personas`] the files in them; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
+//! start from, and [`folding`] ends them; [`succeed`] ends generations; [`replaying`] makes turns of records. Both transactions send [`messages`]; [`defer`] keeps turns in progress waiting for their provider; [`inject`] gives waiting items to a turn that goes on after its tools; [`profiles`] caches instructions, [`personas`] the files in them; [`identities`] reads what orchestrators' say; [`started`] says from memory that a turn has begun. [`claiming`] and [`recording`] run them in
 //! batches; [`workers`] run the turns, and [`stop`] drops the calls of those that are to end.
 
 use std::time::Duration;
@@ -20,6 +20,7 @@ pub mod claim;
 pub mod claiming;
 pub mod defer;
 mod folding;
+mod identities;
 pub mod inject;
 pub mod messages;
 pub mod personas;

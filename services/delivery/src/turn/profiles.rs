@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use domain::{AccountId, AgentSlug, PersonaVersionId, TaskId};
+use domain::{AccountId, AgentSlug, PersonaVersionId, TaskId, identity::IdentityText};
 use prompt::{InstructionFacts, Manifest, Profile, ToolNames, instructions, manifest::Part};
 
 /// Maximum number of cached agents. The cache is cleared when it is full.
@@ -35,6 +35,7 @@ struct Kept {
     tools: ToolNames,
     /// A version of a task's context never changes.
     context: Option<(TaskId, i32)>,
+    identity: Option<IdentityText>,
     profile: Profile,
     parts: Vec<Part>,
 }
@@ -66,6 +67,7 @@ impl Profiles {
             role: facts.agent_role.to_owned(),
             tools: facts.tools.clone(),
             context: facts.task_context.map(|known| (known.task.clone(), known.version)),
+            identity: facts.orchestrator.cloned(),
             profile: profile.clone(),
             parts: manifest.parts[before..].to_vec(),
         };
@@ -86,6 +88,7 @@ impl Kept {
         self.name == facts.agent_name
             && self.role == facts.agent_role
             && self.tools == *facts.tools
+            && self.identity.as_ref() == facts.orchestrator
             && self.context.as_ref().map(|(task, version)| (task, *version)) == context
     }
 }
@@ -126,6 +129,7 @@ mod tests {
                     has_task: bit(4) == 1,
                     is_coordinator: bit(4) == 1 && bit(1) == 1,
                     is_branch: bit(6) == 1,
+                    orchestrator: None,
                     persona: None,
                     task_context: [None, Some(known)][bit(7)],
                     tools: &tools[bit(5)],

@@ -38,6 +38,7 @@ use super::{
         Beginning, ProviderFacts, begin, has_persona, hidden, offered_as, offered_but, prompt_of, turn_span, unseen,
     },
     branching::{PastAsked, told_before},
+    identities::identities_give,
     personas::Personas,
     profiles::Profiles,
     replaying,
@@ -218,6 +219,8 @@ impl Starter {
         self.personas.give(tx, named).await?;
         // Before a rotation or a probe is written for a turn that does not begin.
         ready.retain(|(session, item, _)| possible(has_persona(session, item), session, None).is_some());
+        let named = ready.iter_mut().map(|(session, item, _)| (&*session, item));
+        identities_give(tx, named).await?;
         let ready = self.rotate(tx, ready, &policies, &mut starting).await?;
         let (mut start, passes) = self.admitted(tx, ready, &mut starting).await?;
         let branches = self.branches(tx, &mut start, &replays).await?;

@@ -1,19 +1,21 @@
 //! `/api/orgs/{account}/agents`.
 
-use api::agents::{Agent, AgentChange, NewAgent};
+use api::agents::{Agent, AgentChange, NewAgent, NewSlug};
 use axum::{Json, extract::State, response::NoContent};
 use contracts::event::{AgentChanged, Change, Event};
-use domain::{AgentId, AgentRef};
+use domain::{AccountId, AgentId, AgentRef};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, lifecycle::agent_remove};
+use storage::{Accounts, StorageError, Tx, lifecycle::agent_remove};
 
 use super::store;
 use crate::{
+    accounts::store::account_lock,
     app::{App, database_now},
     auth::Access,
     body::{JsonBody, Named, Query},
     error::ApiError,
     idempotency::{Answer, Done, Post},
+    orchestrators,
     paging::{List, ListQuery, Shown},
     route::routes,
 };
@@ -38,6 +40,7 @@ async fn create(
     Post { body, once }: Post<NewAgent>,
 ) -> Result<Answer<201, Agent>, ApiError> {
     once.run(&app, access.party(), async |work| {
+        name_free(&work.tx, &access.account, Some(&body.slug)).await?;
         let agent = store::agent_insert(&work.tx, &access.account, body, work.now).await;
         let agent = agent.map_err(slug_taken)?;
         let changed = app.event(&access.account, work.now, changed(&access, &agent, Change::Created));
@@ -53,6 +56,18 @@ fn changed(access: &Access, agent: &Agent, change: Change) -> Event {
         change,
         by: access.caller.actor(),
     })
+}
+
+/// An orchestrator's handle is no agent's slug: either is written after an `@`.
+async fn name_free(tx: &Tx, account: &AccountId, slug: Option<&NewSlug>) -> Result<(), ApiError> {
+    let Some(slug) = slug.cloned().map(String::from) else {
+        return Ok(());
+    };
+    account_lock(tx, account).await?;
+    match orchestrators::store::is_handle(tx, account, &slug).await? {
+        true => Err(Problem::conflict("slug_taken", "an orchestrator of the account has this handle").into()),
+        false => Ok(()),
+    }
 }
 
 /// Ids are fresh, so only the slug can violate a unique index.
@@ -93,6 +108,7 @@ async fn change(
     let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;
+    name_free(&tx, &access.account, change.slug.as_ref()).await?;
     let agent = store::agent_change(&tx, &access.account, AgentId(agent.id), change).await;
     let agent = agent.map_err(slug_taken)?.ok_or_else(Problem::not_found)?;
     let now = database_now(&tx).await?;

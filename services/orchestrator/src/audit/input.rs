@@ -74,6 +74,8 @@ impl Case<'_> {
             | PartKind::Branch
             | PartKind::TaskContext
             | PartKind::Persona
+            | PartKind::Orchestrator
+            | PartKind::Identity
             | PartKind::Subagents => self.input_part(part, text),
         };
         self.slices(Layer::Input, text, rule, judged);
@@ -103,7 +105,9 @@ impl Case<'_> {
             | PartKind::ToolResult
             | PartKind::Branch
             | PartKind::TaskContext
-            | PartKind::Persona => unknown_source(),
+            | PartKind::Persona
+            | PartKind::Orchestrator
+            | PartKind::Identity => unknown_source(),
         }
     }
 

@@ -1,8 +1,9 @@
 //! Rules for the instructions and the offer of tools. A template has to be there word by word, with names of its own account; a role is
 //! the agent's.
 
+use domain::UserId;
 use prompt::{
-    FilledIn, KnownContext, PROFILE_VERSION, filled_in,
+    FilledIn, KnownContext, PROFILE_VERSION, filled_in, identity_block, identity_source,
     manifest::{Hash, Layer, Offer, Part, PartKind},
     persona_block, persona_source, persona_sources, role_block, task_context,
 };
@@ -63,12 +64,15 @@ impl Case<'_> {
             };
         }
         match part.part {
-            PartKind::Policy | PartKind::Coordinator | PartKind::Taskless | PartKind::Branch => {
-                self.template(part, text)
-            }
+            PartKind::Policy
+            | PartKind::Coordinator
+            | PartKind::Taskless
+            | PartKind::Branch
+            | PartKind::Orchestrator => self.template(part, text),
             PartKind::Role => self.role(part, text),
             PartKind::TaskContext => self.task_context(part, text),
             PartKind::Persona => self.persona(part, text),
+            PartKind::Identity => self.identity(part, text),
             PartKind::Interruption
             | PartKind::Notification
             | PartKind::Task
@@ -117,9 +121,21 @@ impl Case<'_> {
     }
 
     fn names_its_agent(&self, filled: &FilledIn<'_>) -> bool {
-        let slug = self.turn.agent_slug.as_ref().map(|slug| slug.as_str());
+        let (slug, name) = match self.turn.orchestrator() {
+            Some(owner) => {
+                let identity = self.sources.identities.get(&owner);
+                (
+                    identity.map(|one| one.handle.as_str()),
+                    identity.map(|one| one.name.as_str()),
+                )
+            }
+            None => (
+                self.turn.agent_slug.as_ref().map(|slug| slug.as_str()),
+                self.turn.agent_name.as_deref(),
+            ),
+        };
         let is_slug = filled.agent_slug.is_none_or(|named| slug == Some(named));
-        let is_name = self.turn.agent_name.as_ref().is_some_and(|name| filled.is_named(name));
+        let is_name = name.is_some_and(|name| filled.is_named(name));
         is_slug && (is_name || filled.agent_name.is_none())
     }
 
@@ -156,6 +172,29 @@ impl Case<'_> {
             );
             (Violation(SourceMissing), what)
         })
+    }
+
+    /// What its orchestrator is called. The row is the newest one: the one of an earlier turn is not kept.
+    fn identity(&self, part: &Part, text: &str) -> Ruling {
+        let of = part.source.to_string();
+        let Some(owner) = self.turn.orchestrator() else {
+            return (
+                Violation(ForeignThread),
+                format!("{of}: its session is no orchestrator's"),
+            );
+        };
+        let own = format!("orchestrator/{}/", owner.user().map_or("org", UserId::as_str));
+        if !of.starts_with(&own) {
+            return (Violation(ForeignThread), format!("{of} is of another orchestrator"));
+        }
+        match self.sources.identities.get(&owner) {
+            None => (Unproven(Retention), format!("{of}: its person was removed")),
+            Some(identity) if identity_source(identity) != of => (
+                Unproven(Changed),
+                format!("{of}: its orchestrator has another identity now"),
+            ),
+            Some(identity) => self.rendered(identity_block(identity) == text, &of),
+        }
     }
 
     /// A file of the persona that the turn's session has.

@@ -269,6 +269,7 @@ pub(crate) mod tests {
             started_at: OffsetDateTime::UNIX_EPOCH + Duration::DAY,
             read_at: OffsetDateTime::UNIX_EPOCH + Duration::days(30),
             persona_version_id: None,
+            home_key: Some(format!("task:t-1:agent:{AGENT}:acme:v1")),
             instructions: Some(String::new()),
             session_key: Some(format!("task:t-1:agent:{AGENT}:acme:v1")),
             session_kind: Some("task".to_owned()),

@@ -8,8 +8,9 @@ use std::{
 
 use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, PersonaText, PersonaVersionId,
-    QuestionId, ReplayId, SessionId, StopKind, TaskId, Timestamp, TurnContext, TurnId,
+    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, Owner, PersonaText, PersonaVersionId,
+    QuestionId, ReplayId, SessionId, SessionKey, StopKind, TaskId, Timestamp, TurnContext, TurnId,
+    identity::IdentityText,
 };
 use prompt::{
     Manifest,
@@ -20,6 +21,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use storage::{
     StorageError, Tx,
+    identity::identities_read,
     persona::personas_read,
     session::{branch_spawn::Base, items_join::Notes},
     statement::column,
@@ -111,6 +113,7 @@ pub struct AuditedTurn {
     pub branch_id: Option<Uuid>,
     /// The persona of the home session.
     pub persona_version_id: Option<PersonaVersionId>,
+    pub home_key: Option<String>,
     /// The agent's work on the task was handed over to another agent, or may have been.
     pub was_handed_over: bool,
     /// The session whose turn made this one.
@@ -238,7 +241,7 @@ const JOINED: (&str, &str) = (
        coalesce(u.started_at, page.started_at) as home_started_at, h.kind as home_kind, h.closed_at as home_closed_at,
        h.opened_at as home_opened_at, h.stop_kind, h.stop_by,
        case when r.id is not null then u.task_id when h.kind = 'branch' then b.task_id else page.task_id end as home_task,
-       h.continues_id, h.parent_session_id, h.persona_version_id, r.source_turn_id,
+       h.continues_id, h.parent_session_id, h.persona_version_id, h.key as home_key, r.source_turn_id,
        case h.kind when 'branch' then h.origin_id end as branch_id,
        coalesce(h.kind = 'system', false) or exists (
            select from (select o.close_reason from session o
@@ -465,6 +468,8 @@ pub struct Sources {
     /// The numbers of turns that branches know.
     pub numbers: HashMap<Uuid, i64>,
     pub personas: HashMap<PersonaVersionId, PersonaText>,
+    /// As they are now.
+    pub identities: HashMap<Owner, IdentityText>,
 }
 
 /// As delivery reads them: of a message the beginning that a prompt may show, and of what a stopped turn was about. Of
@@ -745,7 +750,19 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
     let personas = each_once(personas.map(|id| (account.clone(), id)));
     let personas = personas_read(tx, &personas).await?;
     sources.personas = personas.into_iter().map(|((_, id), text)| (id, text)).collect();
+    let orchestrators = turns.iter().filter_map(AuditedTurn::orchestrator);
+    let orchestrators = each_once(orchestrators.map(|owner| (account.clone(), owner)));
+    let identities = identities_read(tx, &orchestrators).await?;
+    sources.identities = identities.into_iter().map(|((_, owner), text)| (owner, text)).collect();
     Ok(sources)
+}
+
+impl AuditedTurn {
+    /// Whose orchestrator's its home session is.
+    pub fn orchestrator(&self) -> Option<Owner> {
+        let key = SessionKey::parse(self.home_key.as_deref()?).ok()?;
+        key.of.orchestrator().cloned()
+    }
 }
 
 impl Sources {

@@ -3,9 +3,9 @@
 use api::members::{CreatedMember, Invite, Member, MemberChange, NewMember, SignInLink};
 use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
-use domain::{AccountId, MemberRole, UserId};
+use domain::{AccountId, Handle, MemberRole, Owner, UserId};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError};
+use storage::{Accounts, StorageError, lifecycle::orchestrator_close};
 
 use super::{
     changed,
@@ -18,6 +18,7 @@ use crate::{
     body::{JsonBody, Named, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post, Work},
+    orchestrators,
     paging::{List, ListQuery, Shown},
     personas,
     route::routes,
@@ -32,7 +33,8 @@ routes! {
     GET "/api/orgs/{account}/members" ReadMembers => list;
     /// Change a person's name, role or e-mail address. Another role holds from their next request.
     PATCH "/api/orgs/{account}/members/{user}" Administer => change or 409;
-    /// Remove a person: their keys are revoked and their private personas removed in the same transaction. What they did stays theirs.
+    /// Remove a person: in the same transaction their keys are revoked, their private personas removed, and the session of their
+    /// orchestrator closes. What they did stays theirs.
     DELETE "/api/orgs/{account}/members/{user}" Administer => remove or 409;
     /// Another sign-in link, for a person who has not signed in; for everybody else, the operator makes one.
     POST "/api/orgs/{account}/members/{user}/sign-in-link" Administer => invite or 404;
@@ -47,6 +49,11 @@ async fn create(
         let member = member_make(work, &access.account, &body).await?;
         let user = UserId::parse(&member.user_id).map_err(|error| StorageError::unreadable("make member", error))?;
         let by = access.caller.author_id();
+        if access.account.as_str() != orchestrators::RESERVED {
+            let owner = Owner::User(user.clone());
+            let named = (&owner, &Handle::of_user(&user));
+            orchestrators::store::identity_make(&work.tx, &access.account, named, work.now).await?;
+        }
         tracing::info!(account = %access.account, %user, role = member.role, by, "added a member");
         let link = match body.invite {
             Some(true) if !member.signed_in => {
@@ -177,11 +184,14 @@ async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserI
     let now = database_now(&tx).await?;
     store::member_remove(&tx, &access.account, &user, now).await?;
     let personas = personas::store::private_remove(&tx, &access.account, &user, now).await?;
+    orchestrators::store::identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
+    let setting = app.setting(None, now);
+    let mut messages = orchestrator_close(&tx, &access.account, &user, &setting).await?;
     let removed = personas
         .into_iter()
         .map(|persona| personas::http::changed(persona, Change::Removed, &access.caller));
     let removed = removed.chain([changed(&user, Change::Removed, access.caller.actor())]);
-    let messages = removed.map(|event| app.event(&access.account, now, event)).collect();
+    messages.extend(removed.map(|event| app.event(&access.account, now, event)));
     app.commit(tx, messages).await?;
     tracing::info!(account = %access.account, %user, by = access.caller.author_id(), "removed a member with their private personas and revoked their keys");
     Ok(NoContent)

@@ -46,6 +46,7 @@ fn notification(root: &Root, posted: &Posted<'_>, agent: &AgentName, origin: &Or
         kind: Some(KIND.to_owned()),
         agent: Some(agent.id.to_string()),
         agents: Vec::new(),
+        session: None,
         title: None,
         body: posted.body.to_owned(),
         message_id: Some(posted.id),

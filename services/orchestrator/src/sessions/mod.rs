@@ -1,6 +1,7 @@
 //! Sessions and their generations. The resolver opens them, delivery runs them; here they are read, stopped and resumed.
 
 pub mod http;
+pub mod prompt;
 pub mod store;
 
 use domain::{AccountId, Generation, SessionId};

@@ -87,16 +87,24 @@ pub async fn session_about(tx: &Tx, account: &AccountId, session: SessionId) -> 
     found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "it is gone"))
 }
 
-/// The open generation of a session's agent on its task, or of its agent. Relies on the primary key, session_active_task and
-/// session_active_system.
+/// The open generation of a session's agent on its task, of its agent, or of its orchestrator. Relies on the primary key,
+/// session_active_task, session_active_system and session_active_orchestrator.
 pub const OPEN_OF: &str = "
     select o.id from session s cross join lateral (
         select o.id from session o
         where o.account_id = s.account_id and o.task_id = s.task_id and o.agent_id = s.agent_id and o.kind = 'task' and o.closed_at is null
         union all
         select o.id from session o
-        where o.account_id = s.account_id and s.task_id is null and o.agent_id = s.agent_id and o.kind = 'system'
-          and o.closed_at is null) o
+        where o.account_id = s.account_id and s.task_id is null and o.agent_id = s.agent_id and s.kind = 'system' and o.kind = 'system'
+          and o.closed_at is null
+        union all
+        select o.id from session o
+        where o.account_id = s.account_id and s.kind = 'orchestrator' and o.user_id = s.user_id and o.kind = 'orchestrator'
+          and o.closed_at is null
+        union all
+        select o.id from session o
+        where o.account_id = s.account_id and s.kind = 'orchestrator' and s.user_id is null and o.user_id is null
+          and o.kind = 'orchestrator' and o.closed_at is null) o
     where s.account_id = $1 and s.id = $2";
 
 #[derive(FromQueryResult)]

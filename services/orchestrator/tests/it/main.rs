@@ -19,6 +19,7 @@ mod members;
 mod messages;
 mod notifications;
 mod openapi;
+mod orchestrators;
 mod pages;
 mod personas;
 mod plans;

@@ -348,13 +348,15 @@ fn addressed(received: &Received, address: &SessionAddress, account: &AccountFac
             };
         }
         SessionOf::Branch { .. } | SessionOf::Replay(_) => {
-            return Err(mismatch("a branch or a replay takes no notifications: address the session that began it"));
+            return Err(mismatch(
+                "a branch or a replay takes no notifications: address the session that began it",
+            ));
         }
     };
     match (of_task == task, of_task) {
-        (true, _) => account.agent(&AgentRef::Id(agent)).ok_or_else(|| {
-            refuse(RefusalReason::UnknownAgent, "its agent was removed".to_owned())
-        }),
+        (true, _) => account
+            .agent(&AgentRef::Id(agent))
+            .ok_or_else(|| refuse(RefusalReason::UnknownAgent, "its agent was removed".to_owned())),
         (false, Some(task)) => Err(mismatch(&format!("it is of task {task}: publish for that task"))),
         (false, None) => Err(mismatch("it has no task: publish with - instead of a task")),
     }

@@ -31,11 +31,7 @@ pub async fn sessions_find(tx: &Tx, conversations: BTreeSet<Conversation>) -> Re
     let active = conversations_lock(tx, &all).await?;
     let missing: Vec<usize> = (0..all.len()).filter(|n| !active.contains_key(n)).collect();
     let mut found: Vec<Found> = (0..all.len())
-        .map(|n| {
-            active
-                .get(&n)
-                .map_or(Found::Removed, |session| Found::Active(*session))
-        })
+        .map(|n| active.get(&n).map_or(Found::Removed, |session| Found::Active(*session)))
         .collect();
     if !missing.is_empty() {
         let without: Vec<&Conversation> = missing.iter().map(|&n| all[n]).collect();

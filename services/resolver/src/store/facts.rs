@@ -72,7 +72,7 @@ pub const FACTS_FIND: &str = "
         where n.account_id = w.account_id and n.id = w.id offset 0) as n";
 
 /// The agents of orchestrators, by their owners: of members, and of accounts (an empty name) that have enabled theirs. Relies on the
-/// primary key of member, on orchestrator_identity_owner and on agent_orchestrator.
+/// primary keys and on agent_orchestrator.
 pub const ORCHESTRATORS_FIND: &str = "
     select 'orchestrator' as fact, w.account_id, w.user_id as name, '' as value, g.id, null::bytea as hash, null::bytea as edited
     from unnest($1::text[], $2::text[]) as w (account_id, user_id)
@@ -81,7 +81,7 @@ pub const ORCHESTRATORS_FIND: &str = "
          where m.account_id = w.account_id and m.user_id = w.user_id and m.removed_at is null offset 0)
         union all
         (select i.account_id from orchestrator_identity i
-         where w.user_id = '' and i.account_id = w.account_id and i.user_id is null and i.enabled offset 0)) o
+         where w.user_id = '' and i.account_id = w.account_id and i.owner = '' and i.enabled offset 0)) o
     cross join lateral (
         select g.id from agent g where g.account_id = o.account_id and g.kind = 'orchestrator' limit 1) g";
 
@@ -113,7 +113,11 @@ pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut BatchFacts) 
     let mut rows: Vec<FactRow> = tx.rows(ATTEMPT, FACTS_FIND, values).await?;
     if !questions.owners.is_empty() {
         let owner = |owner: &Owner| owner.user().map_or_else(String::new, ToString::to_string);
-        let named: Vec<(AccountId, String)> = questions.owners.iter().map(|(account, of)| (account.clone(), owner(of))).collect();
+        let named: Vec<(AccountId, String)> = questions
+            .owners
+            .iter()
+            .map(|(account, of)| (account.clone(), owner(of)))
+            .collect();
         let (accounts, users) = pairs(&named);
         let values: [Value; 2] = [accounts.into(), users.into()];
         rows.extend(tx.rows::<FactRow>(ATTEMPT, ORCHESTRATORS_FIND, values).await?);

@@ -7,7 +7,7 @@ use contracts::{
     notification::{NotificationMessage, RefusalReason},
     outgoing::Origin,
 };
-use domain::{Actor, ActorKind, Conversation, NotificationId, NotificationState, QueueLimits};
+use domain::{Actor, ActorKind, Conversation, NotificationId, NotificationState, QueueLimits, SessionScope};
 use serde_json::{Value, json};
 use storage::{
     Accounts, Role, Setting,

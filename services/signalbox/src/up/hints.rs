@@ -95,6 +95,7 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::KeyChanged(_)
             | Event::MemberChanged(_)
             | Event::PersonaChanged(_)
+            | Event::IdentityChanged(_)
             | Event::ProviderSessionMismatched(_)
             | Event::ProviderThreadLost(_)
             | Event::ProviderThreadUnconfirmed(_)

@@ -15,8 +15,8 @@ use contracts::{
 };
 use devstack::NatsServer;
 use domain::{
-    AccountId, AgentId, ApiKey, CallId, Conversation, Fence, Generation, ModelKinds, SessionId, TaskId, ToolCallState,
-    TurnId,
+    AccountId, AgentId, ApiKey, CallId, Conversation, Fence, Generation, ModelKinds, SessionId, SessionScope, TaskId,
+    ToolCallState, TurnId,
 };
 use futures::StreamExt;
 use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};

@@ -162,6 +162,8 @@ pub enum PolicySection {
     Reporting,
     /// For the coordinator only.
     Coordinator,
+    /// For orchestrators only.
+    Orchestrator,
 }
 
 /// The context that decides which tools a turn is offered.

@@ -15,7 +15,10 @@ use contracts::{
     event::{Event, TaskChanged, TaskPart},
     notification::NotificationMessage,
 };
-use domain::{AccountId, Actor, AgentId, Audience, Conversation, QuestionId, QueueLimits, TaskId, TaskStatus, Verdict};
+use domain::{
+    AccountId, Actor, AgentId, Audience, Conversation, QuestionId, QueueLimits, SessionScope, TaskId, TaskStatus,
+    Verdict,
+};
 use sea_orm::{FromQueryResult, Value};
 use serde_json::json;
 use time::OffsetDateTime;

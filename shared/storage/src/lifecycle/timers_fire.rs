@@ -11,8 +11,8 @@
 
 use contracts::{Timestamp, notification::NotificationMessage};
 use domain::{
-    AccountId, Actor, AgentId, Conversation, NotificationId, QuestionId, QueueLimits, SessionId, TaskId, TaskStatus,
-    TimerId, TimerKind, TimerState,
+    AccountId, Actor, AgentId, Conversation, NotificationId, QuestionId, QueueLimits, SessionId, SessionScope, TaskId,
+    TaskStatus, TimerId, TimerKind, TimerState,
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;

@@ -530,7 +530,9 @@ async fn fold(
     let mut conversations: Vec<Conversation> = Vec::with_capacity(joins.len());
     for join in &joins {
         let parent = &parents[&join.parent];
-        let conversation = parent.agent_id.and_then(|agent| Conversation::of_session(&parent.key, agent));
+        let conversation = parent
+            .agent_id
+            .and_then(|agent| Conversation::of_session(&parent.key, agent));
         conversations.push(conversation.ok_or_else(|| StorageError::unreadable(ATTEMPT, "a session of no agent"))?);
     }
     let entries: Vec<OwnEntry<'_>> = joins

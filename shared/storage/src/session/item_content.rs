@@ -18,6 +18,8 @@ pub struct ItemContent {
     /// As its client spelled it.
     pub task: Option<TaskId>,
     pub agent_id: Option<AgentId>,
+    /// The key of the orchestrator's session that it is in.
+    pub orchestrator: Option<String>,
     pub kind: String,
     pub title: Option<String>,
     pub body: String,
@@ -44,8 +46,12 @@ impl ItemContent {
         NotificationMessage {
             id: Some(self.id.clone()),
             kind: Some(self.kind.clone()),
-            agent: self.agent_id.map(|id| id.to_string()),
+            agent: self
+                .agent_id
+                .filter(|_| self.orchestrator.is_none())
+                .map(|id| id.to_string()),
             agents: Vec::new(),
+            session: self.orchestrator.clone(),
             title: self.title.clone(),
             body: self.body.clone(),
             message_id: self.message_id,
@@ -89,6 +95,7 @@ mod tests {
                 id: NotificationId::parse("n-1").unwrap(),
                 task: None,
                 agent_id: Some(agent),
+                orchestrator: None,
                 kind: content.kind.clone(),
                 title: None,
                 body: content.body.clone(),

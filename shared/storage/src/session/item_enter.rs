@@ -18,8 +18,8 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AgentId, BRANCH_ENDED, Conversation, NotificationId, NotificationState, QueueLimits, QueueMode, SessionId, TaskId,
-    session,
+    AgentId, BRANCH_ENDED, Conversation, Generation, NotificationId, NotificationState, QueueLimits, QueueMode,
+    SessionId, TaskId, session,
 };
 use sea_orm::FromQueryResult;
 
@@ -186,10 +186,15 @@ pub(super) fn parsed(
     conversation: &Conversation,
     item: &NewEntry<'_>,
 ) -> (NotificationMessage, Result<Notification, Refusal>) {
+    // All orchestrators of an account have one agent.
+    let address = conversation
+        .orchestrator()
+        .map(|_| conversation.key(Generation::FIRST).to_string());
     let message = NotificationMessage {
         id: Some(item.id.clone()),
-        agent: Some(conversation.agent.to_string()),
+        agent: address.is_none().then(|| conversation.agent.to_string()),
         agents: Vec::new(),
+        session: address,
         ..item.message.clone()
     };
     let payload = serde_json::to_vec(&message).expect("wire types have string keys and no failing serializer");

@@ -6,6 +6,7 @@
 //! |---|---|---|
 //! | [`sessions_lock`] | locks sessions, by id or by conversation | every other verb's caller |
 //! | [`sessions_open`] | opens generations; the unique indexes let one of two win | resolver |
+//! | [`session_ensure`](mod@session_ensure) | opens a conversation's session without an item | orchestrator |
 //! | [`item_enter`] | appends one item to the open session of a conversation, or sends it to the resolver | callers that know the conversation |
 //! | [`items_append`] | writes items, counts the queued ones, queues failed and refused ones again | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
@@ -46,6 +47,7 @@ pub mod items_join;
 pub mod items_refuse;
 pub mod queue_edit;
 pub mod replay_begin;
+pub mod session_ensure;
 pub mod session_handover;
 pub mod session_release;
 pub mod session_reset;

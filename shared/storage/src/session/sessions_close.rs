@@ -14,7 +14,7 @@ use contracts::{
 };
 use domain::{
     AccountId, AgentId, CloseReason, Gate, Generation, NotificationId, SessionId, SessionKey, SessionKind,
-    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TurnId,
+    SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TurnId, UserId,
     context::{Rotated, Told},
 };
 use sea_orm::{FromQueryResult, Value};
@@ -39,6 +39,8 @@ const SIGNALBOX: &str = "Signalbox";
 
 /// The reason for an agent that was removed.
 pub const AGENT_REMOVED: &str = "agent removed";
+/// The reason for the orchestrator of a person who was removed.
+pub const MEMBER_REMOVED: &str = "member removed";
 
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct ClosedSession {
@@ -60,6 +62,8 @@ pub struct ClosedSession {
 pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
     Agent(AgentId),
+    /// A person's orchestrator.
+    User(&'a UserId),
 }
 
 impl Scope<'_> {
@@ -69,13 +73,14 @@ impl Scope<'_> {
             && match self {
                 Self::Task(task) => row.task_id.as_ref() == Some(&task.key()),
                 Self::Agent(agent) => row.session.agent_id == Some(*agent),
+                Self::User(user) => row.user_id.as_ref() == Some(user),
             }
     }
 
     fn task(&self) -> Option<TaskId> {
         match self {
             Self::Task(task) => Some((*task).clone()),
-            Self::Agent(_) => None,
+            Self::Agent(_) | Self::User(_) => None,
         }
     }
 }
@@ -103,6 +108,8 @@ pub(super) struct SessionRow {
     #[sea_orm(nested)]
     pub session: ClosedSession,
     task_id: Option<TaskId>,
+    /// Whose orchestrator it is.
+    user_id: Option<UserId>,
     /// As its client spelled it: subjects carry this spelling.
     display_id: Option<String>,
     /// A turn in it ended before its work was done.
@@ -146,9 +153,14 @@ pub const OF_AGENT: &str = "
     where o.account_id = $1 and o.agent_id = $2 and coalesce(o.closed_at, 'infinity') = 'infinity'
       and not o.id = any($3::uuid[])";
 
+/// The open session of a person's orchestrator, unless it is known. Relies on session_active_orchestrator.
+pub const OF_USER: &str = "
+    select o.id from session o
+    where o.account_id = $1 and o.user_id = $2 and o.kind = 'orchestrator' and o.closed_at is null and not o.id = any($3::uuid[])";
+
 /// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
-    select s.id, s.task_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.provider_thread,
+    select s.id, s.task_id, s.user_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.provider_thread,
            s.interrupted or s.stopped_turn_id is not null as interrupted
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id and s.closed_at is null
@@ -218,10 +230,12 @@ async fn lock(tx: &Tx, account: &AccountId, scope: Scope<'_>, cuts: bool) -> Res
         Scope::Task(task) if cuts => (OF_TASK_WITH_TURNS, Value::from(task.key())),
         Scope::Task(task) => (OF_TASK, Value::from(task.key())),
         Scope::Agent(agent) => (OF_AGENT, Value::from(agent)),
+        Scope::User(user) => (OF_USER, Value::from(user)),
     };
     let is_chosen = |branch: &LiveBranch| match scope {
         Scope::Task(task) => branch.task_id == task.key(),
         Scope::Agent(agent) => branch.agent_id == agent,
+        Scope::User(_) => false,
     };
     let (mut known, mut locked): (Vec<SessionId>, Vec<SessionRow>) = Default::default();
     let branches = loop {
@@ -249,7 +263,7 @@ async fn lock(tx: &Tx, account: &AccountId, scope: Scope<'_>, cuts: bool) -> Res
     Ok(InScope {
         open: match scope {
             Scope::Task(_) => open.collect(),
-            Scope::Agent(_) => Vec::new(),
+            Scope::Agent(_) | Scope::User(_) => Vec::new(),
         },
         closing,
         branches,
@@ -376,7 +390,7 @@ pub const OPEN_NEXT: &str = concat!(
     from session s
     left join lateral ",
     persona_of!("s.account_id", "s.task_id"),
-    " p on true
+    " p on s.kind <> 'orchestrator'
     where s.account_id = $1 and s.id = $2"
 );
 
@@ -506,6 +520,7 @@ fn cancel_reason(scope: Scope<'_>) -> &'static str {
     match scope {
         Scope::Task(_) => TASK_CLOSED,
         Scope::Agent(_) => AGENT_REMOVED,
+        Scope::User(_) => MEMBER_REMOVED,
     }
 }
 

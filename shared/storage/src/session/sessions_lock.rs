@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 
 use domain::{
-    AccountId, AgentId, BranchId, Conversation, ConversationOf, Fence, Gate, Generation, ImpossibleStep, PersonaVersionId, ReplayId,
-    ResetRequest, SessionEvent, SessionId, SessionKind, SessionPhase, SessionState, StopKind, StopThen, TaskId, TurnId,
-    TurnRef, context::Told, progress::Streak,
+    AccountId, AgentId, BranchId, Conversation, ConversationOf, Fence, Gate, Generation, ImpossibleStep,
+    PersonaVersionId, ReplayId, ResetRequest, SessionEvent, SessionId, SessionKind, SessionPhase, SessionState,
+    StopKind, StopThen, TaskId, TurnId, TurnRef, context::Told, progress::Streak,
 };
 use sea_orm::{DbErr, FromQueryResult, QueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
@@ -406,7 +406,9 @@ fn columns(conversations: &[&Conversation]) -> [ConversationColumns; 3] {
         let (place, name) = match &conversation.of {
             ConversationOf::Task(task) => (0, Some(task.to_string())),
             ConversationOf::Agent => (1, None),
-            ConversationOf::Orchestrator(owner) => (2, Some(owner.user().map_or_else(String::new, ToString::to_string))),
+            ConversationOf::Orchestrator(owner) => {
+                (2, Some(owner.user().map_or_else(String::new, ToString::to_string)))
+            }
             // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
             ConversationOf::Branch(_) => continue,
         };

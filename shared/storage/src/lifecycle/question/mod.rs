@@ -14,8 +14,8 @@
 
 use contracts::{Timestamp, notification::NotificationMessage};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Audience, Conversation, QuestionId, QuestionKind, QuestionState, SessionId,
-    SessionKind, TaskId, TurnId, Verdict,
+    AccountId, Actor, ActorKind, AgentId, Audience, Conversation, ConversationOf, QuestionId, QuestionKind,
+    QuestionState, SessionId, SessionKind, TaskId, TurnId, Verdict,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::{Deserialize, Serialize};

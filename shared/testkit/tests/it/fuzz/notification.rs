@@ -63,6 +63,7 @@ fn notification() {
                             kind: Some(read.kind.clone()),
                             agent: None,
                             agents: Vec::new(),
+                            session: None,
                             title: read.title.clone(),
                             body: read.body.clone(),
                             message_id: read.message_id,

@@ -1,0 +1,199 @@
+//! `/api/me/orchestrator` and `/api/orgs/{account}/orchestrator`.
+
+use std::time::Duration;
+
+use api::orchestrators::{Identity, IdentityChange, Orchestrator, Wake};
+use axum::{Json, extract::State};
+use contracts::event::{Change, Event, IdentityChanged};
+use domain::{AccountId, Actor, Conversation, Handle, Owner};
+use runtime::http::Problem;
+use storage::{StorageError, Tx, session::session_ensure::session_ensure};
+
+use super::store::{self, identity_find, identity_make, orchestrator_now};
+use crate::{
+    accounts::store::account_lock,
+    app::{App, database_now},
+    auth::{Access, Caller, PersonAccess},
+    body::JsonBody,
+    error::{ApiError, invalid_field},
+    idempotency::{Answer, Done, Post},
+    route::routes,
+};
+
+routes! {
+    "orchestrators": "One of each person's own, and one of the account's, under one name for ever";
+    /// One's own orchestrator, as it is now.
+    GET "/api/me/orchestrator" Person => read_mine or 404;
+    /// Open its session if it has none. No turn runs: that is what a prompt is for.
+    POST "/api/me/orchestrator/wake" Person => wake or 404;
+    /// The identity of one's own orchestrator.
+    GET "/api/me/orchestrator/identity" Person => read_own or 404;
+    /// Change it. Name, handle, style and instructions are in its next turn's prompt.
+    PUT "/api/me/orchestrator/identity" Person => change_own or 404 or 409;
+    /// The identity of the account's orchestrator. It is off until an admin enables it.
+    GET "/api/orgs/{account}/orchestrator/identity" ReadMembers => read;
+    /// Change it.
+    PUT "/api/orgs/{account}/orchestrator/identity" Administer => change or 409;
+}
+
+/// The handle of the account's orchestrator until an admin chooses one.
+const HANDLE: &str = "orchestrator";
+
+async fn shown(app: &App, tx: &Tx, account: &AccountId, owner: &Owner) -> Result<Orchestrator, ApiError> {
+    let identity = identity_find(tx, account, owner)
+        .await?
+        .ok_or_else(Problem::not_found)?;
+    let now = orchestrator_now(tx, account, owner).await?;
+    let idle = Duration::from_secs(60 * u64::from(app.settings.orchestrator_idle_min.get()));
+    Ok(Orchestrator {
+        session_id: now.as_ref().map(|now| now.id.uuid()),
+        session_key: now
+            .as_ref()
+            .map_or_else(|| short_form(account, owner), |now| now.key.clone()),
+        state: now.as_ref().map_or("absent", |now| now.state(idle)).to_owned(),
+        queued: now.map_or(0, |now| now.queued),
+        identity,
+    })
+}
+
+/// Which every caller may use instead of a key.
+fn short_form(account: &AccountId, owner: &Owner) -> String {
+    match owner {
+        Owner::User(user) => format!("orchestrator:{user}"),
+        Owner::Account => format!("orchestrator:org:{account}"),
+    }
+}
+
+async fn read_mine(State(app): State<App>, person: PersonAccess) -> Result<Json<Orchestrator>, ApiError> {
+    let account = &person.access.account;
+    let tx = app.begin(account).await?;
+    let orchestrator = shown(&app, &tx, account, &Owner::User(person.user)).await?;
+    tx.commit().await?;
+    Ok(Json(orchestrator))
+}
+
+async fn wake(
+    State(app): State<App>,
+    person: PersonAccess,
+    Post { once, .. }: Post<Wake>,
+) -> Result<Answer<200, Orchestrator>, ApiError> {
+    let (account, owner) = (&person.access.account, Owner::User(person.user.clone()));
+    once.run(&app, person.access.party(), async |work| {
+        let agent = store::hidden_agent(&work.tx, account)
+            .await?
+            .ok_or_else(Problem::not_found)?;
+        let conversation = Conversation::of_orchestrator(account, owner.clone(), agent);
+        let ensured = session_ensure(&work.tx, &conversation, &app.setting(None, work.now)).await?;
+        let (_, opened) = ensured.ok_or_else(Problem::not_found)?;
+        store::woken_note(&work.tx, account, &owner, work.now).await?;
+        let orchestrator = shown(&app, &work.tx, account, &owner).await?;
+        Ok(Done::new(orchestrator).with(opened.into_iter().collect()))
+    })
+    .await
+}
+
+async fn read_own(State(app): State<App>, person: PersonAccess) -> Result<Json<Identity>, ApiError> {
+    let account = &person.access.account;
+    let tx = app.begin(account).await?;
+    let found = identity_find(&tx, account, &Owner::User(person.user)).await?;
+    tx.commit().await?;
+    Ok(Json(found.ok_or_else(Problem::not_found)?))
+}
+
+async fn change_own(
+    State(app): State<App>,
+    person: PersonAccess,
+    JsonBody(change): JsonBody<IdentityChange>,
+) -> Result<Json<Identity>, ApiError> {
+    if change.enabled.is_some() {
+        let what = "only the account's orchestrator is enabled: a person's always is";
+        return Err(invalid_field("enabled", what).into());
+    }
+    let owner = Owner::User(person.user);
+    change_of(&app, (&person.access.account, &owner), change, &person.access.caller).await
+}
+
+async fn read(State(app): State<App>, access: Access) -> Result<Json<Identity>, ApiError> {
+    let tx = app.begin(&access.account).await?;
+    let found = identity_find(&tx, &access.account, &Owner::Account).await?;
+    tx.commit().await?;
+    Ok(Json(found.unwrap_or_else(|| Identity {
+        user_id: None,
+        name: domain::identity::NAME.to_owned(),
+        handle: HANDLE.to_owned(),
+        avatar: None,
+        style: domain::Style::Professional.to_string(),
+        custom_instructions: String::new(),
+        reachable: domain::Reachable::Off.to_string(),
+        enabled: false,
+        revision: 0,
+    })))
+}
+
+async fn change(
+    State(app): State<App>,
+    access: Access,
+    JsonBody(change): JsonBody<IdentityChange>,
+) -> Result<Json<Identity>, ApiError> {
+    if change.reachable.is_some() {
+        let what = "the account's orchestrator is for everybody in it: enable it, or do not";
+        return Err(invalid_field("reachable", what).into());
+    }
+    change_of(&app, (&access.account, &Owner::Account), change, &access.caller).await
+}
+
+async fn change_of(
+    app: &App,
+    (account, owner): (&AccountId, &Owner),
+    change: IdentityChange,
+    caller: &Caller,
+) -> Result<Json<Identity>, ApiError> {
+    if account.as_str() == super::RESERVED {
+        let detail = "an account with the id org has no orchestrators: make another account";
+        return Err(Problem::conflict("reserved_account", detail).into());
+    }
+    let tx = app.begin(account).await?;
+    // No agent gets the handle as its slug meanwhile.
+    account_lock(&tx, account).await?;
+    let now = database_now(&tx).await?;
+    if *owner == Owner::Account && identity_find(&tx, account, owner).await?.is_none() {
+        let handle = Handle::parse(HANDLE).map_err(|error| StorageError::unreadable("make identity", error))?;
+        identity_make(&tx, account, (owner, &handle), now).await?;
+    }
+    let handle = change.handle.clone();
+    if let Some(handle) = &handle
+        && agent_has(&tx, account, handle).await?
+    {
+        return Err(handle_taken().into());
+    }
+    let changed = store::identity_change(&tx, account, owner, change).await;
+    let changed = changed.map_err(|error| match error.is_unique_violation() {
+        true => handle_taken().into(),
+        false => ApiError::from(error),
+    })?;
+    let changed = changed.ok_or_else(Problem::not_found)?;
+    let event = changed_event(owner, Change::Changed, caller.actor());
+    app.commit(tx, vec![app.event(account, now, event)]).await?;
+    tracing::info!(%account, %owner, handle = changed.handle, enabled = changed.enabled, by = caller.author_id(), "changed the identity of an orchestrator");
+    Ok(Json(changed))
+}
+
+async fn agent_has(tx: &Tx, account: &AccountId, handle: &Handle) -> Result<bool, StorageError> {
+    let Ok(slug) = domain::AgentRef::parse(handle.as_str()) else {
+        return Ok(false);
+    };
+    Ok(crate::agents::store::agent_find(tx, account, &slug).await?.is_some())
+}
+
+fn handle_taken() -> Problem {
+    let detail = "another orchestrator or an agent of the account is called so: choose another handle";
+    Problem::conflict("handle_taken", detail)
+}
+
+fn changed_event(owner: &Owner, change: Change, by: Actor) -> Event {
+    Event::IdentityChanged(IdentityChanged {
+        user_id: owner.user().cloned(),
+        change,
+        by,
+    })
+}

@@ -1,0 +1,8 @@
+//! Identities of orchestrators: how they are called, how they speak, and who may ask them. A person has one from the first; the
+//! account has one that is off until an admin enables it.
+
+pub mod http;
+pub mod store;
+
+/// An account of this id has no orchestrators: their keys would have two readings.
+pub const RESERVED: &str = "org";

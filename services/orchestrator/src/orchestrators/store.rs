@@ -1,0 +1,207 @@
+//! Every query on identities of orchestrators, and on the hidden agent that runs them.
+
+use std::time::Duration;
+
+use api::orchestrators::{Identity, IdentityChange};
+use domain::{AccountId, AgentId, Handle, Owner, SessionId, SessionPhase, identity};
+use sea_orm::FromQueryResult;
+use storage::{StorageError, Tx};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// An owner in the primary key: of the account's orchestrator, empty.
+fn key(owner: &Owner) -> String {
+    owner.user().map_or_else(String::new, ToString::to_string)
+}
+
+macro_rules! identity {
+    ($before:literal, $after:literal) => {
+        concat!(
+            $before,
+            " user_id, name, handle, avatar, style, instructions as custom_instructions, reachable, enabled, revision ",
+            $after
+        )
+    };
+}
+
+/// Its slug is its id: no agent of the account can have it, nor get it. Relies on agent_orchestrator.
+const AGENT_MAKE: &str = "
+    insert into agent (account_id, id, slug, name, role, provider, created_at, removed_at, kind)
+    select a.id, $2, $2::text, 'Orchestrator', '', coalesce(a.orchestrator_provider, $3), $4, $4, 'orchestrator'
+    from account a where a.id = $1
+    on conflict do nothing";
+
+const INSERT: &str = "
+    insert into orchestrator_identity (account_id, user_id, name, handle)
+    select $1, nullif($2, ''), $3, $4
+    where not exists (select from agent a where a.account_id = $1 and a.slug = $4 and a.removed_at is null)
+    on conflict do nothing";
+
+/// Handles that are tried, of those that a name suggests.
+const NUMBERS_MAX: usize = 20;
+
+/// Makes an identity, and the account's hidden agent if this is its first one. The handle is the first free one of `suggested` and
+/// that with a number.
+pub async fn identity_make(
+    tx: &Tx,
+    account: &AccountId,
+    (owner, suggested): (&Owner, &Handle),
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
+    const ATTEMPT: &str = "make identity of orchestrator";
+    let agent = [
+        account.into(),
+        Uuid::now_v7().into(),
+        crate::agents::PROVIDER_DEFAULT.into(),
+        now.into(),
+    ];
+    tx.execute("make hidden agent", AGENT_MAKE, agent).await?;
+    let numbered = (2..=NUMBERS_MAX).map(|number| suggested.numbered(number));
+    let unlikely = Handle::parse(&Uuid::new_v4().to_string());
+    let unlikely = unlikely.map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
+    for handle in std::iter::once(suggested.clone()).chain(numbered).chain([unlikely]) {
+        let values = [account.into(), key(owner).into(), identity::NAME.into(), handle.into()];
+        if tx.execute(ATTEMPT, INSERT, values).await? == 1 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Relies on agent_orchestrator.
+const AGENT: &str = "select id from agent where account_id = $1 and kind = 'orchestrator'";
+
+#[derive(FromQueryResult)]
+struct Id {
+    id: AgentId,
+}
+
+/// The agent that runs all of the account's orchestrators. None: no member or admin has made one yet.
+pub async fn hidden_agent(tx: &Tx, account: &AccountId) -> Result<Option<AgentId>, StorageError> {
+    let found: Option<Id> = tx.one("find hidden agent", AGENT, [account.into()]).await?;
+    Ok(found.map(|found| found.id))
+}
+
+const PROVIDER: &str = "
+    update agent set provider = coalesce($2, $3) where account_id = $1 and kind = 'orchestrator'";
+
+/// The provider of the orchestrators' turns from the next one on; none: the default one.
+pub async fn provider_change(tx: &Tx, account: &AccountId, provider: Option<&str>) -> Result<(), StorageError> {
+    let values = [account.into(), provider.into(), crate::agents::PROVIDER_DEFAULT.into()];
+    tx.execute("change provider of orchestrators", PROVIDER, values)
+        .await
+        .map(drop)
+}
+
+/// Relies on the primary key.
+pub const FIND: &str = identity!(
+    "select",
+    "from orchestrator_identity where account_id = $1 and owner = $2"
+);
+
+pub async fn identity_find(tx: &Tx, account: &AccountId, owner: &Owner) -> Result<Option<Identity>, StorageError> {
+    tx.one("find identity", FIND, [account.into(), key(owner).into()]).await
+}
+
+/// A prompt shows the name, the handle, the style and the instructions.
+const CHANGE: &str = identity!(
+    "update orchestrator_identity set name = coalesce($3, name), handle = coalesce($4, handle),
+         avatar = case when $5 then $6 else avatar end, style = coalesce($7, style), instructions = coalesce($8, instructions),
+         reachable = coalesce($9, reachable), enabled = coalesce($10, enabled),
+         revision = revision + (($3, $4, $7, $8) is distinct from (null, null, null, null))::integer
+     where account_id = $1 and owner = $2
+     returning",
+    ""
+);
+
+/// Fails with a unique violation when another orchestrator has the handle. The caller has locked the account, and found no agent of that
+/// name.
+pub async fn identity_change(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &Owner,
+    change: IdentityChange,
+) -> Result<Option<Identity>, StorageError> {
+    let (is_avatar, avatar) = (change.avatar.is_some(), change.avatar.flatten().map(String::from));
+    let values = [
+        account.into(),
+        key(owner).into(),
+        change.name.map(String::from).into(),
+        change.handle.into(),
+        is_avatar.into(),
+        avatar.into(),
+        change.style.into(),
+        change.custom_instructions.map(String::from).into(),
+        change.reachable.into(),
+        change.enabled.into(),
+    ];
+    tx.one("change identity", CHANGE, values).await
+}
+
+const REMOVE: &str = "delete from orchestrator_identity where account_id = $1 and owner = $2";
+
+/// Its handle is free again.
+pub async fn identity_remove(tx: &Tx, account: &AccountId, owner: &Owner) -> Result<(), StorageError> {
+    let values = [account.into(), key(owner).into()];
+    tx.execute("remove identity", REMOVE, values).await.map(drop)
+}
+
+/// Relies on orchestrator_identity_handle.
+const HANDLE: &str = "select 1 from orchestrator_identity where account_id = $1 and handle = $2";
+
+/// Whether an orchestrator has the handle. The caller has locked the account.
+pub async fn is_handle(tx: &Tx, account: &AccountId, handle: &str) -> Result<bool, StorageError> {
+    tx.exists("find handle", HANDLE, [account.into(), handle.into()]).await
+}
+
+const WAKE: &str = "update orchestrator_identity set woken_at = $3 where account_id = $1 and owner = $2";
+
+pub async fn woken_note(tx: &Tx, account: &AccountId, owner: &Owner, now: OffsetDateTime) -> Result<(), StorageError> {
+    let values = [account.into(), key(owner).into(), now.into()];
+    tx.execute("note that an orchestrator was woken", WAKE, values)
+        .await
+        .map(drop)
+}
+
+/// The open session of an orchestrator.
+#[derive(FromQueryResult)]
+pub struct Now {
+    pub id: SessionId,
+    pub key: String,
+    phase: SessionPhase,
+    pub queued: i32,
+    /// For so many seconds nothing has happened in it.
+    rests_s: f64,
+}
+
+impl Now {
+    /// In the API's word.
+    pub fn state(&self, idle: Duration) -> &'static str {
+        match (self.phase, self.queued) {
+            (SessionPhase::Idle, 0) if self.rests_s >= idle.as_secs_f64() => "hibernated",
+            (SessionPhase::Idle, 0) => "idle",
+            (SessionPhase::Idle | SessionPhase::Running | SessionPhase::Waiting | SessionPhase::Backoff, _) => {
+                "running"
+            }
+        }
+    }
+}
+
+/// Relies on session_active_orchestrator, on turn_number, whose order is requested, and on primary keys.
+pub const NOW: &str = "
+    select s.id, s.key, s.phase, s.queued,
+           extract(epoch from now() - greatest(s.opened_at, i.woken_at, (
+               select t.finished_at from turn t where t.account_id = s.account_id and t.session_id = s.id
+               order by t.number desc limit 1)))::double precision as rests_s
+    from (
+        (select * from session s
+         where s.account_id = $1 and s.user_id = $2 and s.kind = 'orchestrator' and s.closed_at is null offset 0)
+        union all
+        (select * from session s
+         where $2 = '' and s.account_id = $1 and s.user_id is null and s.kind = 'orchestrator' and s.closed_at is null offset 0)) s
+    join orchestrator_identity i on i.account_id = s.account_id and i.owner = $2";
+
+pub async fn orchestrator_now(tx: &Tx, account: &AccountId, owner: &Owner) -> Result<Option<Now>, StorageError> {
+    tx.one("find orchestrator's session", NOW, [account.into(), key(owner).into()])
+        .await
+}

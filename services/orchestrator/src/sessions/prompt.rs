@@ -1,0 +1,119 @@
+//! `/api/sessions/{session}/prompt`: what a person, or a service in the name of one, writes to an agent. It is a notification that is
+//! addressed by the session.
+
+use api::orchestrators::{NewPrompt, Prompted};
+use axum::extract::State;
+use contracts::notification::NotificationMessage;
+use domain::{
+    AccountId, Deliver, Generation, NotificationId, Owner, QueueMode, SessionKey, SessionOf, SessionRef, TaskId,
+};
+use runtime::http::Problem;
+use storage::{
+    Tx,
+    accepted::{NewAccepted, notification_accept},
+};
+use uuid::Uuid;
+
+use super::store;
+use crate::{
+    app::App,
+    auth::{Access, Caller},
+    body::Named,
+    error::ApiError,
+    idempotency::{Answer, Done, Post},
+    notifications::incoming::Posted,
+    route::routes,
+};
+
+routes! {
+    "prompts": "What people write to agents";
+    /// Write to a session: one's own orchestrator, or one that works on a task. It is named by an id, by the key of any of its generations,
+    /// or as `orchestrator:{user}`. The open generation gets it, or the next one.
+    POST "/api/sessions/{session}/prompt" PostMessages => prompt or 404 or 409;
+}
+
+/// The type of such notifications.
+const KIND: &str = "prompt";
+
+async fn prompt(
+    State(app): State<App>,
+    access: Access,
+    Named(session): Named<SessionRef>,
+    Post { body, once }: Post<NewPrompt>,
+) -> Result<Answer<202, Prompted>, ApiError> {
+    let account = &access.account;
+    app.has_room(account)?;
+    once.run(&app, access.party(), async |work| {
+        let of = named(&work.tx, account, &session)
+            .await?
+            .ok_or_else(Problem::not_found)?;
+        let (address, task) = writable(account, of, &access.caller)?;
+        let id = NotificationId::from(Uuid::now_v7());
+        let mut message =
+            NotificationMessage::new(KIND, access.caller.actor(), String::new(), body.content.to_string());
+        message.title = None;
+        message.id = Some(id.clone());
+        message.session = Some(address);
+        message.queue_mode = Some(body.deliver.unwrap_or(Deliver::Turn).mode(QueueMode::Followup));
+        let posted = Posted {
+            id: id.clone(),
+            task,
+            message,
+        };
+        let new = NewAccepted {
+            account,
+            id: &id,
+            task: posted.task.as_ref(),
+            agent: None,
+            kind: KIND,
+            content_hash: posted.content_hash(),
+            publisher: None,
+            at: work.now,
+        };
+        notification_accept(&work.tx, &new).await?;
+        let origin = app.setting(None, work.now).origin;
+        let outgoing = posted.outgoing(&app.root, account, &origin, work.now.into());
+        app.meters.published("api", 1);
+        let accepted = Prompted {
+            notification_id: id.to_string(),
+        };
+        Ok(Done::new(accepted).with(vec![outgoing]))
+    })
+    .await
+}
+
+/// Whose session it is. None: there is none of this name in the account.
+async fn named(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result<Option<SessionOf>, ApiError> {
+    let id = match session {
+        SessionRef::Address(address) => return Ok(address.within(account)),
+        SessionRef::Id(id) => *id,
+    };
+    let session = store::session_find(tx, account, id).await?;
+    let key = session.and_then(|session| SessionKey::parse(&session.key).ok());
+    Ok(key.map(|key| key.of))
+}
+
+/// The address for the resolver, and the task of the subject, of a session that the caller may write to. What may not be written to and
+/// what is not there have one answer.
+fn writable(account: &AccountId, of: SessionOf, caller: &Caller) -> Result<(String, Option<TaskId>), Problem> {
+    let task = match &of {
+        SessionOf::Task { task, .. } => Some(task.clone()),
+        SessionOf::Agent(_) => None,
+        SessionOf::Orchestrator(Owner::User(user)) => {
+            // A service is a user's front door; a person has one orchestrator of their own.
+            let is_own = caller.person().is_none_or(|person| person.id == *user);
+            is_own.then_some(None).ok_or_else(Problem::not_found)?
+        }
+        SessionOf::Orchestrator(Owner::Account) => None,
+        SessionOf::Branch { .. } | SessionOf::Replay(_) => {
+            let detail = "a branch or a replay takes no prompts: write to the session that began it";
+            return Err(Problem::conflict("not_promptable", detail));
+        }
+    };
+    let key = SessionKey {
+        of,
+        account: account.clone(),
+        generation: Generation::FIRST,
+    };
+    Ok((key.to_string(), task))
+}

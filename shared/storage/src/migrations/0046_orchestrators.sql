@@ -1,0 +1,57 @@
+-- Orchestrators: one of each person's own, and one of the account's, each under one name for ever. All of an account run on one agent.
+-- That agent is removed from the first, so that nothing that names agents finds it.
+alter table agent add column kind text not null default 'worker' check (kind in ('worker', 'orchestrator')),
+    add check (kind = 'worker' or removed_at is not null);
+create unique index agent_orchestrator on agent (account_id) where kind = 'orchestrator';
+
+-- Of orchestrators; null: the default one.
+alter table account add column orchestrator_provider text;
+
+create table orchestrator_identity (
+    account_id   text not null references account,
+    -- null: the account's
+    user_id      text,
+    owner        text not null generated always as (coalesce(user_id, '')) stored,
+    name         text not null,
+    handle       text not null,
+    avatar       text,
+    style        text not null default 'professional' check (style in ('professional', 'casual', 'terse', 'custom')),
+    instructions text not null default '',
+    -- what colleagues may ask of it
+    reachable    text not null default 'off' check (reachable in ('off', 'answer', 'delegate')),
+    -- the account's is off until an admin enables it
+    enabled      boolean not null default false,
+    -- counts what its prompts say of it
+    revision     integer not null default 1,
+    woken_at     timestamptz,
+    foreign key (account_id, user_id) references member
+);
+alter table orchestrator_identity add primary key (account_id, owner);
+create unique index orchestrator_identity_handle on orchestrator_identity (account_id, handle);
+
+alter table orchestrator_identity enable row level security;
+alter table orchestrator_identity force row level security;
+create policy tenant on orchestrator_identity
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert, update, delete on orchestrator_identity to signalbox_orchestrator;
+-- Whether it is there, and for whom: held while its session opens.
+grant select (account_id, user_id, removed_at), update (created_at) on member to signalbox_resolver;
+grant select (account_id, owner, enabled) on orchestrator_identity to signalbox_resolver;
+-- What its prompts say.
+grant select (account_id, owner, name, handle, style, instructions, revision) on orchestrator_identity to signalbox_delivery;
+grant select (account_id, user_id, name) on member to signalbox_delivery;
+
+-- One more event of the orchestrator.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass) and p.polname = 'own_orchestrator'
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+            replace(one.rule, ',persona.changed,', ',persona.changed,identity.changed,'));
+    end loop;
+end $$;

@@ -1,0 +1,139 @@
+//! A person's orchestrator: it answers whoever it works for, under one name, and is told who it is.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use testkit::Reply;
+
+use crate::house::House;
+
+async fn person(house: &House, account: &str, user: &str) -> String {
+    let new = json!({"user_id": user, "name": format!("{user} of {account}"), "role": "member", "invite": true});
+    let made = house.post(&format!("/api/orgs/{account}/members"), new).await;
+    let link = made["link"]["sign_in_link"].as_str().expect("a link");
+    let path = link.split_once("/sign-in/").expect("a path").1;
+    let url = format!("{}/sign-in/{path}", house.api());
+    let (status, body) = house.call(Method::POST, url, "", &[], None).await;
+    assert_eq!(status, 201, "{body}");
+    body["key"]["key"].as_str().expect("a key").to_owned()
+}
+
+async fn as_person(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> Value {
+    let (status, body) = house
+        .call(method, format!("{}{path}", house.api()), key, &[], body)
+        .await;
+    assert!(status.is_success(), "{path}: {status} {body}");
+    body
+}
+
+/// By HTTP and over NATS, in one conversation; each person in their own.
+#[tokio::test]
+async fn each_person_has_a_conversation_of_their_own_under_one_name() {
+    let house =
+        House::open(|seen| Reply::text(&format!("heard {} words", seen.input().split_whitespace().count()))).await;
+    house.account("acme").await;
+    let ann = person(&house, "acme", "ann").await;
+    let ben = person(&house, "acme", "ben").await;
+    let identity =
+        json!({"name": "Jarvis", "handle": "jarvis", "style": "custom", "custom_instructions": "Call me captain."});
+    as_person(
+        &house,
+        Method::PUT,
+        &ann,
+        "/api/me/orchestrator/identity",
+        Some(identity),
+    )
+    .await;
+    let prompt = async |key: &str, to: &str| {
+        let path = format!("/api/sessions/{to}/prompt");
+        let prompted = as_person(&house, Method::POST, key, &path, Some(json!({"content": "What runs?"}))).await;
+        let id = prompted["notification_id"].as_str().expect("an id").to_owned();
+        house.until("acme", &id, "delivered").await
+    };
+    let first = prompt(&ann, "orchestrator:ann").await;
+    let of_ben = prompt(&ben, "orchestrator:ben").await;
+    let told = json!({"id": "ci-1", "session": "orchestrator:acme:ann:v9", "body": "The build is red.",
+        "sender": {"kind": "service", "id": "ci", "name": "CI"}});
+    house.publish("acme", "-", told.clone()).await;
+    let second = house.until("acme", "ci-1", "delivered").await;
+    assert_eq!(first["session_id"], second["session_id"], "one conversation");
+    assert_ne!(first["session_id"], of_ben["session_id"]);
+
+    let turn = first["turn_id"].as_str().expect("a turn");
+    let turn = house.get(&format!("/api/orgs/acme/turns/{turn}")).await;
+    let instructions = turn["instructions"].as_str().expect("instructions");
+    for words in [
+        "\"Jarvis\" (`jarvis`)",
+        "\"ann of acme\" (`ann`)",
+        "Call me captain.",
+        "You are an orchestrator",
+    ] {
+        assert!(instructions.contains(words), "{words}: {instructions}");
+    }
+    assert!(!instructions.contains("No task"), "{instructions}");
+    let parts = turn["manifest"]["parts"].as_array().expect("parts");
+    assert!(
+        parts.iter().any(|part| part["source"] == "orchestrator/ann/2"),
+        "{parts:?}"
+    );
+    let audit = house.get("/api/orgs/acme/audit/isolation").await;
+    assert_eq!(audit["summary"]["violations"], 0, "{audit}");
+
+    // To nobody, to the account's that is off, with a task, and of another account.
+    for (id, task, session, reason) in [
+        ("to-nobody", "-", "orchestrator:cat", "unknown_user"),
+        ("to-all", "-", "orchestrator:org:acme", "orchestrator_off"),
+        ("with-task", "T-1", "orchestrator:ann", "session_mismatch"),
+        ("elsewhere", "-", "orchestrator:umbra:ann:v1", "session_mismatch"),
+    ] {
+        house
+            .publish("acme", task, json!({"id": id, "session": session, "body": "b"}))
+            .await;
+        let refused = house.until("acme", id, "refused").await;
+        assert!(
+            refused["reason"].as_str().expect("why").starts_with(reason),
+            "{refused}"
+        );
+    }
+    // The same id for another person is another notification.
+    let other = json!({"session": "orchestrator:ben"});
+    let mut again = told;
+    again["session"] = other["session"].clone();
+    house.publish("acme", "-", again).await;
+    let letters = testkit::eventually("it is refused", || async {
+        let letters = house.get("/api/orgs/acme/dead-letters").await;
+        letters.to_string().contains("id_conflict").then_some(letters)
+    })
+    .await;
+    assert!(letters.to_string().contains("ci-1"));
+    house.close().await;
+}
+
+/// Nothing that was written to a person who was removed reaches an agent.
+#[tokio::test]
+async fn a_removed_person_s_orchestrator_closes() {
+    let house = House::open(|_| Reply::text("done")).await;
+    house.account("acme").await;
+    let ann = person(&house, "acme", "ann").await;
+    let woken = as_person(&house, Method::POST, &ann, "/api/me/orchestrator/wake", Some(json!({}))).await;
+    let session = woken["session_id"].as_str().expect("a session");
+    let url = format!("{}/api/orgs/acme/members/ann", house.api());
+    let (status, body) = house
+        .call(Method::DELETE, url, testkit::OPERATOR_TOKEN, &[], None)
+        .await;
+    assert!(status.is_success(), "{status} {body}");
+    let closed = house.get(&format!("/api/orgs/acme/sessions/{session}")).await;
+    assert_eq!(closed["close_reason"], "member_removed", "{closed}");
+    house
+        .publish(
+            "acme",
+            "-",
+            json!({"id": "late", "session": "orchestrator:ann", "body": "b"}),
+        )
+        .await;
+    let refused = house.until("acme", "late", "refused").await;
+    assert!(
+        refused["reason"].as_str().expect("why").starts_with("unknown_user"),
+        "{refused}"
+    );
+    house.close().await;
+}
