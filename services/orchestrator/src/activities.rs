@@ -30,7 +30,7 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Activity>, ApiError> {
     let page = query.page(&app, List::of(&LIST, "activities", &access.account, task.key()))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     task_find(&tx, &access.account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;

@@ -26,6 +26,7 @@ use uuid::Uuid;
 
 use crate::{
     SOURCE,
+    auth::Access,
     error::ApiError,
     metrics::Metrics,
     settings::{OrchestratorSettings, Providers},
@@ -94,12 +95,17 @@ impl App {
         public.unwrap_or_else(|| local_url(*self.listens.get().unwrap_or(&self.settings.listen)))
     }
 
-    /// A transaction in one account.
-    pub async fn begin(&self, account: &AccountId) -> Result<Tx, StorageError> {
-        self.database.begin(&Accounts::one(account)).await
+    /// A transaction of a request: in its account, with what its caller may see.
+    pub async fn begin(&self, access: &Access) -> Result<Tx, StorageError> {
+        self.database.begin(&access.accounts()).await
     }
 
-    /// A transaction in one account that reads a list.
+    /// A transaction of a sweep in one account, which is for everybody in it.
+    pub async fn begin_sweep(&self, account: &AccountId) -> Result<Tx, StorageError> {
+        self.database.begin(&Accounts::one(account).with_everybody()).await
+    }
+
+    /// A transaction that reads a list.
     pub async fn begin_list(&self, accounts: &Accounts) -> Result<Tx, StorageError> {
         let statement_max = self.settings.list_timeout_ms.duration();
         self.database.begin_list(accounts, statement_max).await

@@ -36,7 +36,7 @@ async fn read(
     access: Access,
     Named(task): Named<TaskId>,
 ) -> Result<Json<TaskContext>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let found = task_context_find(&tx, &access.account, &task).await?;
     tx.commit().await?;
     let found = found.ok_or_else(Problem::not_found)?;
@@ -65,7 +65,7 @@ async fn write(
     let kept = KeptContext::of(&new.body);
     let kept = kept.ok_or_else(|| Problem::unprocessable("invalid_field", "body: empty"))?;
     let (account, by) = (&access.account, access.caller.actor());
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&access).await?;
     let of = task_context_lock(&tx, account, &task).await?;
     let of = of.ok_or_else(Problem::not_found)?;
     let newest = of.version();
@@ -88,7 +88,7 @@ async fn versions(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<TaskContext>, ApiError> {
     let page = query.page(&app, List::of(&VERSIONS, "task-contexts", &access.account, task.key()))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     if !is_task(&tx, &access.account, &task).await? {
         return Err(Problem::not_found().into());
     }

@@ -35,7 +35,14 @@ pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
                 return parts.end();
             }
             if let Ok(account) = AccountId::parse(&entry.id) {
-                forget_of(app, &mut parts, &Accounts::one(&account), account.as_str(), stop).await;
+                forget_of(
+                    app,
+                    &mut parts,
+                    &Accounts::one(&account).with_everybody(),
+                    account.as_str(),
+                    stop,
+                )
+                .await;
             }
         }
         match entries.last() {

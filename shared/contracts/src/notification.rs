@@ -4,7 +4,7 @@
 use std::fmt;
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode, SessionAddress,
+    AccountId, Actor, ActorKind, AgentRef, Inadmissible, MessageId, NotificationId, QueueMode, SessionAddress, UserId,
     session_key::SESSION_KEY_BYTES_MAX,
 };
 use schemars::JsonSchema;
@@ -206,6 +206,16 @@ pub enum Recipients {
     Many(Vec<AgentRef>),
     Assignees,
     Session(SessionAddress),
+}
+
+impl Recipients {
+    /// The person whose orchestrator it is for.
+    pub fn user(&self) -> Option<UserId> {
+        match self {
+            Self::Session(address) => address.orchestrator()?.user().cloned(),
+            Self::One(_) | Self::Many(_) | Self::Assignees => None,
+        }
+    }
 }
 
 /// A parsed notification: within its limits, its names well-formed.

@@ -1,16 +1,41 @@
-//! The accounts that a transaction works for. Row-level security compares every row with them.
+//! The accounts that a transaction works for, and the person whose own it may see. Row-level security compares every row with them.
 
-use domain::AccountId;
+use domain::{AccountId, UserId};
 
 use crate::{StorageError, Tx};
 
-/// The value of `signalbox.accounts` for the length of a transaction.
+/// The values of `signalbox.accounts` and `signalbox.person` for the length of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Accounts(String);
+pub struct Accounts {
+    names: String,
+    /// Whose orchestrator's rows the orchestrator service sees: empty, nobody's.
+    person: String,
+}
 
 impl Accounts {
     pub fn one(account: &AccountId) -> Accounts {
-        Accounts(account.to_string())
+        Accounts::of(account.to_string())
+    }
+
+    fn of(names: String) -> Accounts {
+        Accounts {
+            names,
+            person: String::new(),
+        }
+    }
+
+    /// And what is the person's own.
+    #[must_use]
+    pub fn with_person(self, user: &UserId) -> Accounts {
+        let person = user.to_string();
+        Accounts { person, ..self }
+    }
+
+    /// And what is every person's own.
+    #[must_use]
+    pub fn with_everybody(self) -> Accounts {
+        let person = EVERYBODY.to_owned();
+        Accounts { person, ..self }
     }
 
     /// A batch may work for several accounts at once; a request works for one.
@@ -18,32 +43,39 @@ impl Accounts {
         let mut names: Vec<&str> = accounts.into_iter().map(AccountId::as_str).collect();
         names.sort_unstable();
         names.dedup();
-        Accounts(names.join(","))
+        Accounts::of(names.join(","))
     }
 
     /// The same accounts and the operator's rows (dead letters without an account).
     pub fn with_operator(self) -> Accounts {
-        if self.0.is_empty() {
-            Accounts::operator()
-        } else {
-            Accounts(format!("{},{OPERATOR}", self.0))
-        }
+        let names = match self.names.is_empty() {
+            true => OPERATOR.to_owned(),
+            false => format!("{},{OPERATOR}", self.names),
+        };
+        Accounts { names, ..self }
     }
 
     /// Only the operator's rows.
     pub fn operator() -> Accounts {
-        Accounts(OPERATOR.to_owned())
+        Accounts::of(OPERATOR.to_owned())
     }
 
     /// For tables without an account: replicas, partitions, the relay's own rows.
     pub fn none() -> Accounts {
-        Accounts(String::new())
+        Accounts::of(String::new())
     }
 
-    pub(crate) fn setting(&self) -> &str {
-        &self.0
+    pub(crate) fn names(&self) -> &str {
+        &self.names
+    }
+
+    pub(crate) fn person(&self) -> &str {
+        &self.person
     }
 }
+
+/// No id of a person has this form.
+const EVERYBODY: &str = "*";
 
 /// The `account_id` of rows without an existing account; no account can have this name.
 pub const OPERATOR: &str = contracts::subject::NO_ACCOUNT;

@@ -259,20 +259,24 @@ impl Database {
 }
 
 /// Begins and declares the accounts, in one text: a statement with parameters takes a round trip of its own. It is the
-/// only statement that is built at run time, from the names of accounts, which have no character that could end a text.
+/// only statement that is built at run time, from the names of accounts and of a person, which have no character that could end a text.
 fn begin(accounts: &Accounts, plans_once: bool) -> String {
-    let names = accounts.setting();
-    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == ',';
+    let (names, person) = (accounts.names(), accounts.person());
+    let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-,_.*".contains(c);
     assert!(
-        names.chars().all(is_name),
-        "an account's name is made of letters, digits and hyphens"
+        names.chars().chain(person.chars()).all(is_name),
+        "a name is made of letters, digits, points and lines"
     );
+    let person = match person {
+        "" => String::new(),
+        person => format!(", set_config('signalbox.person', '{person}', true)"),
+    };
     let plans = if plans_once {
         format!("; set local {} = {}", PLANNED_ONCE.0, PLANNED_ONCE.1)
     } else {
         String::new()
     };
-    format!("begin; select set_config('signalbox.accounts', '{names}', true){plans}")
+    format!("begin; select set_config('signalbox.accounts', '{names}', true){person}{plans}")
 }
 
 fn limit(setting: &str, max: Duration) -> String {

@@ -88,6 +88,7 @@ impl Database {
         Some(LockedSession {
             tool_policies: 1,
             persona: None,
+            owner: None,
             identity: None,
             kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
             branch: row.conversation.branch().filter(|_| row.replay.is_none()),

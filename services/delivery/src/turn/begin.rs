@@ -186,6 +186,7 @@ pub fn begin(
     let new_turn = NewTurn {
         turn: turn.clone(),
         agent_id: item.agent_id,
+        owner: session.owner.clone(),
         number: session.turn_count + 1,
         notification_ids: notification_ids.clone(),
         provider: item.provider.clone(),

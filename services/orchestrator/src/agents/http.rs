@@ -85,14 +85,14 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Agent>, ApiError> {
     let page = query.page(&app, List::of(&store::LIST, "agents", &access.account, ""))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page.read(&tx, &store::LIST, [], "list agents").await?;
     tx.commit().await?;
     Ok(rows.show())
 }
 
 async fn read(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<Json<Agent>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let agent = store::agent_find(&tx, &access.account, &agent).await?;
     tx.commit().await?;
     Ok(Json(agent.ok_or_else(Problem::not_found)?))
@@ -104,7 +104,7 @@ async fn change(
     Named(agent): Named<AgentRef>,
     JsonBody(change): JsonBody<AgentChange>,
 ) -> Result<Json<Agent>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;
@@ -118,7 +118,7 @@ async fn change(
 }
 
 async fn remove(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<NoContent, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;

@@ -116,7 +116,7 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Artifact>, ApiError> {
     let page = query.page(&app, List::of(&LIST, "artifacts", &access.account, task.key()))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     task_find(&tx, &access.account, &task)
         .await?
         .ok_or_else(Problem::not_found)?;
@@ -192,7 +192,7 @@ async fn show(
     access: Access,
     Named(artifact): Named<ArtifactId>,
 ) -> Result<Json<Artifact>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let found = artifact_find(&tx, &access.account, artifact).await?;
     tx.commit().await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?))
@@ -204,7 +204,7 @@ async fn remove(
     Named(artifact): Named<ArtifactId>,
 ) -> Result<NoContent, ApiError> {
     let account = &access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&access).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let removed = artifact_remove(&tx, account, artifact, &access.caller.actor(), &setting).await?;
     let removed = removed.ok_or_else(Problem::not_found)?;
@@ -219,7 +219,7 @@ async fn content(
     Room(room): Room,
     Named(artifact): Named<ArtifactId>,
 ) -> Result<Content, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let found = artifact_find(&tx, &access.account, artifact).await?;
     let found = found.ok_or_else(Problem::not_found)?;
     // Counted before it is read: many contents at one time are more than a process holds.

@@ -84,7 +84,7 @@ async fn isolation(
     let account = &access.account;
     let list = List::of(scope.listing(), "audit", account, format_args!("{scope:?} {span:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?.at_most(TURNS_MAX);
-    let tx = app.begin_list(&Accounts::one(account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page
         .read(&tx, scope.listing(), scope.values(span), "read turns to audit")
         .await?;

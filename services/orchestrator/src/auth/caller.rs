@@ -126,12 +126,22 @@ pub struct PersonAccess {
 }
 
 impl Access {
+    /// The account, with the persons whose orchestrators' rows the caller may see: a person their own, an admin everybody's.
+    pub fn accounts(&self) -> Accounts {
+        let account = Accounts::one(&self.account);
+        match (self.caller.is_admin(), self.caller.person()) {
+            (true, _) => account.with_everybody(),
+            (false, Some(person)) => account.with_person(&person.id),
+            (false, None) => account,
+        }
+    }
+
     /// The principal of a POST.
     pub fn party(&self) -> Party<'_> {
         Party {
             owner: self.account.as_str(),
             principal: self.caller.principal(),
-            accounts: Accounts::one(&self.account),
+            accounts: self.accounts(),
         }
     }
 }
@@ -150,7 +160,7 @@ impl Party<'_> {
         Party {
             owner: OPERATOR,
             principal: OPERATOR_PRINCIPAL,
-            accounts: Accounts::many(account).with_operator(),
+            accounts: Accounts::many(account).with_operator().with_everybody(),
         }
     }
 }

@@ -57,7 +57,7 @@ async fn list(
     let filters = format!("{} {:?}", task.key(), query.state);
     let list = List::of(&store::LIST, "branches", &access.account, filters);
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     if !is_task(&tx, &access.account, &task).await? {
         return Err(Problem::not_found().into());
     }
@@ -72,7 +72,7 @@ async fn read(
     access: Access,
     Named(branch): Named<BranchId>,
 ) -> Result<Json<Branch>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let branch = branch_read(&tx, &access.account, branch).await?;
     tx.commit().await?;
     Ok(Json(branch))
@@ -146,7 +146,7 @@ async fn graph(
         Some(_) => page.at_most(NODES_MAX),
         None => page.of(NODES_MAX),
     };
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     if !is_task(&tx, &access.account, &task).await? {
         return Err(Problem::not_found().into());
     }

@@ -185,6 +185,7 @@ impl TurnFinishedHandler {
     ) -> Result<HashMap<TurnName, contracts::Outgoing>, StorageError> {
         // Receipts of redriven messages may lie under the operator.
         let accounts = Accounts::many(places.iter().map(|(account, _)| account)).with_operator();
+        let accounts = accounts.with_everybody();
         let tx = database.begin(&accounts).await?;
         let turns = ended_turns(&tx, places).await?;
         let drafts: Vec<ReplyDraft> = turns.iter().filter_map(|turn| saying(turn, &self.app)).collect();

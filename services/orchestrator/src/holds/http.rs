@@ -59,7 +59,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
         format_args!("{:?} {:?} {:?}", query.active, query.scope, query.scope_id),
     );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let values = [
         query.active.into(),
         query.scope.into(),
@@ -76,7 +76,7 @@ async fn place(
     Post { body, once }: Post<NewHold>,
 ) -> Result<Answer<201, Placed, 200>, ApiError> {
     if body.dry_run == Some(true) {
-        let tx = app.begin(&access.account).await?;
+        let tx = app.begin(&access).await?;
         alone(&tx, &access.account).await?;
         let now = database_now(&tx).await?;
         let (_, affected, _) = set(&app, &tx, &access, &body, now).await?;
@@ -128,7 +128,7 @@ async fn set(
 
 async fn release(State(app): State<App>, access: Access, Named(hold): Named<HoldId>) -> Result<Json<Hold>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&access).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let by = access.caller.actor();
     let (was_active, messages) = hold_release(&tx, account, hold, &by.name, &setting).await?;

@@ -59,7 +59,7 @@ pub async fn settle_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
 }
 
 async fn settle(app: &App, due: &HoldDue, open_max: i64) -> Result<Piece, StorageError> {
-    let tx = app.database.begin(&Accounts::one(&due.account)).await?;
+    let tx = app.begin_sweep(&due.account).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let done = match due.is_over {
         true => holds_expire(&tx, &due.account, &setting)

@@ -65,14 +65,14 @@ async fn agent_find(tx: &Tx, account: &AccountId, role: KeyRole, agent: &AgentRe
 
 async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQuery>) -> Result<Shown<Key>, ApiError> {
     let page = query.page(&app, List::of(&store::LIST, "keys", &access.account, ""))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page.read(&tx, &store::LIST, [], "list keys").await?;
     tx.commit().await?;
     Ok(rows.show())
 }
 
 async fn revoke(State(app): State<App>, access: Access, Named(key): Named<KeyId>) -> Result<NoContent, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let now = database_now(&tx).await?;
     let revoked = store::key_revoke(&tx, &access.account, &key, None, now).await?;
     let of = revoked.ok_or_else(Problem::not_found)?.user_id;

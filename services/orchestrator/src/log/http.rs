@@ -60,7 +60,7 @@ async fn read(
         order: ORDER,
     };
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?.at_most(ROWS_MAX);
-    let tx = app.begin_list(&Accounts::one(account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let log = log_page(&tx, account, (session, only), &page).await?;
     tx.commit().await?;
     let log = log.ok_or_else(|| match query.generation {

@@ -49,7 +49,7 @@ fn shown(person: &PersonAccess, member: Member) -> Json<Me> {
 
 async fn read(State(app): State<App>, person: PersonAccess) -> Result<Json<Me>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&person.access).await?;
     let member = members::store::member_find(&tx, account, &person.user).await?;
     tx.commit().await?;
     // Removed since the guard found the key.
@@ -62,7 +62,7 @@ async fn change(
     JsonBody(change): JsonBody<MeChange>,
 ) -> Result<Json<Me>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&person.access).await?;
     if let Some(zone) = &change.time_zone
         && !members::store::time_zone_exists(&tx, zone).await?
     {
@@ -85,7 +85,7 @@ async fn keys(
     let account = &person.access.account;
     let list = List::of(&keys::store::OWN, "own keys", account, &person.user);
     let page = query.page(&app, list)?;
-    let tx = app.begin_list(&Accounts::one(account)).await?;
+    let tx = app.begin_list(&person.access.accounts()).await?;
     let values = [(&person.user).into()];
     let rows = page.read(&tx, &keys::store::OWN, values, "list own keys").await?;
     tx.commit().await?;
@@ -141,7 +141,7 @@ async fn key_revoke(
     Named(key): Named<KeyId>,
 ) -> Result<NoContent, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&person.access).await?;
     let now = database_now(&tx).await?;
     let asking = keys::store::key_hold(&tx, account, person.access.caller.principal()).await?;
     let asking = asking.ok_or_else(Problem::unauthorized)?;

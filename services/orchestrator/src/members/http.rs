@@ -130,7 +130,7 @@ async fn list(
 ) -> Result<Shown<Member>, ApiError> {
     let sees_addresses = access.caller.is_admin();
     let page = query.page(&app, List::of(&store::LIST, "members", &access.account, ""))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page
         .read(&tx, &store::LIST, [sees_addresses.into()], "list members")
         .await?;
@@ -150,7 +150,7 @@ async fn change(
     Named(user): Named<UserId>,
     JsonBody(change): JsonBody<MemberChange>,
 ) -> Result<Json<Member>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let another = match change.role {
         Some(MemberRole::Member) => store::has_other_admin(&tx, &access.account, &user).await?,
         Some(MemberRole::Admin) | None => true,
@@ -173,7 +173,7 @@ async fn change(
 }
 
 async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserId>) -> Result<NoContent, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let another = store::has_other_admin(&tx, &access.account, &user).await?;
     let member = store::member_lock(&tx, &access.account, &user)
         .await?

@@ -100,7 +100,7 @@ async fn list(
         format_args!("{filter:?}"),
     );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page
         .read(&tx, &store::LIST, filter.values(), "list notifications")
         .await?;
@@ -113,7 +113,7 @@ async fn read(
     access: Access,
     Named(id): Named<NotificationId>,
 ) -> Result<Json<Notification>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let account = &access.account;
     let own_alone = access.caller.sees_own_alone();
     if own_alone && !store::notification_is_of(&tx, account, &id, access.caller.principal()).await? {

@@ -13,7 +13,7 @@ use super::store::{self, identity_find, identity_make, orchestrator_now};
 use crate::{
     accounts::store::account_lock,
     app::{App, database_now},
-    auth::{Access, Caller, PersonAccess},
+    auth::{Access, PersonAccess},
     body::JsonBody,
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
@@ -66,7 +66,7 @@ fn short_form(account: &AccountId, owner: &Owner) -> String {
 
 async fn read_mine(State(app): State<App>, person: PersonAccess) -> Result<Json<Orchestrator>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&person.access).await?;
     let orchestrator = shown(&app, &tx, account, &Owner::User(person.user)).await?;
     tx.commit().await?;
     Ok(Json(orchestrator))
@@ -94,7 +94,7 @@ async fn wake(
 
 async fn read_own(State(app): State<App>, person: PersonAccess) -> Result<Json<Identity>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&person.access).await?;
     let found = identity_find(&tx, account, &Owner::User(person.user)).await?;
     tx.commit().await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?))
@@ -109,12 +109,12 @@ async fn change_own(
         let what = "only the account's orchestrator is enabled: a person's always is";
         return Err(invalid_field("enabled", what).into());
     }
-    let owner = Owner::User(person.user);
-    change_of(&app, (&person.access.account, &owner), change, &person.access.caller).await
+    let owner = Owner::User(person.user.clone());
+    change_of(&app, &person.access, &owner, change).await
 }
 
 async fn read(State(app): State<App>, access: Access) -> Result<Json<Identity>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let found = identity_find(&tx, &access.account, &Owner::Account).await?;
     tx.commit().await?;
     Ok(Json(found.unwrap_or_else(|| Identity {
@@ -139,20 +139,21 @@ async fn change(
         let what = "the account's orchestrator is for everybody in it: enable it, or do not";
         return Err(invalid_field("reachable", what).into());
     }
-    change_of(&app, (&access.account, &Owner::Account), change, &access.caller).await
+    change_of(&app, &access, &Owner::Account, change).await
 }
 
 async fn change_of(
     app: &App,
-    (account, owner): (&AccountId, &Owner),
+    access: &Access,
+    owner: &Owner,
     change: IdentityChange,
-    caller: &Caller,
 ) -> Result<Json<Identity>, ApiError> {
+    let (account, caller) = (&access.account, &access.caller);
     if account.as_str() == super::RESERVED {
         let detail = "an account with the id org has no orchestrators: make another account";
         return Err(Problem::conflict("reserved_account", detail).into());
     }
-    let tx = app.begin(account).await?;
+    let tx = app.begin(access).await?;
     // No agent gets the handle as its slug meanwhile.
     account_lock(&tx, account).await?;
     let now = database_now(&tx).await?;

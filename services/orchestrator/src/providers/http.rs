@@ -31,7 +31,7 @@ routes! {
 }
 
 async fn list(State(app): State<App>, access: Access) -> Result<Json<Items<Provider>>, ApiError> {
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let items = store::providers_of(&tx, &access.account).await?;
     tx.commit().await?;
     Ok(Json(all(items)))

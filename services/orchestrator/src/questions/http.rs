@@ -71,7 +71,7 @@ async fn list(
         format_args!("{state:?} {:?} {task:?} {asked:?}", query.kind),
     );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let values = [state.into(), query.kind.into(), task.into(), asked.into()];
     let rows = page.read(&tx, &store::LIST, values, "list questions").await?;
     tx.commit().await?;
@@ -83,7 +83,7 @@ async fn read(
     access: Access,
     Named(question): Named<QuestionId>,
 ) -> Result<Json<Question>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let found = store::find(&tx, &access.account, question).await?;
     tx.commit().await?;
     let found = found.ok_or_else(Problem::not_found)?;

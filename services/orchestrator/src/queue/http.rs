@@ -54,7 +54,7 @@ async fn list(
 ) -> Result<Json<Queue>, ApiError> {
     let list = List::of(&store::LIST, "queue", &access.account, session);
     let page = query.page(&app, list)?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let queue = queue_read(&tx, &access, session, &page).await?;
     tx.commit().await?;
     Ok(Json(queue))
@@ -139,7 +139,7 @@ async fn order(
     JsonBody(order): JsonBody<Order>,
 ) -> Result<Json<Queue>, ApiError> {
     let page = first_page(&app, &access, session)?;
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let now = database_now(&tx).await?;
     let Order { revision, items } = &order;
     let messages = edit(
@@ -198,7 +198,7 @@ async fn item_edit(
     (session, item): (SessionId, &NotificationId),
     wanted: Edit<'_>,
 ) -> Result<Json<Item>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let now = database_now(&tx).await?;
     let messages = edit(app, access, (&tx, now), session, Some(item), wanted).await?;
     let item = item_read(&tx, access, session, item).await?;

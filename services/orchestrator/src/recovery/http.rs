@@ -45,7 +45,7 @@ async fn list(
     let filter = format!("{:?} {task:?}", query.state);
     let list = List::of(&store::LIST, "recoveries", &access.account, format_args!("{filter}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let values = [query.state.into(), task.into()];
     let rows = page.read(&tx, &store::LIST, values, "list recoveries").await?;
     tx.commit().await?;

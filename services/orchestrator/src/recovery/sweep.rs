@@ -111,7 +111,7 @@ async fn in_account(
     account: &AccountId,
     work: impl AsyncFnOnce(&Tx, &Setting<'_>) -> Result<Vec<Owned>, StorageError>,
 ) -> Result<u64, StorageError> {
-    let tx = app.database.begin(&Accounts::one(account)).await?;
+    let tx = app.begin_sweep(account).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     match work(&tx, &setting).await {
         Ok(messages) => {

@@ -79,7 +79,7 @@ async fn list(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Replay>, ApiError> {
     let page = query.page(&app, List::of(&store::LIST, "replays", &access.account, turn))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     if !turn_exists(&tx, &access.account, turn).await? {
         return Err(Problem::not_found().into());
     }
@@ -93,7 +93,7 @@ async fn read(
     access: Access,
     Named(replay): Named<ReplayId>,
 ) -> Result<Json<Replay>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let row = store::replay_find(&tx, &access.account, replay).await?;
     tx.commit().await?;
     Ok(Json(row.ok_or_else(Problem::not_found)?.shown()))

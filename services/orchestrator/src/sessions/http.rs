@@ -85,7 +85,7 @@ async fn list(
     };
     let list = List::of(&store::LIST, "sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page.read(&tx, &store::LIST, filter.values(), "list sessions").await?;
     tx.commit().await?;
     Ok(rows.show())
@@ -96,7 +96,7 @@ async fn read(
     access: Access,
     Named(session): Named<SessionId>,
 ) -> Result<Json<Session>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let session = session_read(&tx, &access.account, session).await?;
     tx.commit().await?;
     Ok(Json(session))

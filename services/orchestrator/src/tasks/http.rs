@@ -129,7 +129,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
         format_args!("{:?}", query.status),
     );
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let rows = page
         .read(&tx, &store::LIST, [query.status.into()], "list tasks")
         .await?;
@@ -147,14 +147,14 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
 }
 
 async fn read(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Task>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let task = task_shown(&tx, &access.account, &task).await?;
     tx.commit().await?;
     Ok(Json(task))
 }
 
 async fn next(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Next>, ApiError> {
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let task = task_shown(&tx, &access.account, &task).await?;
     tx.commit().await?;
     Ok(Json(task.next.ok_or_else(Problem::not_found)?))
@@ -181,7 +181,7 @@ async fn change(
     if change.overrides == Some(true) && !access.caller.is_admin() {
         return Err(Problem::forbidden("only an admin passes over review stages").into());
     }
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&access).await?;
     // Lock order: the task first, then sessions, then the rest. Of two concurrent changes, one waits here.
     let row = store::task_lock(&tx, account, &task)
         .await?
@@ -337,7 +337,7 @@ async fn dry_run(
     task: &TaskId,
     act: impl AsyncFnOnce((&Tx, OffsetDateTime)) -> Result<(Task, Vec<Owned>), ApiError>,
 ) -> Result<Answer<200, Task>, ApiError> {
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&access).await?;
     task_find(&tx, account, task).await?;
     alone(&tx, account).await?;
     let now = database_now(&tx).await?;

@@ -48,7 +48,7 @@ async fn list(
     let filters = format!("{task:?} {:?}", query.state);
     let list = List::of(&store::LIST, "timers", &access.account, filters);
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     let values = [task.into(), query.state.into()];
     let rows = page.read(&tx, &store::LIST, values, "list timers").await?;
     tx.commit().await?;
@@ -57,7 +57,7 @@ async fn list(
 
 async fn clear(State(app): State<App>, access: Access, Named(timer): Named<TimerId>) -> Result<Json<Timer>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(account).await?;
+    let tx = app.begin(&access).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let reason = format!("cleared: by {}", access.caller.actor().name);
     let messages = timers_clear(&tx, account, Scope::One(timer), &reason, &setting).await?;

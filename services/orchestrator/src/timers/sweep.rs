@@ -47,7 +47,7 @@ pub async fn fire_once(app: &App, round: &mut TimerRound, stop: &CancellationTok
 async fn fire_batch(app: &App, account: &AccountId) -> Result<u64, StorageError> {
     let mut timers_max = app.settings.timers_batch_max.usize();
     loop {
-        let tx = app.begin(account).await?;
+        let tx = app.begin_sweep(account).await?;
         let due = timers_due(&tx, account, i64::try_from(timers_max).unwrap_or(i64::MAX)).await;
         let due = match due {
             Ok(due) if !due.is_empty() => due,
@@ -88,7 +88,7 @@ async fn fire(app: &App, tx: Tx, account: &AccountId, due: &[DueTimer]) -> Resul
 async fn postpone(app: &App, account: &AccountId, timer: &DueTimer, error: &StorageError) -> Result<(), StorageError> {
     let error = error_chain(error);
     tracing::warn!(%account, timer_id = %timer.id, error, "could not fire a timer; will retry");
-    let tx = app.begin(account).await?;
+    let tx = app.begin_sweep(account).await?;
     let reason = format!("could not fire: {error}");
     let postponed = timer_postpone(&tx, account, timer.id, (AGAIN_S, &reason)).await;
     tx.commit_or_rollback(postponed).await

@@ -35,7 +35,7 @@ async fn list(
 ) -> Result<Shown<Turn>, ApiError> {
     let page = query.page(&app, List::of(&store::LIST, "turns", &access.account, session))?;
     let page = page.at_most(app.settings.list_turns_max.usize());
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     session_find(&tx, &access.account, session)
         .await?
         .ok_or_else(Problem::not_found)?;
@@ -48,7 +48,7 @@ async fn list(
 
 async fn read(State(app): State<App>, access: Access, Named(turn): Named<TurnId>) -> Result<Json<Turn>, ApiError> {
     let bytes_max = app.settings.list_bytes_max.usize();
-    let tx = app.begin(&access.account).await?;
+    let tx = app.begin(&access).await?;
     let turn = store::turn_find(&tx, &access.account, turn, bytes_max).await?;
     tx.commit().await?;
     Ok(Json(turn.ok_or_else(Problem::not_found)?))
@@ -61,7 +61,7 @@ async fn tool_calls(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<ToolCall>, ApiError> {
     let page = query.page(&app, List::of(&store::CALL_LIST, "tool calls", &access.account, turn))?;
-    let tx = app.begin_list(&Accounts::one(&access.account)).await?;
+    let tx = app.begin_list(&access.accounts()).await?;
     if !store::turn_exists(&tx, &access.account, turn).await? {
         return Err(Problem::not_found().into());
     }

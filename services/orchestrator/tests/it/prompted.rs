@@ -207,7 +207,7 @@ impl<'a> Desk<'a> {
                 is_coordinator: told.is_coordinator,
                 is_branch: told.is_branch,
                 orchestrator: None,
-            persona: None,
+                persona: None,
                 task_context,
                 tools: &ToolNames::new(str::to_owned),
             },

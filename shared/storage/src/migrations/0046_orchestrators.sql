@@ -42,6 +42,21 @@ grant select (account_id, owner, enabled) on orchestrator_identity to signalbox_
 grant select (account_id, owner, name, handle, style, instructions, revision) on orchestrator_identity to signalbox_delivery;
 grant select (account_id, user_id, name) on member to signalbox_delivery;
 
+-- Whose orchestrator's a turn and an item are, for the service that shows them to people: it declares the person whose own it shows, or
+-- everybody (`*`), for an admin and for sweeps.
+alter table turn add column user_id text;
+alter table notification add column user_id text;
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['session', 'turn', 'notification'] loop
+        execute format($p$create policy own_person on %I as restrictive to signalbox_orchestrator
+            using (user_id is null or (select current_setting('signalbox.person', true)) in (user_id, '*'))
+            with check (true)$p$, one);
+    end loop;
+end $$;
+
 -- One more event of the orchestrator.
 do $$
 declare

@@ -6,7 +6,7 @@ use contracts::{
     content::ContentHash,
     notification::{KIND_DEFAULT, Notification},
 };
-use domain::{AccountId, Actor, ActorKind, AgentId, MessageId, NotificationId, QueueMode, SessionId, TaskId};
+use domain::{AccountId, Actor, ActorKind, AgentId, MessageId, NotificationId, QueueMode, SessionId, TaskId, UserId};
 use sea_orm::{FromQueryResult, Value};
 use uuid::Uuid;
 
@@ -20,6 +20,8 @@ pub struct NewItem<'a> {
     /// Only if the task exists.
     pub task: Option<&'a TaskId>,
     pub agent: Option<AgentId>,
+    /// The person whose orchestrator it is for.
+    pub owner: Option<UserId>,
     /// Its session and its number among the items of that session, from 1; none: it was refused.
     pub queued: Option<(SessionId, i64)>,
     pub kind: &'a str,
@@ -57,6 +59,7 @@ impl<'a> NewItem<'a> {
             id,
             task: None,
             agent: None,
+            owner: content.and_then(|content| content.recipients.user()),
             queued: None,
             kind: content.map_or(KIND_DEFAULT, |content| &content.kind),
             title: content.and_then(|content| content.title.as_deref()).unwrap_or_default(),
@@ -110,14 +113,14 @@ macro_rules! item_rows {
     };
 }
 
-/// Inserts the rows `r`. Position and `joins` are SQL over them.
+/// Inserts the rows `r`. Position and `joins` are SQL over them, and what one more column gets.
 #[macro_export]
 macro_rules! items_insert {
-    ($position:literal, $joins:literal) => {
+    ($position:literal, $joins:literal $(, $name:literal, $value:literal)?) => {
         concat!(
             "insert into notification (account_id, id, task_id, agent_id, session_id, position, kind, title, body, message_id,
             sender_kind, sender_id, sender_name, queue_mode, metadata, content_hash, state, reason, cause, hops,
-            traceparent, tracestate, sender_via, joins)
+            traceparent, tracestate, sender_via, joins", $($name, )? ")
         select r.account_id, r.id, nullif(r.task_id, ''), nullif(r.agent_id, none.id), nullif(r.session_id, none.id), ",
             $position,
             ", r.kind, nullif(r.title, ''), r.body, nullif(r.message_id, none.id), r.sender_kind,
@@ -125,6 +128,7 @@ macro_rules! items_insert {
                case r.reason when '' then 'queued' when 'task closed' then 'cancelled' when 'branch ended' then 'cancelled' else 'refused' end, nullif(r.reason, ''), nullif(r.cause, ''),
                r.hops, nullif(r.traceparent, ''), nullif(r.tracestate, ''), nullif(r.sender_via, ''), ",
             $joins,
+            $($value, )?
             "
         from "
         )
@@ -150,8 +154,13 @@ macro_rules! counted {
 pub const ITEMS_APPEND: &str = concat!(
     "with entered as (
         ",
-    items_insert!("nullif(r.position, 0)", "r.joins"),
-    item_rows!(),
+    items_insert!(
+        "nullif(r.position, 0)",
+        "r.joins",
+        ", user_id",
+        ", nullif(r.user_id, '')"
+    ),
+    item_rows!("$24::text[]", "user_id"),
     "
         on conflict do nothing
         returning account_id, session_id
@@ -174,9 +183,9 @@ pub const ITEMS_REQUEUE: &str = concat!(
             edited_hash = case when n.edited_hash = r.content_hash then n.edited_hash end,
             state = case r.reason when 'task closed' then 'cancelled' else 'queued' end, reason = nullif(r.reason, ''),
             cause = nullif(r.cause, ''), hops = r.hops, traceparent = nullif(r.traceparent, ''),
-            tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now()
+            tracestate = nullif(r.tracestate, ''), turn_id = null, attempts = 0, created_at = now(), user_id = nullif(r.user_id, '')
         from ",
-    item_rows!(),
+    item_rows!("$24::text[]", "user_id"),
     "
         where n.account_id = any (array[r.account_id]) and n.id = r.id and coalesce(n.state in ('refused', 'failed'), false)
         returning n.account_id, n.session_id
@@ -207,11 +216,13 @@ async fn write(tx: &Tx, sql: &'static str, attempt: &'static str, rows: &[NewIte
     // In one order, so that two writers of the same ids do not deadlock.
     let mut rows: Vec<&NewItem<'_>> = rows.iter().collect();
     rows.sort_unstable_by(|a, b| (a.account, a.id).cmp(&(b.account, b.id)));
-    let written: Option<Written> = tx.one(attempt, sql, item_columns(&rows)).await?;
+    let owner = |row: &&NewItem<'_>| row.owner.as_ref().map_or_else(String::new, ToString::to_string);
+    let values = item_columns(&rows).into_iter().chain([column(&rows, owner)]);
+    let written: Option<Written> = tx.one(attempt, sql, values).await?;
     Ok(written.map_or(0, |written| written.queued.unsigned_abs()))
 }
 
-/// The columns of `item_rows!`.
+/// The columns of `item_rows!` without further ones.
 pub(super) fn item_columns(rows: &[&NewItem<'_>]) -> [Value; 23] {
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
     [

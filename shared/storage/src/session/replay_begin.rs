@@ -67,8 +67,8 @@ const REPLAY_INSERT: &str = "
 
 /// It has the persona of the source turn.
 const SESSION_REPLAY: &str = "
-    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, origin_id, persona_version_id, persona_why)
-    select $1, $2, 'replay', $3, $4, 1, $5, $6, $7, s.persona_version_id, s.persona_why
+    insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, origin_id, persona_version_id, persona_why, user_id)
+    select $1, $2, 'replay', $3, $4, 1, $5, $6, $7, s.persona_version_id, s.persona_why, s.user_id
     from (select) one
     left join turn t on t.account_id = $1 and t.id = $8
     left join session s on s.account_id = t.account_id and s.id = t.session_id";

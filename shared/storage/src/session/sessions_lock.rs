@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use domain::{
     AccountId, AgentId, BranchId, Conversation, ConversationOf, Fence, Gate, Generation, ImpossibleStep,
     PersonaVersionId, ReplayId, ResetRequest, SessionEvent, SessionId, SessionKind, SessionPhase, SessionState,
-    StopKind, StopThen, TaskId, TurnId, TurnRef, context::Told, progress::Streak,
+    StopKind, StopThen, TaskId, TurnId, TurnRef, UserId, context::Told, progress::Streak,
 };
 use sea_orm::{DbErr, FromQueryResult, QueryResult, TryGetableFromJson, Value};
 use serde::{Deserialize, Serialize};
@@ -113,6 +113,9 @@ pub struct LockedSession {
     pub parent: Option<SessionId>,
     pub key: String,
     pub agent_id: Option<AgentId>,
+    /// The person whose orchestrator's it is.
+    #[sea_orm(from_alias = "user_id")]
+    pub owner: Option<UserId>,
     pub generation: Generation,
     pub fence: Fence,
     #[sea_orm(from_alias = "active_turn_id")]
@@ -226,7 +229,7 @@ macro_rules! sessions_lock {
         concat!(
             "
     select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id,
-           case s.kind when 'replay' then s.origin_id end as replay_id, s.parent_session_id, s.key, s.agent_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+           case s.kind when 'replay' then s.origin_id end as replay_id, s.parent_session_id, s.key, s.agent_id, s.user_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use domain::{
-    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnContext, TurnRef, TurnState,
+    AccountId, AgentId, InstructionLayout, SessionPhase, TaskId, TurnContext, TurnRef, TurnState, UserId,
     progress::{Streak, Wake},
 };
 use sea_orm::{DbErr, Value};
@@ -22,6 +22,8 @@ use crate::{StorageError, Tx, error::Attempt, statement::column};
 pub struct NewTurn {
     pub turn: TurnRef,
     pub agent_id: AgentId,
+    /// The person whose orchestrator's it is.
+    pub owner: Option<UserId>,
     pub number: i64,
     /// Its items, in the order of the queue: one, or a run.
     pub notification_ids: Vec<String>,
@@ -72,10 +74,11 @@ pub const TURNS_BEGIN: &str = "
                              $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
                              $16::bigint[], $17::integer[], $18::text[], $19::text[], $20::text[], $21::text[],
                              $22::bytea[], $24::text[], $25::integer[], $26::text[], $27::timestamptz[],
-                             $28::text[]::jsonb[], $29::text[], $30::text[]::jsonb[], $31::text[])
+                             $28::text[]::jsonb[], $29::text[], $30::text[]::jsonb[], $31::text[], $32::text[])
             as r (account_id, id, session_id, task_id, agent_id, generation, number, fence, items, provider,
                   profile_version, profile_hash, input, layout, tools, tools_wait_ms, hops, traceparent, tracestate, phase, state,
-                  manifest, wake_key, streak, streak_key, streak_since, context, rotated_because, thread, thread_at)
+                  manifest, wake_key, streak, streak_key, streak_since, context, rotated_because, thread, thread_at,
+                  user_id)
     ), taken as (
         update notification n set state = 'running', turn_id = i.turn_id, reason = null
         from (select account_id, id as turn_id, unnest(items::text[]) as id from given) i
@@ -91,12 +94,13 @@ pub const TURNS_BEGIN: &str = "
     )
     insert into turn (account_id, id, session_id, task_id, agent_id, generation, number, fence, state, notification_ids, provider,
                       profile_version, profile_hash, input, manifest, manifest_packed, tools, tools_wait_ms, cause, hops,
-                      traceparent, tracestate, sent_at, wake_key, context, thread, rotated_because)
+                      traceparent, tracestate, sent_at, wake_key, context, thread, rotated_because, user_id)
     select g.account_id, g.id, g.session_id, nullif(g.task_id, ''), g.agent_id, g.generation, g.number, g.fence, g.state,
            g.items::text[], g.provider, g.profile_version, g.profile_hash, g.input,
            jsonb_build_object('layout', g.layout), g.manifest,
            string_to_array(g.tools, ','), g.tools_wait_ms, (g.items::text[])[1], g.hops, nullif(g.traceparent, ''),
-           nullif(g.tracestate, ''), now(), g.wake_key, g.context, (g.context ->> 'thread')::integer, nullif(g.rotated_because, '')
+           nullif(g.tracestate, ''), now(), g.wake_key, g.context, (g.context ->> 'thread')::integer, nullif(g.rotated_because, ''),
+           nullif(g.user_id, '')
     from given g
     cross join lateral (select 1 from instruction_text i where i.account_id = g.account_id and i.hash = g.profile_hash limit 1) i";
 
@@ -110,7 +114,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
     fn text(text: &Option<impl ToString>) -> String {
         text.as_ref().map(ToString::to_string).unwrap_or_default()
     }
-    let values: [Value; 31] = [
+    let values: [Value; 32] = [
         column(turns, |new| new.turn.account.clone()),
         column(turns, |new| new.turn.id),
         column(turns, |new| new.turn.session),
@@ -142,6 +146,7 @@ pub async fn turns_begin(tx: &Tx, turns: &[NewTurn], replica: Uuid, kept: &KeptT
         column(turns, |new| text(&new.rotated_because)),
         column(turns, |new| json(&new.thread)),
         column(turns, |new| text(&new.thread.at)),
+        column(turns, |new| text(&new.owner)),
     ];
     let begun = tx.execute(ATTEMPT, TURNS_BEGIN, values).await?;
     let asked = turns.len();
