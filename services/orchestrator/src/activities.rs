@@ -5,7 +5,6 @@ use api::activities::Activity;
 use axum::extract::State;
 use domain::TaskId;
 use runtime::http::Problem;
-use storage::Accounts;
 
 use crate::{
     app::App,

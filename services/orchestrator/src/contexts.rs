@@ -5,10 +5,7 @@ use api::contexts::{BODY_BYTES_MAX, NewTaskContext, TaskContext};
 use axum::{Json, extract::State, http::StatusCode};
 use domain::{KeptContext, TaskId};
 use runtime::http::Problem;
-use storage::{
-    Accounts,
-    lifecycle::{self, task_context_find, task_context_lock, task_context_write},
-};
+use storage::lifecycle::{self, task_context_find, task_context_lock, task_context_write};
 
 use crate::{
     app::{App, database_now},

@@ -12,7 +12,7 @@ use storage::{
 use crate::store::context::QueuedItem;
 
 /// Without an orchestrator's session there is no statement.
-pub async fn identities_give<'a>(
+pub(super) async fn identities_give<'a>(
     tx: &Tx,
     items: impl Iterator<Item = (&'a LockedSession, &'a mut QueuedItem)>,
 ) -> Result<(), StorageError> {

@@ -5,7 +5,7 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::{AgentChanged, Change, Event};
 use domain::{AccountId, AgentId, AgentRef};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, Tx, lifecycle::agent_remove};
+use storage::{StorageError, Tx, lifecycle::agent_remove};
 
 use super::store;
 use crate::{

@@ -12,9 +12,8 @@ use domain::{ArtifactId, ArtifactSource, FileName, MediaType, TaskId};
 use runtime::http::{AccountShare, Problem, openapi::Operation};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::{
-    Accounts,
-    lifecycle::artifact_store::{File, NewArtifact, NotStored, artifact_content, artifact_remove, artifact_store},
+use storage::lifecycle::artifact_store::{
+    File, NewArtifact, NotStored, artifact_content, artifact_remove, artifact_store,
 };
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use domain::{AccountId, SessionId, TaskId, Timestamp, TurnId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::{Accounts, Tx};
+use storage::Tx;
 
 use super::{
     judge::{Rendered, judge},

@@ -7,7 +7,7 @@ use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Tx,
+    Tx,
     session::branch_end::{Ending, Ends, branch_end, branches_lock},
 };
 use time::OffsetDateTime;

@@ -7,7 +7,7 @@ use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Tx,
+    Tx,
     hold::{self, HOLDS_MAX, NotSet, hold_release, hold_set},
     outbox::Owned,
 };

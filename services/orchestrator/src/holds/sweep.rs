@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use domain::{AccountId, error_chain};
 use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
-    Accounts, Role, StorageError,
+    Role, StorageError,
     directory::{HoldDue, hold_due},
     hold::{Piece, SESSIONS_MAX, hold_settle, holds_expire},
 };

@@ -5,7 +5,7 @@ use axum::{extract::State, response::NoContent};
 use contracts::event::Change;
 use domain::{AccountId, AgentId, AgentRef, KeyId, KeyRole};
 use runtime::http::Problem;
-use storage::{Accounts, Tx};
+use storage::Tx;
 
 use super::{changed, key_make, store, without_secret};
 use crate::{

@@ -13,7 +13,6 @@ use domain::SessionId;
 use runtime::http::{Problem, openapi::Operation};
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::Accounts;
 
 use super::page::{ORDER, ROWS_MAX, log_page};
 use crate::{

@@ -8,7 +8,6 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
 use domain::{KeyId, MemberRole, Timestamp};
 use runtime::http::Problem;
-use storage::Accounts;
 
 use crate::{
     app::{App, database_now},

@@ -5,7 +5,7 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
 use domain::{AccountId, Handle, MemberRole, Owner, UserId};
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, lifecycle::orchestrator_close};
+use storage::{StorageError, lifecycle::orchestrator_close};
 
 use super::{
     changed,

@@ -8,7 +8,7 @@ use axum::extract::State;
 use domain::{AgentId, MessageId, QuestionId, TaskId};
 use runtime::http::Problem;
 use storage::{
-    Accounts, Setting, StorageError, Tx,
+    Setting, StorageError, Tx,
     lifecycle::{self, message_posted, messages_post},
     outbox::Owned,
     question::question_find,

@@ -6,10 +6,7 @@ use domain::{AgentRef, NotificationId, NotificationState, TaskId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::{
-    Accounts,
-    accepted::{NewAccepted, notification_accept},
-};
+use storage::accepted::{NewAccepted, notification_accept};
 use uuid::Uuid;
 
 use super::{

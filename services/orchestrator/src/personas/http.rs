@@ -10,7 +10,7 @@ use domain::{
     AccountId, AgentId, AgentRef, PersonaFiles, PersonaId, PersonaRef, PersonaVisibility, persona::BYTES_MAX,
 };
 use runtime::http::Problem;
-use storage::{Accounts, StorageError, Tx, accounts::account_lock, outbox::Owned};
+use storage::{StorageError, Tx, accounts::account_lock, outbox::Owned};
 use time::OffsetDateTime;
 
 use super::store::{

@@ -11,7 +11,7 @@ use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Tx,
+    Tx,
     tool_policy::{self, PolicyTerms, policy_change, policy_remove, policy_set},
 };
 

@@ -6,7 +6,7 @@ use domain::{Audience, QuestionId, QuestionKind, QuestionState, TaskId, question
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::{Accounts, question::Ending};
+use storage::question::Ending;
 
 use super::{answer, answerer, end, store};
 use crate::{

@@ -8,7 +8,7 @@ use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Tx,
+    Tx,
     outbox::Owned,
     session::queue_edit::{Edit, Refused, queue_edit},
 };

@@ -6,7 +6,7 @@ use domain::{RecoveryId, RecoveryState, TaskId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::{Accounts, recovery::recovery_dismiss};
+use storage::recovery::recovery_dismiss;
 
 use super::store;
 use crate::{

@@ -10,7 +10,7 @@ use domain::{
 };
 use runtime::sweep::{Parts, Sweep, Ticks};
 use storage::{
-    Accounts, Role, Setting, StorageError, Tx,
+    Role, Setting, StorageError, Tx,
     directory::ShareRound,
     outbox::Owned,
     question::asked_id,

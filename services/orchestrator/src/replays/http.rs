@@ -4,10 +4,7 @@ use api::replays::{NewReplay, Replay};
 use axum::{Json, extract::State};
 use domain::{ReplayId, ReplaySpec, TurnId};
 use runtime::http::Problem;
-use storage::{
-    Accounts,
-    session::replay_begin::{self, replay_begin, replays_count},
-};
+use storage::session::replay_begin::{self, replay_begin, replays_count};
 
 use super::{
     misspecified, refused,

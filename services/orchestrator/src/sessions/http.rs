@@ -14,7 +14,7 @@ use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use storage::{
-    Accounts, Setting, Tx,
+    Setting, Tx,
     outbox::Owned,
     session::{
         session_release::session_release,

@@ -18,7 +18,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use storage::{
-    Accounts, StorageError, Tx,
+    StorageError, Tx,
     entity::task::Model,
     lifecycle::{
         self, BlockedOn, NotBlocked, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create,
@@ -333,11 +333,12 @@ async fn owner_find(tx: &Tx, account: &AccountId, owner: &str) -> Result<Audienc
 /// Counts what a change of the task would affect by making it, and takes the change back.
 async fn dry_run(
     app: &App,
-    account: &AccountId,
+    access: &Access,
     task: &TaskId,
     act: impl AsyncFnOnce((&Tx, OffsetDateTime)) -> Result<(Task, Vec<Owned>), ApiError>,
 ) -> Result<Answer<200, Task>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let account = &access.account;
+    let tx = app.begin(access).await?;
     task_find(&tx, account, task).await?;
     alone(&tx, account).await?;
     let now = database_now(&tx).await?;
@@ -355,7 +356,7 @@ async fn cancel(
     let account = &access.account;
     if body.dry_run == Some(true) {
         let act = async |at: (&Tx, OffsetDateTime)| cancelled(&app, &access, at, &task, &body).await;
-        return dry_run(&app, account, &task, act).await;
+        return dry_run(&app, &access, &task, act).await;
     }
     once.run(&app, access.party(), async |work| {
         let (task, messages) = cancelled(&app, &access, (&work.tx, work.now), &task, &body).await?;
@@ -374,7 +375,7 @@ async fn hand_over(
     let account = &access.account;
     if body.dry_run == Some(true) {
         let act = async |at: (&Tx, OffsetDateTime)| handed_over(&app, &access, at, &task, &body).await;
-        return dry_run(&app, account, &task, act).await;
+        return dry_run(&app, &access, &task, act).await;
     }
     once.run(&app, access.party(), async |work| {
         let (task, messages) = handed_over(&app, &access, (&work.tx, work.now), &task, &body).await?;

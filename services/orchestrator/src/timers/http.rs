@@ -6,10 +6,7 @@ use domain::{TaskId, TimerId, TimerState};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use storage::{
-    Accounts,
-    timer::{Scope, timers_clear},
-};
+use storage::timer::{Scope, timers_clear};
 
 use super::store;
 use crate::{

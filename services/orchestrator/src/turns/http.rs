@@ -4,7 +4,6 @@ use api::turns::{ToolCall, Turn};
 use axum::{Json, extract::State};
 use domain::{SessionId, TurnId};
 use runtime::http::Problem;
-use storage::Accounts;
 
 use super::store;
 use crate::{
