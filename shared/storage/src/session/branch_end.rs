@@ -21,7 +21,7 @@ use contracts::{
 };
 use domain::{
     AccountId, Actor, AgentId, AgentSlug, BRANCH_ENDED, BranchEvent, BranchId, BranchState, Conversation, JoinMode,
-    NotificationId, QueueLimits, SessionId, SessionKey, StopKind, StopThen, TaskId, TimerKind,
+    NotificationId, QueueLimits, SessionId, StopKind, StopThen, TaskId, TimerKind,
     branch::{RESULT, join_id, result_id},
 };
 use sea_orm::{FromQueryResult, Value};
