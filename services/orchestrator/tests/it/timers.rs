@@ -282,7 +282,7 @@ async fn a_question_lapses_by_its_timer() {
     let ask = async |lapses_in: time::Duration| {
         let account = AccountId::parse("acme").unwrap();
         let task = TaskId::parse("PROJ-7").unwrap();
-        let tx = world.app.begin(&account).await.unwrap();
+        let tx = world.app.begin_sweep(&account).await.unwrap();
         let now = OffsetDateTime::now_utc();
         let question = NewQuestion {
             account: &account,
