@@ -12,8 +12,8 @@ use contracts::{
 };
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, ArtifactId, BranchId, CallId, Fence, Generation, ModelKinds, SessionId,
-    SessionKind, TaskId, ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
+    AccountId, Actor, ActorKind, AgentId, ArtifactId, BranchId, CallId, Fence, Generation, ModelKinds, Owner,
+    SessionId, SessionKey, SessionKind, SessionOf, TaskId, ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::{Deserialize, Serialize};
@@ -199,12 +199,21 @@ impl CallFacts {
             .is_some_and(|chat| chat.key() == task.key())
     }
 
+    /// Whose orchestrator the caller is.
+    pub fn owner(&self) -> Option<Owner> {
+        match SessionKey::parse(&self.session_key).ok()?.of {
+            SessionOf::Orchestrator(owner) => Some(owner),
+            SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => None,
+        }
+    }
+
     pub fn offer(&self) -> OfferContext {
         OfferContext {
             has_task: self.task().is_some(),
             is_coordinator: self.is_coordinator(),
             // The turn's own offer says so.
             is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
+            is_orchestrator: self.session_kind == SessionKind::Orchestrator,
             is_branch: self.branch.is_some(),
             may_branch: self.task().is_some() && self.depth() < self.branch_depth_max,
             models: self.models,

@@ -30,7 +30,7 @@
 
 use contracts::tools::{self, OfferContext, Reach, ToolDefinition, ToolEffect};
 use domain::{
-    CloseReason, PolicyVerdict, SessionId, TaskId,
+    CloseReason, PolicyVerdict, SessionId, SessionKind, TaskId,
     tool_policy::{ToolPolicy, ToolUse, verdict, visible},
 };
 
@@ -265,12 +265,12 @@ fn offered(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal>
     (!capability.allows(tool)).then_some(Refusal::NotOffered { tool: tool.name })
 }
 
-/// The call's task is its own; or any task of the account, for the coordinator in its chat with a tool that allows
-/// this. The tool checks whether the task exists, and answers with the same text if not.
+/// The call's task is its own; or any task of the account, for the coordinator in its chat and for an orchestrator, with a tool that
+/// allows this. The tool checks whether the task exists, and answers with the same text if not.
 fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
     let is_in_reach = match tool.reach {
-        Reach::Account => facts.is_coordinator(),
+        Reach::Account => facts.is_coordinator() || facts.session_kind == SessionKind::Orchestrator,
         Reach::OwnTask | Reach::Outside => false,
     };
     let may = is_in_reach || facts.task().is_some_and(|own| own.key() == task.key());

@@ -499,6 +499,7 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
+        is_orchestrator: false,
         is_branch: false,
         may_branch: turn.task.is_some(),
         is_asked: turn
@@ -541,7 +542,7 @@ const ANSWERS: &str = "answer_question";
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
     static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
         let is = |bits: u8, bit: u8| bits & (1 << bit) != 0;
-        let contexts = (0..1 << 7).map(|bits| OfferContext {
+        let contexts = (0..1 << 8).map(|bits| OfferContext {
             has_task: is(bits, 0),
             is_coordinator: is(bits, 1),
             is_asked: is(bits, 2),
@@ -551,6 +552,7 @@ pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
                 openresponses: is(bits, 5),
                 images: is(bits, 6),
             },
+            is_orchestrator: is(bits, 7),
         });
         contexts
             .map(|context| (context, definitions(tools::offered(context).into_iter())))

@@ -28,6 +28,8 @@ pub(super) fn text() -> String {
 fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
     let offered = match tool.offered_to {
         Audience::Everyone => "every turn",
+        Audience::Worker => "turns of agents, and not of orchestrators",
+        Audience::Orchestrator => "turns of orchestrators",
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
         Audience::Asked => "turns that a question has woken",

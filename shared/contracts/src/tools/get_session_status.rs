@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, Reach, ToolDefinition, ToolEffect};
+use super::{Audience, IdOf, Reach, ToolDefinition, ToolEffect};
 
 /// The newest turns and messages that are shown.
 pub const TURNS_MAX: i64 = 3;
@@ -25,7 +25,7 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["session_id"],
             "additionalProperties": false,
         }),
-        ids: &[],
+        ids: &[("session_id", IdOf::Session)],
         offered_to: Audience::Orchestrator,
         effect: ToolEffect::Read,
         reach: Reach::OwnTask,

@@ -9,10 +9,15 @@ pub mod answer_question;
 pub mod ask_model;
 pub mod ask_question;
 pub mod check_later;
+pub mod create_session;
 pub mod generate_media;
+pub mod get_session_status;
+pub mod list_personas;
+pub mod list_sessions;
 pub mod no_reply;
 pub mod read_media;
 pub mod response_request;
+pub mod send_to_session;
 pub mod subagent_cancel;
 pub mod subagent_list;
 pub mod subagent_spawn;
@@ -49,6 +54,11 @@ macro_rules! each_tool {
             subagent_spawn
             subagent_list
             subagent_cancel
+            list_sessions
+            get_session_status
+            list_personas
+            create_session
+            send_to_session
             ask_model
             read_media
             generate_media
@@ -114,12 +124,20 @@ pub enum IdOf {
     Question,
     Branch,
     Artifact,
+    /// By its id, or by the key of any of its generations.
+    Session,
+    /// By its slug or id.
+    Persona,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Audience {
     Everyone,
+    /// Turns of agents, and not of orchestrators.
+    Worker,
+    /// Turns of orchestrators, of people's and the account's.
+    Orchestrator,
     /// Turns that are about a task.
     WithTask,
     /// Turns on the account's coordinator task.
@@ -149,7 +167,7 @@ pub enum ToolEffect {
 pub enum Reach {
     /// The task of its turn.
     OwnTask,
-    /// In the coordinator's chat any task of the account; elsewhere the turn's task.
+    /// In the coordinator's chat, and for an orchestrator, any task of the account; elsewhere the turn's task.
     Account,
     /// None: what is sent leaves Signalbox.
     Outside,
@@ -175,6 +193,8 @@ pub struct OfferContext {
     pub is_coordinator: bool,
     /// The turn's notification asks its agent.
     pub is_asked: bool,
+    /// The turn is an orchestrator's.
+    pub is_orchestrator: bool,
     /// The turn works for another one, in a branch: it reads the task and writes nothing of it.
     pub is_branch: bool,
     /// The turn is about a task, and may have branches of its own.
@@ -201,6 +221,8 @@ impl Audience {
     pub fn includes(self, context: OfferContext) -> bool {
         match self {
             Self::Everyone => true,
+            Self::Worker => !context.is_orchestrator,
+            Self::Orchestrator => context.is_orchestrator,
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
@@ -303,6 +325,16 @@ fn artifacts(at_least: usize) -> Value {
     })
 }
 
+/// The argument that names a session.
+fn session_id() -> Value {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 256,
+        "description": "The id or the key of the session, as it was given to you.",
+    })
+}
+
 /// The argument that names a question.
 fn question_id() -> Value {
     json!({
@@ -345,11 +377,13 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Asked, Coordinator, Everyone, Model, Spawner, WithTask};
+        use Audience::{Asked, Coordinator, Everyone, Model, Orchestrator, Spawner, WithTask, Worker};
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
             for audience in [
                 Everyone,
+                Worker,
+                Orchestrator,
                 WithTask,
                 Coordinator,
                 Asked,
@@ -371,6 +405,7 @@ mod tests {
             has_task: false,
             is_coordinator: false,
             is_asked: false,
+            is_orchestrator: false,
             is_branch: false,
             may_branch: false,
             models: ModelKinds::default(),
@@ -380,31 +415,36 @@ mod tests {
             may_branch: true,
             ..taskless
         };
-        check(task, &[Everyone, WithTask, Spawner]);
+        check(task, &[Everyone, Worker, WithTask, Spawner]);
         let coordinator = OfferContext {
             is_coordinator: true,
             ..task
         };
-        check(coordinator, &[Everyone, WithTask, Coordinator, Spawner]);
-        check(taskless, &[Everyone]);
+        check(coordinator, &[Everyone, Worker, WithTask, Coordinator, Spawner]);
+        check(taskless, &[Everyone, Worker]);
+        let orchestrator = OfferContext {
+            is_orchestrator: true,
+            ..taskless
+        };
+        check(orchestrator, &[Everyone, Orchestrator]);
         let asked = OfferContext { is_asked: true, ..task };
-        check(asked, &[Everyone, WithTask, Asked, Spawner]);
+        check(asked, &[Everyone, Worker, WithTask, Asked, Spawner]);
         let deep = OfferContext {
             may_branch: false,
             ..task
         };
-        check(deep, &[Everyone, WithTask]);
+        check(deep, &[Everyone, Worker, WithTask]);
         let with = |models: &[ModelKind], context: OfferContext| OfferContext {
             models: models.iter().copied().collect(),
             ..context
         };
         check(
             with(&[OpenResponses], deep),
-            &[Everyone, WithTask, Model(OpenResponses)],
+            &[Everyone, Worker, WithTask, Model(OpenResponses)],
         );
-        check(with(&[Images], deep), &[Everyone, WithTask, Model(Images)]);
+        check(with(&[Images], deep), &[Everyone, Worker, WithTask, Model(Images)]);
         // What a model is told is the context of a task.
-        check(with(&[OpenResponses, Images], taskless), &[Everyone]);
+        check(with(&[OpenResponses, Images], taskless), &[Everyone, Worker]);
     }
 
     #[test]
@@ -414,6 +454,7 @@ mod tests {
                 has_task: true,
                 is_coordinator: false,
                 is_asked: false,
+                is_orchestrator: false,
                 is_branch: true,
                 may_branch,
                 models: ModelKind::ALL.iter().copied().collect(),

@@ -55,7 +55,7 @@ pub(super) fn definition() -> ToolDefinition {
             "additionalProperties": false,
         }),
         ids: &[("agents", IdOf::Agent), ("task_id", IdOf::Task)],
-        offered_to: Audience::Everyone,
+        offered_to: Audience::Worker,
         effect: ToolEffect::Write,
         reach: Reach::Account,
         moves_task: false,

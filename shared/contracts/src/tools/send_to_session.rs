@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, BODY_BYTES_MAX, Reach, ToolDefinition, ToolEffect};
+use super::{Audience, BODY_BYTES_MAX, IdOf, Reach, ToolDefinition, ToolEffect};
 
 const DESCRIPTION: &str = "\
 Write to one of the sessions that you have created: a further request, an answer, a correction. It is posted in the thread of the \
@@ -34,7 +34,7 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["session_id", "message"],
             "additionalProperties": false,
         }),
-        ids: &[],
+        ids: &[("session_id", IdOf::Session)],
         offered_to: Audience::Orchestrator,
         effect: ToolEffect::Write,
         reach: Reach::OwnTask,

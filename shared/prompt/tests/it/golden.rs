@@ -186,6 +186,7 @@ fn instructions_of_a_branch_are_pinned() {
         has_task: true,
         is_coordinator: false,
         is_asked: false,
+        is_orchestrator: false,
         is_branch: true,
         may_branch: false,
         models: domain::ModelKinds::default(),

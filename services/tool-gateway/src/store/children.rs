@@ -1,0 +1,285 @@
+//! The sessions on an orchestrator's board, for its tools: its children (O7). Whose a session is follows from the board of its task.
+
+use domain::{AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, SessionScope, TaskId, TaskStatus};
+use sea_orm::FromQueryResult;
+use storage::{StorageError, Tx};
+use time::OffsetDateTime;
+use uuid::Uuid;
+
+/// A child, by its newest session.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct ChildRow {
+    pub session_id: SessionId,
+    pub session_key: String,
+    #[sea_orm(from_alias = "display_id")]
+    pub task: TaskId,
+    pub title: String,
+    pub task_status: TaskStatus,
+    pub agent_id: AgentId,
+    pub agent_slug: AgentSlug,
+    pub persona: Option<String>,
+    pub persona_version: Option<i32>,
+    pub persona_why: Option<String>,
+    pub is_closed: bool,
+    pub phase: SessionPhase,
+    pub queued: i32,
+    pub last_activity: OffsetDateTime,
+    /// The beginning of its newest turn's reply.
+    pub summary: Option<String>,
+}
+
+/// Of tasks `t`: the open session of each, else the newest of one of its agents.
+macro_rules! child {
+    ($tasks:expr) => {
+        concat!(
+            "select s.id as session_id, s.key as session_key, t.display_id, t.title, t.status as task_status, s.agent_id, g.slug as agent_slug,
+                    v.slug as persona, v.number as persona_version, s.persona_why, s.closed_at is not null as is_closed, s.phase, s.queued,
+                    greatest(s.opened_at, u.started_at, u.finished_at) as last_activity, left(u.reply, 300) as summary
+             from (",
+            $tasks,
+            ") t
+             cross join lateral (
+                select * from (
+                    (select s.*, 1 as place from session s
+                     where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null
+                     order by s.agent_id limit 1)
+                    union all
+                    (select s.*, 2 from session s
+                     where s.account_id = t.account_id and s.kind = 'task' and s.task_id = t.id
+                     order by s.agent_id desc, s.user_id desc, s.generation desc limit 1)) s
+                order by s.place limit 1) s
+             cross join lateral (select * from agent g where g.account_id = s.account_id and g.id = s.agent_id offset 0) g
+             left join lateral (
+                select v.slug, v.number from persona_version v
+                where v.account_id = s.account_id and v.id = s.persona_version_id offset 0) v on true
+             left join lateral (
+                select u.started_at, u.finished_at, u.reply from turn u where u.account_id = s.account_id and u.session_id = s.id
+                order by u.number desc limit 1) u on true"
+        )
+    };
+}
+
+/// Relies on task_board, whose order is requested, on session_active_task, session_generation, turn_number, and on primary keys.
+pub const CHILDREN_LIST: &str = concat!(
+    child!(
+        "select t.* from unnest($3::text[], $4::bigint[]) as w (status, most)
+         cross join lateral (
+            select * from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
+            order by t.created_at desc limit w.most) t"
+    ),
+    " order by last_activity desc limit $5"
+);
+
+/// Statuses of tasks, and how many of each are looked at.
+pub(crate) async fn children_list(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &Owner,
+    of: &[(TaskStatus, i64)],
+    limit: i64,
+) -> Result<Vec<ChildRow>, StorageError> {
+    let values = [
+        account.into(),
+        owner.to_string().into(),
+        of.iter().map(|(status, _)| status.to_string()).collect::<Vec<_>>().into(),
+        of.iter().map(|(_, most)| *most).collect::<Vec<_>>().into(),
+        limit.into(),
+    ];
+    tx.rows("list children", CHILDREN_LIST, values).await
+}
+
+/// Relies on primary keys, and on what [`CHILDREN_LIST`] does.
+pub const CHILD_FIND: &str = concat!(
+    child!(
+        "select t.* from (
+            select (select s.task_id from session s where s.account_id = $1 and s.id = $3 and s.kind = 'task') as id
+            union all select $4::text) w
+         join task t on t.account_id = any (array[$1]) and t.id = w.id and t.board = $2 offset 0"
+    ),
+    " limit 1"
+);
+
+/// The child that has this session, or works on this task, which is on the owner's board.
+pub(crate) async fn child_find(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &Owner,
+    (session, task): (Option<SessionId>, Option<&TaskId>),
+) -> Result<Option<ChildRow>, StorageError> {
+    let values = [
+        account.into(),
+        owner.to_string().into(),
+        session.into(),
+        task.map(TaskId::key).into(),
+    ];
+    tx.one("find child", CHILD_FIND, values).await
+}
+
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct ChildTurnRow {
+    pub number: i64,
+    pub state: String,
+    pub reply: Option<String>,
+    pub started_at: OffsetDateTime,
+    pub finished_at: Option<OffsetDateTime>,
+}
+
+/// Relies on turn_number, whose order is requested.
+pub const CHILD_TURNS: &str = "
+    select number, state, left(reply, $4) as reply, started_at, finished_at from turn
+    where account_id = $1 and session_id = $2 order by number desc limit $3";
+
+/// The newest first.
+pub(crate) async fn child_turns(
+    tx: &Tx,
+    account: &AccountId,
+    session: SessionId,
+    (limit, characters_max): (i64, i32),
+) -> Result<Vec<ChildTurnRow>, StorageError> {
+    let values = [account.into(), session.into(), limit.into(), characters_max.into()];
+    tx.rows("read turns of a child", CHILD_TURNS, values).await
+}
+
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct WaitingRow {
+    pub sender_name: String,
+    pub kind: String,
+    pub created_at: OffsetDateTime,
+}
+
+/// Relies on notification_queue, whose order is requested.
+pub const CHILD_QUEUE: &str = "
+    select sender_name, kind, created_at from notification
+    where account_id = $1 and session_id = $2 and state = 'queued' order by position limit $3";
+
+pub(crate) async fn child_queue(
+    tx: &Tx,
+    account: &AccountId,
+    session: SessionId,
+    limit: i64,
+) -> Result<Vec<WaitingRow>, StorageError> {
+    let values = [account.into(), session.into(), limit.into()];
+    tx.rows("read queue of a child", CHILD_QUEUE, values).await
+}
+
+/// What a new child depends on.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct RoomRow {
+    pub session_scope: SessionScope,
+    /// The agent of children for which none is named.
+    pub default_agent: Option<AgentId>,
+    /// Children with an open session.
+    pub open: i64,
+    /// Those that the turn has made.
+    pub of_turn: i64,
+}
+
+/// Relies on task_board, session_active_task, tool_call_turn, agent_slug and primary keys.
+pub const CHILDREN_ROOM: &str = "
+    select a.session_scope,
+           coalesce(a.default_agent, (
+               select (array_agg(g.id))[1] from (
+                   select g.id from agent g where g.account_id = a.id and g.removed_at is null order by g.slug limit 2) g
+               having count(*) = 1)) as default_agent,
+           (select count(*) from unnest($3::text[]) as w (status)
+            cross join lateral (
+                select t.account_id, t.id from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
+                order by t.created_at desc limit $4) t
+            cross join lateral (
+                select from session s
+                where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null limit 1) s) as open,
+           (select count(*) from (
+                select c.name, c.state from tool_call c where c.account_id = $1 and c.turn_id = $5 order by c.ordinal offset 0) c
+            where c.name = $6 and c.state = 'finished') as of_turn
+    from account a where a.id = $1";
+
+pub(crate) async fn children_room(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &Owner,
+    (open, most): (&[TaskStatus], i64),
+    (turn, tool): (Uuid, &str),
+) -> Result<RoomRow, StorageError> {
+    const ATTEMPT: &str = "count children";
+    let values = [
+        account.into(),
+        owner.to_string().into(),
+        open.iter().map(TaskStatus::to_string).collect::<Vec<_>>().into(),
+        most.into(),
+        turn.into(),
+        tool.into(),
+    ];
+    let found = tx.one(ATTEMPT, CHILDREN_ROOM, values).await?;
+    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no account"))
+}
+
+/// A persona that a child may be given.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct PersonaRow {
+    pub id: PersonaId,
+    pub slug: String,
+    pub name: String,
+    pub description: String,
+    pub visibility: String,
+    pub is_default: bool,
+    pub agent_id: Option<AgentId>,
+}
+
+/// Relies on persona_slug, whose order is requested. `$2`: a person, who sees their own, too.
+pub const PERSONAS_FOR: &str = "
+    select p.id, p.slug, p.name, p.description, p.visibility, p.is_default, p.agent_id from persona p
+    where p.account_id = $1 and p.removed_at is null and (p.visibility = 'shared' or p.created_by = $2)
+    order by p.slug limit $3";
+
+pub(crate) async fn personas_for(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &Owner,
+    limit: i64,
+) -> Result<Vec<PersonaRow>, StorageError> {
+    let person = owner.user().map_or_else(String::new, ToString::to_string);
+    let values = [account.into(), person.into(), limit.into()];
+    tx.rows("list personas", PERSONAS_FOR, values).await
+}
+
+/// Relies on persona_slug and the primary key.
+pub const PERSONA_FOR: &str = "
+    select p.id, p.slug, p.name, p.description, p.visibility, p.is_default, p.agent_id from (
+        (select * from persona p where p.account_id = $1 and p.slug = $3 and p.removed_at is null)
+        union all
+        (select * from persona p where p.account_id = $1 and p.id = $4)) p
+    where p.removed_at is null and (p.visibility = 'shared' or p.created_by = $2) limit 1";
+
+/// By slug or id.
+pub(crate) async fn persona_for(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &Owner,
+    named: &str,
+) -> Result<Option<PersonaRow>, StorageError> {
+    let person = owner.user().map_or_else(String::new, ToString::to_string);
+    let id = Uuid::parse_str(named).ok();
+    let values = [account.into(), person.into(), named.into(), id.into()];
+    tx.one("find persona", PERSONA_FOR, values).await
+}
+
+/// Relies on session_active_system.
+pub const SESSION_OF_AGENT: &str = "
+    select s.id, s.key from session s
+    where s.account_id = $1 and s.agent_id = $2 and s.kind = 'system' and s.closed_at is null";
+
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct OpenRow {
+    pub id: SessionId,
+    pub key: String,
+}
+
+/// The one session of an agent whose account has one for all of its work.
+pub(crate) async fn session_of_agent(
+    tx: &Tx,
+    account: &AccountId,
+    agent: AgentId,
+) -> Result<Option<OpenRow>, StorageError> {
+    tx.one("find session of agent", SESSION_OF_AGENT, [account.into(), agent.into()])
+        .await
+}
