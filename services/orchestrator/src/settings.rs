@@ -53,6 +53,8 @@ section! {
         pub replays_per_turn_max: Count = Count::new(20),
         /// How long an orchestrator is at rest until it is shown as hibernated, in minutes.
         pub orchestrator_idle_min: Count = Count::new(15),
+        /// Open sessions on the board of one orchestrator; the tool-gateway reads it too.
+        pub children_open_max: Count = domain::session::CHILDREN_OPEN_MAX_DEFAULT,
         /// How long nothing moves a task on until it counts as stalled.
         pub stall_after_ms: Millis = Millis::new(10 * 60 * 1000),
         /// How often stalled tasks are looked for.

@@ -7,7 +7,7 @@ use contracts::{
     message::Message as _,
     tool::{ToolApproved, ToolRequested},
 };
-use domain::session::HOPS_MAX_DEFAULT;
+use domain::session::{CHILDREN_OPEN_MAX_DEFAULT, HOPS_MAX_DEFAULT};
 use messaging::{Consumer, ConsumerOptions, Durable, User};
 use runtime::{Context, Shares, http::Routes, settings::Models};
 
@@ -26,6 +26,8 @@ use crate::{
 pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let config: ToolGatewaySettings = context.settings.section("tool_gateway")?;
     let hops_max = context.settings.value("resolver.hops_max")?.unwrap_or(HOPS_MAX_DEFAULT);
+    let children_open_max = context.settings.value("orchestrator.children_open_max")?;
+    let children_open_max = children_open_max.unwrap_or(CHILDREN_OPEN_MAX_DEFAULT);
     let models = ModelCalls::new(context.settings.section::<Models>("models")?, &config)?;
     let (toolbox, metrics) = (Arc::new(Toolbox::new()), Arc::new(Metrics::new()));
     let external = External::start(&context, &config, models, (Arc::clone(&toolbox), Arc::clone(&metrics)));
@@ -41,7 +43,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         outbox: context.outbox.clone(),
         toolbox,
         statement_timeout_ms: config.statement_timeout_ms.get(),
-        branches: config.branch_limits(hops_max),
+        branches: config.branch_limits(hops_max, children_open_max),
         artifact_account_bytes_max: config.artifact_account_bytes_max,
         external: Arc::clone(&external),
         metrics,

@@ -48,7 +48,7 @@ section! {
     }
 }
 
-/// What limits branches.
+/// What limits branches, and the sessions that orchestrators open.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BranchLimits {
     pub depth_max: i32,
@@ -58,17 +58,20 @@ pub(crate) struct BranchLimits {
     /// How long they may take, unless their call says it.
     pub deadline_s: i64,
     pub hops_max: u16,
+    /// Open sessions on the board of one orchestrator.
+    pub children_open_max: i64,
 }
 
 impl ToolGatewaySettings {
-    /// `hops_max`: of the resolver, which refuses what comes after more.
-    pub(crate) fn branch_limits(&self, hops_max: CountOrNone) -> BranchLimits {
+    /// `hops_max`: of the resolver, which refuses what comes after more. `children_open_max`: of the orchestrator.
+    pub(crate) fn branch_limits(&self, hops_max: CountOrNone, children_open_max: Count) -> BranchLimits {
         BranchLimits {
             depth_max: self.branch_depth_max.i32(),
             live_session_max: self.branches_live_session_max.get().into(),
             live_account_max: self.branches_live_account_max.get().into(),
             deadline_s: self.branch_deadline_s.i64(),
             hops_max: u16::try_from(hops_max.get()).unwrap_or(u16::MAX),
+            children_open_max: children_open_max.get().into(),
         }
     }
 }

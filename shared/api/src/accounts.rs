@@ -55,6 +55,19 @@ pub struct AccountChange {
     pub rotation: Option<NewRotation>,
     /// In which turns the context of a task is part of the instructions: those of `branches`, or `always`.
     pub task_context_layer: Option<TaskContextLayer>,
+    /// The agent of sessions that orchestrators create without naming one; null: the only one, if there is one.
+    #[serde(
+        default,
+        alias = "defaultAgent",
+        deserialize_with = "nullable",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<AgentRef>")]
+    pub default_agent: Option<Option<AgentRef>>,
+    /// The provider of the account's orchestrators, from their next turns on; null: the default one.
+    #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<ProviderName>")]
+    pub orchestrator_provider: Option<Option<ProviderName>>,
 }
 
 /// Limits of a generation. An absent limit has its default; null: none.
@@ -117,6 +130,9 @@ pub struct Account {
     pub task_context_layer: String,
     #[serde(default)]
     pub rotation: Rotation,
+    /// The id of an agent.
+    pub default_agent: Option<AgentId>,
+    pub orchestrator_provider: Option<String>,
     pub created_at: Timestamp,
 }
 

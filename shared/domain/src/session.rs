@@ -1,7 +1,7 @@
 //! A session's kinds, phases and endings, and its transitions: [`SessionState::on`]. An arrived tool result or a due
 //! retry changes no phase; the claim does.
 
-use crate::{Actor, ActorKind, CountOrNone, step::ImpossibleStep, string_enum::string_enum};
+use crate::{Actor, ActorKind, Count, CountOrNone, step::ImpossibleStep, string_enum::string_enum};
 
 string_enum! {
     SessionKind {
@@ -150,6 +150,8 @@ pub struct QueueLimits {
 
 /// Hops of an item where nothing else is set.
 pub const HOPS_MAX_DEFAULT: CountOrNone = CountOrNone::new(8);
+/// Open sessions on the board of one orchestrator, where nothing else is set.
+pub const CHILDREN_OPEN_MAX_DEFAULT: Count = Count::new(20);
 
 impl QueueLimits {
     /// For Signalbox's own items: they must reach their agents whatever else waits, and no agent wakes another by them.

@@ -455,9 +455,11 @@ fn known_context<'a>(item: &'a QueuedItem, branch: Option<&'a BranchStart>) -> O
     })
 }
 
-/// The tools of which the agent is told nothing: those that policies hide, and in a branch those that it is not offered.
+/// The tools of which the agent is told nothing: those that policies hide, and in a branch and for an orchestrator those that it is not
+/// offered.
 pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'static str> {
-    let is_kept = |tool: &&tools::ToolDefinition| context.is_branch && !tool.is_offered(context);
+    let is_told_exactly = context.is_branch || context.is_orchestrator;
+    let is_kept = |tool: &&tools::ToolDefinition| is_told_exactly && !tool.is_offered(context);
     let kept = tools::all().iter().filter(is_kept).map(|tool| tool.name);
     hidden.iter().copied().chain(kept).collect()
 }

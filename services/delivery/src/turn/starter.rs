@@ -12,7 +12,7 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, StopKind,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, SessionKind, StopKind,
     TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
 use runtime::settings::Models;
@@ -702,6 +702,7 @@ impl Starter {
         let context = OfferContext {
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
+            is_orchestrator: session.kind == SessionKind::Orchestrator,
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
             is_branch: session.branch.is_some()
                 || planned.replay.as_ref().is_some_and(|replay| replay.branch_id.is_some()),

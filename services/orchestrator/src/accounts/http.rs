@@ -3,17 +3,19 @@
 use api::accounts::{Account, AccountChange, AccountEntry, NewAccount};
 use axum::{Json, extract::State};
 use contracts::event::{AccountChanged, Change, Event};
-use domain::Actor;
+use domain::{Actor, AgentId};
 use runtime::http::Problem;
 use storage::directory::account_directory;
 
 use super::store;
 use crate::{
+    agents,
     app::{App, database_now},
     auth::{Access, Caller, OperatorAccess, Party},
     body::{JsonBody, Query},
-    error::{ApiError, invalid_field, unknown_task},
+    error::{ApiError, invalid_field, unknown_agent, unknown_task},
     idempotency::{Answer, Done, Post},
+    orchestrators::store::provider_change,
     paging::{Column, List, ListQuery, Shown},
     route::routes,
     tasks,
@@ -90,7 +92,17 @@ async fn change(
     {
         return Err(unknown_task(task).into());
     }
-    let account = store::account_change(&tx, &access.account, change).await?;
+    let agent = match change.default_agent.as_ref().and_then(Option::as_ref) {
+        Some(agent) => {
+            let found = agents::store::agent_find(&tx, &access.account, agent).await?;
+            Some(AgentId(found.ok_or_else(|| unknown_agent(agent))?.id))
+        }
+        None => None,
+    };
+    if let Some(provider) = &change.orchestrator_provider {
+        provider_change(&tx, &access.account, provider.as_deref()).await?;
+    }
+    let account = store::account_change(&tx, &access.account, change, agent).await?;
     let changed = changed(Change::Changed, access.caller.actor());
     let changed = app.event(&access.account, database_now(&tx).await?, changed);
     app.commit(tx, vec![changed]).await?;

@@ -1,7 +1,7 @@
 //! Every query on accounts. The transaction has already declared its account, and the guard has checked that the account exists.
 
 use api::accounts::{Account, AccountChange};
-use domain::{AccountId, TaskId};
+use domain::{AccountId, AgentId, TaskId};
 use sea_orm::Value;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -25,7 +25,8 @@ macro_rules! columns {
         concat!(
             $before,
             " id, name, session_scope, instruction_layout, auto_create_tasks, coordinator_task, briefing,
-                turns_in_flight_max, plan_gate, plan_audience, liveness, context_policy, task_context_layer, rotation, created_at ",
+                turns_in_flight_max, plan_gate, plan_audience, liveness, context_policy, task_context_layer, rotation, default_agent,
+                orchestrator_provider, created_at ",
             $after
         )
     };
@@ -45,16 +46,22 @@ const CHANGE: &str = columns!(
          turns_in_flight_max = case when $9 then $10 else turns_in_flight_max end, plan_gate = coalesce($11, plan_gate),
          plan_audience = case when $11 is null then plan_audience else $12 end, liveness = coalesce($13, liveness),
          context_policy = coalesce($14, context_policy), rotation = coalesce($15, rotation),
-         task_context_layer = coalesce($16, task_context_layer)
+         task_context_layer = coalesce($16, task_context_layer), default_agent = case when $17 then $18 else default_agent end,
+         orchestrator_provider = case when $19 then $20 else orchestrator_provider end
      where id = $1 returning",
     ""
 );
 
-/// `coordinator_task` is stored as a task key, the spelling that is compared.
-pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange) -> Result<Account, StorageError> {
+/// `coordinator_task` is stored as a task key, the spelling that is compared. `agent`: the one that the change names.
+pub async fn account_change(
+    tx: &Tx,
+    account: &AccountId,
+    change: AccountChange,
+    agent: Option<AgentId>,
+) -> Result<Account, StorageError> {
     let (task, turns) = (change.coordinator_task, change.turns_in_flight_max);
-    let gate = change.plan_gate;
-    let values: [Value; 16] = [
+    let (gate, provider) = (change.plan_gate, change.orchestrator_provider);
+    let values: [Value; 20] = [
         account.into(),
         change.name.map(String::from).into(),
         change.session_scope.into(),
@@ -71,6 +78,10 @@ pub async fn account_change(tx: &Tx, account: &AccountId, change: AccountChange)
         change.context_policy.into(),
         change.rotation.map(|rotation| rotation.stored()).into(),
         change.task_context_layer.into(),
+        change.default_agent.is_some().into(),
+        agent.into(),
+        provider.is_some().into(),
+        provider.flatten().map(String::from).into(),
     ];
     let changed = tx.one("change account", CHANGE, values).await?;
     changed.ok_or_else(|| StorageError::unreadable("change account", "the row is missing"))

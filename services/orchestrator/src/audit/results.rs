@@ -201,6 +201,7 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
             // It reached nothing.
             (_, _) if is_refused => proven(),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
+            (_, _) if tool.offered_to == Audience::Orchestrator => of_orchestrator(turn),
             (_, Err(ruling)) => ruling,
             (_, Ok(None)) => proven(),
             (Reach::OwnTask | Reach::Account, Ok(Some(task))) => {
@@ -217,6 +218,21 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
                 })
             }
         },
+    }
+}
+
+/// It shows what is on the board of the session's owner.
+fn of_orchestrator(turn: &AuditedTurn) -> Ruling {
+    match turn.session_kind.as_deref() {
+        Some("orchestrator") => (
+            ByPolicy(Policy::Orchestrator),
+            "an orchestrator looked at its own board".to_owned(),
+        ),
+        Some(_) => (
+            Violation(ForeignThread),
+            "only an orchestrator has this tool".to_owned(),
+        ),
+        None => gone(turn, "its session"),
     }
 }
 
@@ -306,6 +322,15 @@ mod tests {
             true,
             "violation foreign_task",
         );
+        for (kind, expected) in [
+            ("task", "violation foreign_thread"),
+            ("orchestrator", "by_policy orchestrator"),
+        ] {
+            let mut turn = turn();
+            turn.session_kind = Some(kind.to_owned());
+            let call = call("get_session_status", "finished", Some(r#"{"session_id": "x"}"#));
+            assert_eq!(words(&result(&turn, &call)), expected);
+        }
         let elsewhere = Call {
             session_id: SessionId(Uuid::nil()),
             ..call("task_history", "refused", Some(own))

@@ -92,7 +92,7 @@ fn not_found(turn: &AuditedTurn, from: &str) -> Ruling {
 fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
     let Ok(key) = SessionKey::parse(text) else {
         let is_known =
-            ["task", "system", "branch", "replay"].contains(&turn.session_kind.as_deref().unwrap_or_default());
+            ["task", "system", "branch", "replay", "orchestrator"].contains(&turn.session_kind.as_deref().unwrap_or_default());
         return Some(match is_known {
             true => (
                 Violation(ForeignThread),

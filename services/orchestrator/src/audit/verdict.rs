@@ -23,6 +23,8 @@ pub enum Policy {
     Coordinator,
     /// The account has one session for all tasks of an agent.
     SessionScope,
+    /// An orchestrator looks at the sessions on its own board, which are of other tasks.
+    Orchestrator,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,6 +85,7 @@ impl Verdict {
             Verdict::Proven => "",
             Verdict::ByPolicy(Policy::Coordinator) => "coordinator",
             Verdict::ByPolicy(Policy::SessionScope) => "session_scope",
+            Verdict::ByPolicy(Policy::Orchestrator) => "orchestrator",
             Verdict::Unproven(doubt) => match doubt {
                 Doubt::Retention => "retention",
                 Doubt::UnknownTemplate => "unknown_template",

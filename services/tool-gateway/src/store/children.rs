@@ -67,7 +67,7 @@ pub const CHILDREN_LIST: &str = concat!(
             select * from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
             order by t.created_at desc limit w.most) t"
     ),
-    " order by last_activity desc limit $5"
+    " order by last_activity desc"
 );
 
 /// Statuses of tasks, and how many of each are looked at.
@@ -76,14 +76,12 @@ pub(crate) async fn children_list(
     account: &AccountId,
     owner: &Owner,
     of: &[(TaskStatus, i64)],
-    limit: i64,
 ) -> Result<Vec<ChildRow>, StorageError> {
     let values = [
         account.into(),
         owner.to_string().into(),
         of.iter().map(|(status, _)| status.to_string()).collect::<Vec<_>>().into(),
         of.iter().map(|(_, most)| *most).collect::<Vec<_>>().into(),
-        limit.into(),
     ];
     tx.rows("list children", CHILDREN_LIST, values).await
 }

@@ -8,6 +8,7 @@
 
 mod branches;
 mod calls;
+mod children;
 mod external;
 mod later;
 mod questions;
@@ -21,6 +22,9 @@ pub use branches::{
     BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
 };
 pub use calls::CALLS_INSERT;
+pub use children::{
+    CHILD_FIND, CHILD_QUEUE, CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, PERSONA_FOR, PERSONAS_FOR, SESSION_OF_AGENT,
+};
 pub use external::{ARTIFACTS_FIND, CALL_RUNNING, CALL_TAKE};
 pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
@@ -33,6 +37,10 @@ use calls::EndedRow;
 pub(crate) use calls::{
     CallQuestion, CallRow, EndedCall, call_end, call_find, call_lock, call_question, calls_insert, is_same_request,
     recorded, savepoint, savepoint_rollback,
+};
+pub(crate) use children::{
+    ChildRow, PersonaRow, RoomRow, child_find, child_queue, child_turns, children_list, children_room, persona_for,
+    personas_for, session_of_agent,
 };
 pub(crate) use external::{
     ArtifactRow, RunningRow, artifacts_find, call_finish, call_keep, call_runner, call_running, call_start, call_take,

@@ -65,7 +65,7 @@ pub(super) fn definition() -> ToolDefinition {
         offered_to: Audience::Orchestrator,
         effect: ToolEffect::Write,
         reach: Reach::Account,
-        moves_task: false,
+        moves_task: true,
         runs_alone: true,
         before_plan: true,
         short_form: None,

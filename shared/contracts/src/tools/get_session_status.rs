@@ -7,6 +7,8 @@ use super::{Audience, IdOf, Reach, ToolDefinition, ToolEffect};
 /// The newest turns and messages that are shown.
 pub const TURNS_MAX: i64 = 3;
 pub const MESSAGES_MAX: i64 = 5;
+/// Waiting items that are shown.
+pub const QUEUE_MAX: i64 = 10;
 /// Bytes of a turn's reply, and of a message.
 pub const REPLY_BYTES_MAX: usize = 1_000;
 

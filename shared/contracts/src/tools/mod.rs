@@ -102,7 +102,7 @@ pub struct ToolDefinition {
     pub offered_to: Audience,
     pub effect: ToolEffect,
     pub reach: Reach,
-    /// It may move the task in its arguments, and so close sessions: decides the lock order.
+    /// It may move the task in its arguments, and so close sessions, or gives it a session: decides the lock order.
     pub moves_task: bool,
     /// It shares its transaction with no other call.
     pub runs_alone: bool,

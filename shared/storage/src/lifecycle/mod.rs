@@ -13,12 +13,14 @@
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
 //! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
+//! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
 //! | [`orchestrator_close`] | a person's orchestrator, its queue | nobody is left whom it works for |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
 pub mod artifact_store;
 mod blocked;
+mod child_open;
 mod handover;
 mod messages_post;
 mod orchestrator_close;
@@ -34,6 +36,7 @@ pub mod timers_fire;
 pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};
 pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_block};
+pub use child_open::{ChildPersona, ChildSession, NewChild, OpenedChild, child_open};
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use orchestrator_close::orchestrator_close;

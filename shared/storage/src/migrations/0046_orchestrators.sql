@@ -57,6 +57,18 @@ begin
     end loop;
 end $$;
 
+-- A task on an orchestrator's board: a person's (`user:{user id}`) or the account's (`account`). Whose a session is follows from its task.
+alter table task add column board text,
+    -- who named its persona: a person, unless it is inferred
+    add column persona_from text check (persona_from in ('user', 'inferred'));
+create index task_board on task (account_id, board, status, created_at) where board is not null;
+-- The agent of work for which none is named.
+alter table account add column default_agent uuid;
+grant insert on task, task_assignee to signalbox_tool_gateway;
+grant update (board, persona_id, persona_by, persona_from) on task to signalbox_tool_gateway;
+grant select (name, description, slug, agent_id, is_default) on persona to signalbox_tool_gateway;
+grant select (account_id, id, slug, number) on persona_version to signalbox_tool_gateway;
+
 -- One more event of the orchestrator.
 do $$
 declare

@@ -100,7 +100,8 @@ macro_rules! persona_of {
     ($account:literal, $task:literal) => {
         concat!(
             "(select p.version_id, c.why from (
-                select k.persona_id as id, 'user' as why, 1 as place, k.persona_by as maker from task k where k.account_id = ",
+                select k.persona_id as id, coalesce(k.persona_from, 'user') as why, case k.persona_from when 'inferred' then 3 else 1 end as place,
+                       k.persona_by as maker from task k where k.account_id = ",
             $account,
             " and k.id = ",
             $task,

@@ -1,0 +1,79 @@
+//! What the tools of orchestrators share: whose they are, and which sessions are theirs.
+
+use contracts::{Timestamp, quote};
+use domain::{Owner, SessionAddress, SessionId, SessionOf, SessionPhase, SessionRef, TaskId};
+use serde_json::{Map, Value, json};
+
+use super::{Running, ToolError};
+use crate::{
+    call::ToolAnswer,
+    store::{ChildRow, child_find},
+};
+
+/// Whose orchestrator the caller is.
+pub(super) fn owner(running: Running<'_>) -> Result<Owner, ToolError> {
+    let none = || ToolAnswer::refused("not_offered", "This tool is an orchestrator's.", "Answer without it.");
+    running.facts.owner().ok_or_else(|| none().into())
+}
+
+/// The child in the arguments. What is not the caller's is as unknown as what is not there.
+pub(super) async fn child(running: Running<'_>, arguments: &Map<String, Value>) -> Result<ChildRow, ToolError> {
+    let named = arguments["session_id"].as_str().unwrap_or_default();
+    let unknown = || {
+        ToolAnswer::failed(
+            "session_not_found",
+            format!("There is no session {} of yours.", quote::line(named, NAME_BYTES_MAX).0),
+            "Nothing was changed. Look up your sessions, and use an id or a key from there.",
+        )
+    };
+    let (owner, account) = (owner(running)?, running.account);
+    let of: (Option<SessionId>, Option<TaskId>) = match named.trim().parse() {
+        Ok(SessionRef::Id(id)) => (Some(id), None),
+        Ok(SessionRef::Address(address)) => (None, task_of(&address, running)),
+        Err(_) => (None, None),
+    };
+    let found = child_find(running.questions.tx, account, &owner, (of.0, of.1.as_ref())).await?;
+    found.ok_or_else(|| unknown().into())
+}
+
+/// Longest shown part of an unknown name.
+const NAME_BYTES_MAX: usize = 256;
+
+fn task_of(address: &SessionAddress, running: Running<'_>) -> Option<TaskId> {
+    match address.within(running.account)? {
+        SessionOf::Task { task, .. } => Some(task),
+        SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Orchestrator(_) | SessionOf::Replay(_) => None,
+    }
+}
+
+/// `active`: it works, or has something to work on. `completed`: it is closed, or its task has ended.
+pub(super) fn status(child: &ChildRow) -> &'static str {
+    let is_at_rest = child.phase == SessionPhase::Idle && child.queued == 0;
+    match (child.is_closed || child.task_status.is_terminal(), is_at_rest) {
+        (true, _) => "completed",
+        (false, true) => "idle",
+        (false, false) => "active",
+    }
+}
+
+pub(super) fn shown(child: &ChildRow) -> Value {
+    json!({
+        "session_id": child.session_id,
+        "session_key": child.session_key,
+        "task_id": child.task,
+        "title": child.title,
+        "task_status": child.task_status,
+        "agent": child.agent_slug,
+        "persona": persona(child),
+        "status": status(child),
+        "last_activity": Timestamp::from(child.last_activity),
+        "summary": child.summary,
+    })
+}
+
+pub(super) fn persona(child: &ChildRow) -> Value {
+    match &child.persona {
+        Some(slug) => json!({"slug": slug, "version": child.persona_version, "why": child.persona_why}),
+        None => Value::Null,
+    }
+}

@@ -1,0 +1,109 @@
+//! A session of an orchestrator's own for a piece of work (O7): its task, on the orchestrator's board, the task's agent, and the session.
+//! Its first item is the caller's: a notification, which the resolver places.
+
+use domain::{AccountId, Actor, AgentId, Conversation, Owner, PersonaId, SessionId, SessionScope, TaskId, TaskStatus};
+
+use super::{NewTask, task_create};
+use crate::{Setting, StorageError, Tx, outbox::Owned, session::session_ensure::session_ensure};
+
+#[derive(Clone, Debug)]
+pub struct NewChild<'a> {
+    pub account: &'a AccountId,
+    pub owner: &'a Owner,
+    pub task: &'a TaskId,
+    /// Of a task that is made. None: the task is there, and the caller holds its row.
+    pub title: Option<&'a str>,
+    /// Not removed, and held by the caller.
+    pub agent: AgentId,
+    /// The account's. With `agent`, the agent's one session gets the work, and nothing is opened here.
+    pub scope: SessionScope,
+    pub persona: Option<ChildPersona>,
+    pub by: &'a Actor,
+}
+
+/// A persona that is shared, or the owner's.
+#[derive(Clone, Copy, Debug)]
+pub struct ChildPersona {
+    pub id: PersonaId,
+    /// The orchestrator chose it, and its person did not name it.
+    pub is_inferred: bool,
+}
+
+#[derive(Debug)]
+pub struct OpenedChild {
+    /// None: the agent has one session for all of its work.
+    pub session: Option<ChildSession>,
+    pub messages: Vec<Owned>,
+}
+
+#[derive(Debug)]
+pub struct ChildSession {
+    pub id: SessionId,
+    pub key: String,
+    /// It was open.
+    pub is_reused: bool,
+}
+
+/// A task that has a persona keeps it.
+const CHILD_TASK: &str = "
+    update task set board = $3, persona_by = case when persona_id is null then $5 else persona_by end,
+        persona_from = case when persona_id is null then $6 else persona_from end, persona_id = coalesce(persona_id, $4)
+    where account_id = $1 and id = $2 and coalesce(board, $3) = $3 and status not in ('done', 'cancelled', 'archived')";
+
+const CHILD_ASSIGN: &str = "
+    insert into task_assignee (account_id, task_id, agent_id) values ($1, $2, $3) on conflict do nothing";
+
+/// None, and nothing is written: the task has ended, or is on another board.
+pub async fn child_open(
+    tx: &Tx,
+    new: &NewChild<'_>,
+    setting: &Setting<'_>,
+) -> Result<Option<OpenedChild>, StorageError> {
+    const ATTEMPT: &str = "open a child";
+    let (account, task) = (new.account, new.task);
+    let mut messages = Vec::new();
+    if let Some(title) = new.title {
+        let task = NewTask {
+            account,
+            task,
+            title,
+            description: "",
+            status: TaskStatus::Assigned,
+            by: new.by,
+        };
+        let made = task_create(tx, &task, setting).await?;
+        messages.extend(made.ok_or_else(|| StorageError::unreadable(ATTEMPT, "the task's fresh id is used"))?);
+    }
+    let persona = new.persona.as_ref();
+    let from = persona.map(|persona| if persona.is_inferred { "inferred" } else { "user" });
+    let values = [
+        account.into(),
+        task.key().into(),
+        new.owner.to_string().into(),
+        persona.map(|persona| persona.id).into(),
+        new.owner.user().map(ToString::to_string).into(),
+        from.into(),
+    ];
+    if tx.execute(ATTEMPT, CHILD_TASK, values).await? == 0 {
+        return Ok(None);
+    }
+    let values = [account.into(), task.key().into(), new.agent.into()];
+    tx.execute("assign the agent of a child", CHILD_ASSIGN, values).await?;
+    let conversation = Conversation::of(account, new.scope, Some(task), new.agent);
+    if conversation.task().is_none() {
+        return Ok(Some(OpenedChild { session: None, messages }));
+    }
+    let ensured = session_ensure(tx, &conversation, setting).await?;
+    let (session, opened) = ensured.ok_or_else(|| StorageError::unreadable(ATTEMPT, "the agent is not there"))?;
+    let is_reused = opened.is_none();
+    messages.extend(opened);
+    let session = ChildSession {
+        id: session.id,
+        key: conversation.key(session.generation).to_string(),
+        is_reused,
+    };
+    Ok(Some(OpenedChild {
+        session: Some(session),
+        messages,
+    }))
+}
