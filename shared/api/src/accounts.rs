@@ -1,13 +1,15 @@
 //! Accounts: the tenants, and their settings that change the pipeline's behaviour (S6, S14).
 
 use domain::{
-    AccountId, ContextPolicy, InstructionLayout, Liveness, Rotation, SessionScope, TaskContextLayer, TaskId, Timestamp,
+    AccountId, AgentId, AgentRef, ContextPolicy, InstructionLayout, Liveness, Rotation, SessionScope, TaskContextLayer,
+    TaskId, Timestamp,
 };
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::{
+    agents::ProviderName,
     number::Whole,
     questions::{PlanGate, StoredPlanGate},
     text::{Name, Text},

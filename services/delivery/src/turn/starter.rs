@@ -12,8 +12,8 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, SessionKind, StopKind,
-    TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, SessionKind,
+    StopKind, TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
 };
 use runtime::settings::Models;
 use storage::{

@@ -100,7 +100,7 @@ async fn change(
         None => None,
     };
     if let Some(provider) = &change.orchestrator_provider {
-        provider_change(&tx, &access.account, provider.as_deref()).await?;
+        provider_change(&tx, &access.account, provider.clone().map(String::from)).await?;
     }
     let account = store::account_change(&tx, &access.account, change, agent).await?;
     let changed = changed(Change::Changed, access.caller.actor());

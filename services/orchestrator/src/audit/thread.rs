@@ -91,8 +91,8 @@ fn not_found(turn: &AuditedTurn, from: &str) -> Ruling {
 /// What is wrong with the name of a thread, if anything.
 fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
     let Ok(key) = SessionKey::parse(text) else {
-        let is_known =
-            ["task", "system", "branch", "replay", "orchestrator"].contains(&turn.session_kind.as_deref().unwrap_or_default());
+        let is_known = ["task", "system", "branch", "replay", "orchestrator"]
+            .contains(&turn.session_kind.as_deref().unwrap_or_default());
         return Some(match is_known {
             true => (
                 Violation(ForeignThread),

@@ -86,7 +86,7 @@ const PROVIDER: &str = "
     update agent set provider = coalesce($2, $3) where account_id = $1 and kind = 'orchestrator'";
 
 /// The provider of the orchestrators' turns from the next one on; none: the default one.
-pub async fn provider_change(tx: &Tx, account: &AccountId, provider: Option<&str>) -> Result<(), StorageError> {
+pub async fn provider_change(tx: &Tx, account: &AccountId, provider: Option<String>) -> Result<(), StorageError> {
     let values = [account.into(), provider.into(), crate::agents::PROVIDER_DEFAULT.into()];
     tx.execute("change provider of orchestrators", PROVIDER, values)
         .await

@@ -107,7 +107,8 @@ pub async fn context_need_set(
     tx.execute("set context need", CONTEXT_NEED, values).await.map(|_| ())
 }
 
-const PERSONA: &str = "update task set persona_id = $3, persona_by = $4, persona_from = null where account_id = $1 and id = $2";
+const PERSONA: &str =
+    "update task set persona_id = $3, persona_by = $4, persona_from = null where account_id = $1 and id = $2";
 
 /// For the generations that open from now on. The caller changes the task's time.
 pub async fn persona_set(

@@ -1,6 +1,8 @@
 //! The sessions on an orchestrator's board, for its tools: its children (O7). Whose a session is follows from the board of its task.
 
-use domain::{AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, SessionScope, TaskId, TaskStatus};
+use domain::{
+    AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, SessionScope, TaskId, TaskStatus,
+};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -80,7 +82,10 @@ pub(crate) async fn children_list(
     let values = [
         account.into(),
         owner.to_string().into(),
-        of.iter().map(|(status, _)| status.to_string()).collect::<Vec<_>>().into(),
+        of.iter()
+            .map(|(status, _)| status.to_string())
+            .collect::<Vec<_>>()
+            .into(),
         of.iter().map(|(_, most)| *most).collect::<Vec<_>>().into(),
     ];
     tx.rows("list children", CHILDREN_LIST, values).await
@@ -278,6 +283,10 @@ pub(crate) async fn session_of_agent(
     account: &AccountId,
     agent: AgentId,
 ) -> Result<Option<OpenRow>, StorageError> {
-    tx.one("find session of agent", SESSION_OF_AGENT, [account.into(), agent.into()])
-        .await
+    tx.one(
+        "find session of agent",
+        SESSION_OF_AGENT,
+        [account.into(), agent.into()],
+    )
+    .await
 }

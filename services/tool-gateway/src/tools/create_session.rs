@@ -116,7 +116,11 @@ async fn room(running: Running<'_>, owner: &Owner) -> Result<RoomRow, ToolError>
         return Err(refused("no_turn", why, "Create it in the next turn."));
     };
     let limit = running.branches.children_open_max;
-    let open: Vec<TaskStatus> = TaskStatus::ALL.iter().copied().filter(|status| !status.is_terminal()).collect();
+    let open: Vec<TaskStatus> = TaskStatus::ALL
+        .iter()
+        .copied()
+        .filter(|status| !status.is_terminal())
+        .collect();
     let room = children_room(
         running.questions.tx,
         running.account,
@@ -126,7 +130,8 @@ async fn room(running: Running<'_>, owner: &Owner) -> Result<RoomRow, ToolError>
     )
     .await?;
     if room.of_turn >= CREATED_OF_TURN_MAX {
-        let why = format!("This turn has created {CREATED_OF_TURN_MAX} sessions, and no more may be created in one turn.");
+        let why =
+            format!("This turn has created {CREATED_OF_TURN_MAX} sessions, and no more may be created in one turn.");
         return Err(refused("child_limit", why, "Go on in the next turn."));
     }
     if room.open >= limit {
@@ -149,7 +154,11 @@ async fn persona_named(running: Running<'_>, owner: &Owner, named: &str) -> Resu
         false => format!("Some that there are: {}.", slugs.join(", ")),
     };
     let why = format!("There is no persona of this name that you may use. {there}");
-    Err(refused("unknown_persona", why, "Call again with another one, or without."))
+    Err(refused(
+        "unknown_persona",
+        why,
+        "Call again with another one, or without.",
+    ))
 }
 
 /// The agent that is named, else the persona's, else the account's. It is held: it is not removed before its session is there.
@@ -159,7 +168,10 @@ async fn agent(
     (persona, room): (Option<&PersonaRow>, &RoomRow),
 ) -> Result<AgentId, ToolError> {
     let named = match text(arguments, "agent") {
-        Some(named) => agents_found(running, &[named], NOTHING).await?.pop().map(|agent| agent.id),
+        Some(named) => agents_found(running, &[named], NOTHING)
+            .await?
+            .pop()
+            .map(|agent| agent.id),
         None => None,
     };
     let from_persona = persona.and_then(|persona| persona.agent_id);
@@ -170,5 +182,9 @@ async fn agent(
         }
     }
     let why = "No agent is named, and neither the persona nor the account says which one works.";
-    Err(refused("no_agent", why, "Call again with an agent, or ask whom you work for which one."))
+    Err(refused(
+        "no_agent",
+        why,
+        "Call again with an agent, or ask whom you work for which one.",
+    ))
 }

@@ -26,7 +26,12 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         .map(|status| (status, LOOKED_AT))
         .collect();
     let all = children_list(running.questions.tx, running.account, &owner, &statuses).await?;
-    let listed = all.iter().filter(|child| wanted.is_none_or(|wanted| status(child) == wanted));
-    let listed: Vec<Value> = listed.take(usize::try_from(limit).unwrap_or_default()).map(shown).collect();
+    let listed = all
+        .iter()
+        .filter(|child| wanted.is_none_or(|wanted| status(child) == wanted));
+    let listed: Vec<Value> = listed
+        .take(usize::try_from(limit).unwrap_or_default())
+        .map(shown)
+        .collect();
     Ok(Effect::new(json!({"sessions": listed}), Vec::new()))
 }

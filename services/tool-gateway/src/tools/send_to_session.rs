@@ -22,13 +22,18 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     if child.task_status.is_terminal() {
         return Err(ended(&child).into());
     }
-    let deliver = arguments.get("deliver").and_then(Value::as_str).and_then(Deliver::parse);
+    let deliver = arguments
+        .get("deliver")
+        .and_then(Value::as_str)
+        .and_then(Deliver::parse);
     let mode = deliver.unwrap_or(Deliver::Turn).mode(QueueMode::Followup);
     let (message, posted) = task_message::post(running, &child.task, text).await;
-    let (id, told) = request(running, (&child.task, child.agent_id), text, |asked| NotificationMessage {
-        message_id: Some(message.to_string()),
-        queue_mode: Some(mode),
-        ..asked
+    let (id, told) = request(running, (&child.task, child.agent_id), text, |asked| {
+        NotificationMessage {
+            message_id: Some(message.to_string()),
+            queue_mode: Some(mode),
+            ..asked
+        }
     });
     let result = json!({
         "notification_id": id,
@@ -42,7 +47,10 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
 fn ended(child: &ChildRow) -> ToolAnswer {
     ToolAnswer::refused(
         "task_ended",
-        format!("Task {} has ended ({}), and its session with it.", child.task, child.task_status),
+        format!(
+            "Task {} has ended ({}), and its session with it.",
+            child.task, child.task_status
+        ),
         "Nothing was sent. Create another session for further work.",
     )
 }

@@ -61,7 +61,11 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["prompt"],
             "additionalProperties": false,
         }),
-        ids: &[("task_id", IdOf::Task), ("agent", IdOf::Agent), ("persona", IdOf::Persona)],
+        ids: &[
+            ("task_id", IdOf::Task),
+            ("agent", IdOf::Agent),
+            ("persona", IdOf::Persona),
+        ],
         offered_to: Audience::Orchestrator,
         effect: ToolEffect::Write,
         reach: Reach::Account,

@@ -91,7 +91,10 @@ pub async fn child_open(
     tx.execute("assign the agent of a child", CHILD_ASSIGN, values).await?;
     let conversation = Conversation::of(account, new.scope, Some(task), new.agent);
     if conversation.task().is_none() {
-        return Ok(Some(OpenedChild { session: None, messages }));
+        return Ok(Some(OpenedChild {
+            session: None,
+            messages,
+        }));
     }
     let ensured = session_ensure(tx, &conversation, setting).await?;
     let (session, opened) = ensured.ok_or_else(|| StorageError::unreadable(ATTEMPT, "the agent is not there"))?;
