@@ -106,15 +106,23 @@ impl Places {
 
     /// Writes the page: as many items as fit, in order, at least one. Items are serialized one at a time.
     pub fn show<T: Serialize>(self, items: impl IntoIterator<Item = T>) -> Shown<T> {
+        self.show_each(items.into_iter().map(|item| [item]))
+    }
+
+    /// The same, for rows that are shown as several items, or none: each row's whole, or not.
+    pub fn show_each<T: Serialize, I: IntoIterator<Item = T>>(self, rows: impl IntoIterator<Item = I>) -> Shown<T> {
         const WRITTEN: &str = "items have string keys, and a write to memory does not fail";
-        let mut body = b"{\"items\":[".to_vec();
+        const BEGIN: &[u8] = b"{\"items\":[";
+        let mut body = BEGIN.to_vec();
         let mut shown = 0;
-        for item in items {
+        for row in rows {
             let end = body.len();
-            if shown > 0 {
-                body.push(b',');
+            for item in row {
+                if body.len() > BEGIN.len() {
+                    body.push(b',');
+                }
+                serde_json::to_writer(&mut body, &item).expect(WRITTEN);
             }
-            serde_json::to_writer(&mut body, &item).expect(WRITTEN);
             if shown > 0 && body.len() > self.bytes_max {
                 body.truncate(end);
                 break;

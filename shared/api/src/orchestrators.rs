@@ -1,6 +1,8 @@
 //! Orchestrators: one of each person's own, and one of the account's. Their identities say how they are called and how they speak.
 
-use domain::{Deliver, Handle, Reachable, Style, UserId};
+use domain::{
+    ActorKind, Deliver, Handle, QuestionState, Reachable, Style, Timestamp, ToolCallState, TurnState, UserId,
+};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
@@ -111,4 +113,49 @@ pub struct NewPrompt {
 pub struct Prompted {
     /// By which its state is asked for.
     pub notification_id: String,
+}
+
+/// What was said in a conversation with an orchestrator, and what it did.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum ChatItem {
+    /// Somebody wrote to it.
+    Said {
+        at: Timestamp,
+        notification_id: String,
+        from: String,
+        #[schemars(with = "ActorKind")]
+        from_kind: String,
+        text: String,
+    },
+    /// It called a tool.
+    Step {
+        at: Timestamp,
+        turn_id: Uuid,
+        tool: String,
+        #[schemars(with = "ToolCallState")]
+        state: String,
+    },
+    Question(ChatQuestion),
+    /// It has answered, or its turn has ended without an answer.
+    Reply {
+        at: Timestamp,
+        turn_id: Uuid,
+        #[schemars(with = "TurnState")]
+        state: String,
+        text: Option<String>,
+        error: Option<String>,
+        begun_at: Timestamp,
+    },
+}
+
+/// It has asked somebody: `GET /api/orgs/{account}/questions/{question}` has the question, which is answered there.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct ChatQuestion {
+    pub at: Timestamp,
+    pub turn_id: Uuid,
+    pub question_id: Uuid,
+    pub title: String,
+    #[schemars(with = "QuestionState")]
+    pub state: String,
 }

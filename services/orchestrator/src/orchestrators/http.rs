@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use api::orchestrators::{Identity, IdentityChange, Orchestrator, Wake};
+use api::orchestrators::{ChatItem, Identity, IdentityChange, Orchestrator, Wake};
 use axum::{Json, extract::State};
 use contracts::event::{Change, Event, IdentityChanged};
 use domain::{AccountId, Actor, Conversation, Handle, Owner};
@@ -14,9 +14,10 @@ use crate::{
     accounts::store::account_lock,
     app::{App, database_now},
     auth::{Access, PersonAccess},
-    body::JsonBody,
+    body::{JsonBody, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
+    paging::{List, ListQuery, Shown},
     route::routes,
 };
 
@@ -24,6 +25,8 @@ routes! {
     "orchestrators": "One of each person's own, and one of the account's, under one name for ever";
     /// One's own orchestrator, as it is now.
     GET "/api/me/orchestrator" Person => read_mine or 404;
+    /// What was said to it, what it did and what it answered, newest first. A page has whole turns.
+    GET "/api/me/orchestrator/chat" Person => chat;
     /// Open its session if it has none. No turn runs: that is what a prompt is for.
     POST "/api/me/orchestrator/wake" Person => wake or 404;
     /// The identity of one's own orchestrator.
@@ -90,6 +93,20 @@ async fn wake(
         Ok(Done::new(orchestrator).with(opened.into_iter().collect()))
     })
     .await
+}
+
+async fn chat(
+    State(app): State<App>,
+    person: PersonAccess,
+    Query(query): Query<ListQuery>,
+) -> Result<Shown<ChatItem>, ApiError> {
+    let account = &person.access.account;
+    let list = List::of(&super::chat::LIST, "chat", account, &person.user);
+    let page = query.page(&app, list)?.at_most(app.settings.list_turns_max.usize());
+    let tx = app.begin_list(&person.access.accounts()).await?;
+    let shown = super::chat::chat(&tx, account, &person.user, &page).await?;
+    tx.commit().await?;
+    Ok(shown)
 }
 
 async fn read_own(State(app): State<App>, person: PersonAccess) -> Result<Json<Identity>, ApiError> {
