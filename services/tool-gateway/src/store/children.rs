@@ -1,8 +1,6 @@
 //! The sessions on an orchestrator's board, for its tools: its children (O7). Whose a session is follows from the board of its task.
 
-use domain::{
-    AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, SessionScope, TaskId, TaskStatus,
-};
+use domain::{AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, TaskId, TaskStatus};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -165,26 +163,17 @@ pub(crate) async fn child_queue(
     tx.rows("read queue of a child", CHILD_QUEUE, values).await
 }
 
-/// What a new child depends on.
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct RoomRow {
-    pub session_scope: SessionScope,
-    /// The agent of children for which none is named.
-    pub default_agent: Option<AgentId>,
     /// Children with an open session.
     pub open: i64,
     /// Those that the turn has made.
     pub of_turn: i64,
 }
 
-/// Relies on task_board, session_active_task, tool_call_turn, agent_slug and primary keys.
+/// Relies on task_board, session_active_task and tool_call_turn.
 pub const CHILDREN_ROOM: &str = "
-    select a.session_scope,
-           coalesce(a.default_agent, (
-               select (array_agg(g.id))[1] from (
-                   select g.id from agent g where g.account_id = a.id and g.removed_at is null order by g.slug limit 2) g
-               having count(*) = 1)) as default_agent,
-           (select count(*) from unnest($3::text[]) as w (status)
+    select (select count(*) from unnest($3::text[]) as w (status)
             cross join lateral (
                 select t.account_id, t.id from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
                 order by t.created_at desc limit $4) t
@@ -193,8 +182,7 @@ pub const CHILDREN_ROOM: &str = "
                 where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null limit 1) s) as open,
            (select count(*) from (
                 select c.name, c.state from tool_call c where c.account_id = $1 and c.turn_id = $5 order by c.ordinal offset 0) c
-            where c.name = $6 and c.state = 'finished') as of_turn
-    from account a where a.id = $1";
+            where c.name = $6 and c.state = 'finished') as of_turn";
 
 pub(crate) async fn children_room(
     tx: &Tx,
@@ -213,7 +201,7 @@ pub(crate) async fn children_room(
         tool.into(),
     ];
     let found = tx.one(ATTEMPT, CHILDREN_ROOM, values).await?;
-    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no account"))
+    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
 /// A persona that a child may be given.

@@ -4,7 +4,7 @@
 use contracts::tools::create_session::{CREATED_OF_TURN_MAX, TITLE_CHARACTERS_MAX};
 use domain::{AgentId, Owner, SessionScope, TaskId, TaskStatus};
 use serde_json::{Map, Value, json};
-use storage::lifecycle::{ChildPersona, NewChild, child_open};
+use storage::lifecycle::{ChildFacts, ChildPersona, NewChild, child_facts, child_open};
 use uuid::Uuid;
 
 use super::{
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     call::{Effect, ToolAnswer},
-    store::{self, PersonaRow, RoomRow, child_find, children_room, persona_for, personas_for, session_of_agent},
+    store::{self, PersonaRow, child_find, children_room, persona_for, personas_for, session_of_agent},
 };
 
 const NAME: &str = "create_session";
@@ -29,12 +29,13 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let prompt = body(&arguments, "prompt")?;
     let owner = owner(running)?;
     hops_left(running)?;
-    let room = room(running, &owner).await?;
+    room(running, &owner).await?;
+    let account_facts = child_facts(tx, account).await?;
     let asked = match text(&arguments, "persona") {
         Some(named) => Some(persona_named(running, &owner, named).await?),
         None => None,
     };
-    let agent = agent(running, &arguments, (asked.as_ref(), &room)).await?;
+    let agent = agent(running, &arguments, (asked.as_ref(), &account_facts)).await?;
     let (task, title) = match running.task {
         Some(task) => (task_existing(running, task).await?.id, None),
         None => (new_task(running)?, Some(title(&arguments, prompt))),
@@ -46,7 +47,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         task: &task,
         title: title.as_deref(),
         agent,
-        scope: room.session_scope,
+        scope: account_facts.session_scope,
         persona: asked.as_ref().map(|persona| ChildPersona {
             id: persona.id,
             is_inferred: text(&arguments, "persona_from") != Some("user"),
@@ -65,7 +66,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             None => (None, None, false),
         },
     };
-    let child = match room.session_scope {
+    let child = match account_facts.session_scope {
         SessionScope::Task => child_find(tx, account, &owner, (session, None)).await?,
         SessionScope::Agent => None,
     };
@@ -109,8 +110,8 @@ fn title(arguments: &Map<String, Value>, prompt: &str) -> String {
     line.unwrap_or_default().chars().take(TITLE_CHARACTERS_MAX).collect()
 }
 
-/// Whether one more may be made: the account's facts.
-async fn room(running: Running<'_>, owner: &Owner) -> Result<RoomRow, ToolError> {
+/// Whether one more may be made.
+async fn room(running: Running<'_>, owner: &Owner) -> Result<(), ToolError> {
     let Some(turn) = &running.facts.turn else {
         let why = "No turn of this conversation is in progress, and sessions are created during a turn.";
         return Err(refused("no_turn", why, "Create it in the next turn."));
@@ -139,7 +140,7 @@ async fn room(running: Running<'_>, owner: &Owner) -> Result<RoomRow, ToolError>
         let instead = "Write to one of them, or wait until the task of one has ended.";
         return Err(refused("child_limit", why, instead));
     }
-    Ok(room)
+    Ok(())
 }
 
 async fn persona_named(running: Running<'_>, owner: &Owner, named: &str) -> Result<PersonaRow, ToolError> {
@@ -165,7 +166,7 @@ async fn persona_named(running: Running<'_>, owner: &Owner, named: &str) -> Resu
 async fn agent(
     running: Running<'_>,
     arguments: &Map<String, Value>,
-    (persona, room): (Option<&PersonaRow>, &RoomRow),
+    (persona, account): (Option<&PersonaRow>, &ChildFacts),
 ) -> Result<AgentId, ToolError> {
     let named = match text(arguments, "agent") {
         Some(named) => agents_found(running, &[named], NOTHING)
@@ -175,7 +176,7 @@ async fn agent(
         None => None,
     };
     let from_persona = persona.and_then(|persona| persona.agent_id);
-    for agent in [named, from_persona, room.default_agent].into_iter().flatten() {
+    for agent in [named, from_persona, account.default_agent].into_iter().flatten() {
         let there = store::agents_share(running.questions.tx, running.account, vec![agent]).await?;
         if there.contains(&agent) {
             return Ok(agent);

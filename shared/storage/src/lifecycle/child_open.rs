@@ -2,6 +2,7 @@
 //! Its first item is the caller's: a notification, which the resolver places.
 
 use domain::{AccountId, Actor, AgentId, Conversation, Owner, PersonaId, SessionId, SessionScope, TaskId, TaskStatus};
+use sea_orm::FromQueryResult;
 
 use super::{NewTask, task_create};
 use crate::{Setting, StorageError, Tx, outbox::Owned, session::session_ensure::session_ensure};
@@ -42,6 +43,31 @@ pub struct ChildSession {
     pub key: String,
     /// It was open.
     pub is_reused: bool,
+}
+
+/// What a new child depends on in its account.
+#[derive(Clone, Copy, Debug, FromQueryResult)]
+pub struct ChildFacts {
+    pub session_scope: SessionScope,
+    /// The agent of work for which none is named: the account's, or the only one.
+    pub default_agent: Option<AgentId>,
+}
+
+/// Relies on primary keys and agent_slug.
+pub const CHILD_FACTS: &str = "
+    select a.session_scope,
+           coalesce(
+               (select g.id from agent g
+                where g.account_id = a.id and g.id = a.default_agent and coalesce(g.removed_at, 'infinity') = 'infinity'),
+               (select (array_agg(g.id))[1] from (
+                    select g.id from agent g where g.account_id = a.id and g.removed_at is null order by g.slug limit 2) g
+                having count(*) = 1)) as default_agent
+    from account a where a.id = $1";
+
+pub async fn child_facts(tx: &Tx, account: &AccountId) -> Result<ChildFacts, StorageError> {
+    const ATTEMPT: &str = "read what a child depends on";
+    let found = tx.one(ATTEMPT, CHILD_FACTS, [account.into()]).await?;
+    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no account"))
 }
 
 /// A task that has a persona keeps it.

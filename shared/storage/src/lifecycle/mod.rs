@@ -36,7 +36,9 @@ pub mod timers_fire;
 pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};
 pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_block};
-pub use child_open::{ChildPersona, ChildSession, NewChild, OpenedChild, child_open};
+pub use child_open::{
+    CHILD_FACTS, ChildFacts, ChildPersona, ChildSession, NewChild, OpenedChild, child_facts, child_open,
+};
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use orchestrator_close::orchestrator_close;
