@@ -1,12 +1,15 @@
 //! Sessions: one agent's continuous work, in generations.
 
-use domain::{Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopThen, Timestamp, TurnId};
+use domain::{
+    AgentRef, Gate, PersonaRef, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopThen, TaskId,
+    Timestamp, TurnId,
+};
 use schemars::JsonSchema;
 use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use crate::{agents::AgentName, text::Text};
+use crate::{agents::AgentName, tasks::Title, text::Text};
 
 /// One generation of a session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
@@ -74,6 +77,10 @@ pub struct Session {
     #[serde(default)]
     #[sea_orm(nested(prefix = "persona_"))]
     pub persona: Option<SessionPersona>,
+    /// On whose orchestrator's board its task is: `user:{user}`, or `account`. Null: on nobody's.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    pub owner: Option<String>,
 }
 
 /// The persona of a session, chosen when its generation was opened.
@@ -82,8 +89,24 @@ pub struct SessionPersona {
     /// As it was when the version was written.
     pub slug: String,
     pub version: i32,
-    /// `user`: a person named it for the task. `account`: it was the account's default.
+    /// `user`: a person named it for the task. `inferred`: an orchestrator chose it. `account`: it was the account's default.
     pub why: String,
+}
+
+/// Work for a session of its own.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewSession {
+    /// The first request. At most 64 KiB.
+    pub prompt: Text<1, 65_536>,
+    /// The task that it is about. A new one is made unless it is named.
+    pub task: Option<TaskId>,
+    /// Of a new task; the first line of the request when absent.
+    pub title: Option<Title>,
+    pub agent: Option<AgentRef>,
+    /// For sessions that are opened for the task. One that the caller may use.
+    #[serde(alias = "personaSlug")]
+    pub persona: Option<PersonaRef>,
 }
 
 /// What its provider keeps of it.

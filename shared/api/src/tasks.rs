@@ -153,6 +153,9 @@ pub struct Task {
     /// The slug of the persona that a person named for it.
     #[serde(default)]
     pub persona: Option<String>,
+    /// On whose orchestrator's board it is: `user:{user}`, or `account`. Null: on nobody's.
+    #[serde(default)]
+    pub board: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// What moves it next. Absent from answers to changes.

@@ -1,7 +1,8 @@
 //! Sessions and their generations. The resolver opens them, delivery runs them; here they are read, stopped and resumed.
 
 pub mod http;
-pub mod prompt;
+mod open;
+mod prompt;
 pub mod store;
 
 use domain::{AccountId, Generation, SessionId};

@@ -11,6 +11,7 @@ use runtime::http::Problem;
 use storage::{
     Tx,
     accepted::{NewAccepted, notification_accept},
+    outbox::Owned,
 };
 use uuid::Uuid;
 
@@ -20,7 +21,7 @@ use crate::{
     auth::{Access, Caller},
     body::Named,
     error::ApiError,
-    idempotency::{Answer, Done, Post},
+    idempotency::{Answer, Done, Post, Work},
     notifications::incoming::Posted,
     route::routes,
 };
@@ -47,33 +48,9 @@ async fn prompt(
         let of = named(&work.tx, account, &session)
             .await?
             .ok_or_else(Problem::not_found)?;
-        let (address, task) = writable(account, of, &access.caller)?;
-        let id = NotificationId::from(Uuid::now_v7());
-        let mut message =
-            NotificationMessage::new(KIND, access.caller.actor(), String::new(), body.content.to_string());
-        message.title = None;
-        message.id = Some(id.clone());
-        message.session = Some(address);
-        message.queue_mode = Some(body.deliver.unwrap_or(Deliver::Turn).mode(QueueMode::Followup));
-        let posted = Posted {
-            id: id.clone(),
-            task,
-            message,
-        };
-        let new = NewAccepted {
-            account,
-            id: &id,
-            task: posted.task.as_ref(),
-            agent: None,
-            kind: KIND,
-            content_hash: posted.content_hash(),
-            publisher: None,
-            at: work.now,
-        };
-        notification_accept(&work.tx, &new).await?;
-        let origin = app.setting(None, work.now).origin;
-        let outgoing = posted.outgoing(&app.root, account, &origin, work.now.into());
-        app.meters.published("api", 1);
+        let to = writable(account, of, &access.caller)?;
+        let mode = body.deliver.unwrap_or(Deliver::Turn).mode(QueueMode::Followup);
+        let (id, outgoing) = prompted(&app, work, &access, to, (body.content.to_string(), mode)).await?;
         let accepted = Prompted {
             notification_id: id.to_string(),
         };
@@ -116,4 +93,41 @@ fn writable(account: &AccountId, of: SessionOf, caller: &Caller) -> Result<(Stri
         generation: Generation::FIRST,
     };
     Ok((key.to_string(), task))
+}
+
+/// Accepts what the caller writes to the session with this address, on this task. Gives its id and the message for the outbox.
+pub(super) async fn prompted(
+    app: &App,
+    work: &Work,
+    access: &Access,
+    (address, task): (String, Option<TaskId>),
+    (content, mode): (String, QueueMode),
+) -> Result<(NotificationId, Owned), ApiError> {
+    let account = &access.account;
+    let id = NotificationId::from(Uuid::now_v7());
+    let mut message = NotificationMessage::new(KIND, access.caller.actor(), String::new(), content);
+    message.title = None;
+    message.id = Some(id.clone());
+    message.session = Some(address);
+    message.queue_mode = Some(mode);
+    let posted = Posted {
+        id: id.clone(),
+        task,
+        message,
+    };
+    let new = NewAccepted {
+        account,
+        id: &id,
+        task: posted.task.as_ref(),
+        agent: None,
+        kind: KIND,
+        content_hash: posted.content_hash(),
+        publisher: None,
+        at: work.now,
+    };
+    notification_accept(&work.tx, &new).await?;
+    let origin = app.setting(None, work.now).origin;
+    let outgoing = posted.outgoing(&app.root, account, &origin, work.now.into());
+    app.meters.published("api", 1);
+    Ok((id, outgoing))
 }

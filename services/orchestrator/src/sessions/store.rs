@@ -27,7 +27,7 @@ const FIND: &str = concat!(
            coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gated_since,
            s.closed_at is null as can_steer, s.reset_request, s.continues_id, ",
     thread_columns!(),
-    ", v.slug as persona_slug, v.number as persona_version, case when v.id is not null then s.persona_why end as persona_why,
+    ", t.board as owner, v.slug as persona_slug, v.number as persona_version, case when v.id is not null then s.persona_why end as persona_why,
            s.active_turn_id is not null and s.closed_at is null and s.stop_turn_id is distinct from s.active_turn_id as can_inject
     from session s
     left join task t on t.account_id = s.account_id and t.id = s.task_id
@@ -60,7 +60,7 @@ pub const LIST: Listing = Listing {
     ),
     bytes: "coalesce(octet_length(mismatch), 0) + coalesce(octet_length(close_detail), 0) + coalesce(octet_length(reset_request::text), 0)",
     names: (
-        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug, v.slug as persona_slug, v.number as persona_version",
+        ", coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug, t.board as owner, v.slug as persona_slug, v.number as persona_version",
         "left join persona_version v on v.account_id = page.account_id and v.id = page.persona_version_id
          left join task t on t.account_id = page.account_id and t.id = page.task_id
          left join agent a on a.account_id = page.account_id and a.id = page.agent_id",

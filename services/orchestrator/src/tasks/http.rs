@@ -551,6 +551,7 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
                 audience: row.plan_audience,
             }),
             task_context: row.task_context,
+            board: row.board,
             persona,
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),

@@ -33,7 +33,7 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
-            plan_gate, plan_audience, task_context, persona_id, persona_by
+            plan_gate, plan_audience, task_context, persona_id, persona_by, board
         from task where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,

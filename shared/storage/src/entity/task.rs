@@ -23,6 +23,7 @@ pub struct Model {
     pub task_context: String,
     pub persona_id: Option<Uuid>,
     pub persona_by: Option<String>,
+    pub board: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

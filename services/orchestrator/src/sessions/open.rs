@@ -1,0 +1,136 @@
+//! `POST /api/sessions`: a person, or a service, gives a piece of work to a session of an agent: its task, on the board of the person's
+//! orchestrator, or of the account's, and its first request.
+
+use api::sessions::{NewSession, Session};
+use axum::{extract::State, http::StatusCode};
+use domain::{AccountId, AgentId, Conversation, Generation, Owner, QueueMode, TaskId};
+use runtime::http::Problem;
+use storage::{
+    StorageError, Tx,
+    lifecycle::{ChildFacts, ChildPersona, NewChild, child_facts, child_open},
+    session::session_ensure::session_ensure,
+};
+use uuid::Uuid;
+
+use super::{prompt::prompted, store::session_find};
+use crate::{
+    agents,
+    app::App,
+    auth::Access,
+    error::{ApiError, unknown_agent, unknown_task},
+    idempotency::{Answer, Done, Post},
+    personas::http::usable,
+    route::routes,
+    tasks::store::task_lock,
+};
+
+routes! {
+    "new sessions": "Work for a session of its own";
+    /// Create a session: a task, unless one is named, and a first request to an agent: the named one, else the account's default, else
+    /// the only one. If the agent has an open session on the task, the request goes there.
+    POST "/api/sessions" ChangeTasks => open or 409;
+}
+
+/// Of a task that is made: the first line of the request, so long at most.
+const TITLE_CHARACTERS_MAX: usize = 200;
+
+async fn open(
+    State(app): State<App>,
+    access: Access,
+    Post { body, once }: Post<NewSession>,
+) -> Result<Answer<201, Session>, ApiError> {
+    let account = &access.account;
+    app.has_room(account)?;
+    let owner = match access.caller.person() {
+        Some(person) => Owner::User(person.id.clone()),
+        None => Owner::Account,
+    };
+    once.run(&app, access.party(), async |work| {
+        let (tx, by) = (&work.tx, access.caller.actor());
+        let setting = app.setting(None, work.now);
+        // The task is locked before its sessions.
+        let (task, title) = match &body.task {
+            Some(task) => {
+                let row = task_lock(tx, account, task).await?.ok_or_else(|| unknown_task(task))?;
+                let spelled = TaskId::parse(&row.display_id);
+                (
+                    spelled.map_err(|error| StorageError::unreadable("read a task's id", error))?,
+                    None,
+                )
+            }
+            None => (new_task()?, Some(title(&body))),
+        };
+        let facts = child_facts(tx, account).await?;
+        let agent = agent(tx, account, &body, &facts).await?;
+        let persona = match &body.persona {
+            Some(persona) => Some(ChildPersona {
+                id: usable(tx, &access, persona).await?,
+                is_inferred: false,
+            }),
+            None => None,
+        };
+        let new = NewChild {
+            account,
+            owner: &owner,
+            task: &task,
+            title: title.as_deref(),
+            agent,
+            scope: facts.session_scope,
+            persona,
+            by: &by,
+        };
+        let opened = child_open(tx, &new, &setting).await?.ok_or_else(|| task_taken(&task))?;
+        let mut messages = opened.messages;
+        let conversation = Conversation::of(account, facts.session_scope, Some(&task), agent);
+        let session = match opened.session {
+            Some(session) => session.id,
+            None => {
+                let ensured = session_ensure(tx, &conversation, &setting).await?;
+                let (session, opened) = ensured.ok_or_else(Problem::not_found)?;
+                messages.extend(opened);
+                session.id
+            }
+        };
+        let to = (
+            conversation.key(Generation::FIRST).to_string(),
+            conversation.task().map(|_| task),
+        );
+        let (_, prompt) = prompted(&app, work, &access, to, (body.prompt.to_string(), QueueMode::Followup)).await?;
+        messages.push(prompt);
+        let session = session_find(tx, account, session)
+            .await?
+            .ok_or_else(Problem::not_found)?;
+        Ok(Done::new(session).with(messages))
+    })
+    .await
+}
+
+fn new_task() -> Result<TaskId, StorageError> {
+    TaskId::parse(&Uuid::now_v7().to_string()).map_err(|error| StorageError::unreadable("name a task", error))
+}
+
+fn title(new: &NewSession) -> String {
+    if let Some(title) = &new.title {
+        return title.to_string();
+    }
+    let line = new.prompt.lines().map(str::trim).find(|line| !line.is_empty());
+    line.unwrap_or_default().chars().take(TITLE_CHARACTERS_MAX).collect()
+}
+
+async fn agent(tx: &Tx, account: &AccountId, new: &NewSession, facts: &ChildFacts) -> Result<AgentId, ApiError> {
+    match &new.agent {
+        Some(named) => {
+            let found = agents::store::agent_find(tx, account, named).await?;
+            Ok(AgentId(found.ok_or_else(|| unknown_agent(named))?.id))
+        }
+        None => facts.default_agent.ok_or_else(|| {
+            let detail = "name an agent: the account has no default one (`default_agent`), and not exactly one agent";
+            Problem::new(StatusCode::BAD_REQUEST, "no_agent").detail(detail).into()
+        }),
+    }
+}
+
+fn task_taken(task: &TaskId) -> Problem {
+    let detail = format!("task {task} has ended, or is on the board of somebody else's orchestrator");
+    Problem::conflict("task_not_open", detail)
+}
