@@ -88,6 +88,7 @@ pub fn nouns() -> Vec<route::Noun> {
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
+        sessions::open::noun(),
         sessions::prompt::noun(),
         branches::http::noun(),
         holds::http::noun(),

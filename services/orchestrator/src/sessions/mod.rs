@@ -1,8 +1,8 @@
 //! Sessions and their generations. The resolver opens them, delivery runs them; here they are read, stopped and resumed.
 
 pub mod http;
-mod open;
-mod prompt;
+pub mod open;
+pub mod prompt;
 pub mod store;
 
 use domain::{AccountId, Generation, SessionId};
