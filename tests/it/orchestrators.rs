@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use testkit::Reply;
+use testkit::{Reply, Seen};
 
 use crate::house::House;
 
@@ -135,5 +135,140 @@ async fn a_removed_person_s_orchestrator_closes() {
         refused["reason"].as_str().expect("why").starts_with("unknown_user"),
         "{refused}"
     );
+    house.close().await;
+}
+
+/// An orchestrator that gives `Fix …` away and looks after its sessions when it is asked; the agent that gets the work does it.
+fn gives_away(seen: &Seen) -> Reply {
+    let (input, id) = (seen.input(), format!("c-{}", seen.order));
+    let outputs = seen.tool_outputs();
+    match (seen.key.starts_with("orchestrator:"), outputs.last()) {
+        (true, None) if input.contains("Fix the tests") => {
+            let asked = json!({"prompt": "Make the tests of billing pass.", "persona": "careful"});
+            Reply::call(&id, "create_session", asked)
+        }
+        (true, None) if input.contains("And the docs") => {
+            let key = input.rsplit("session ").next().expect("a key").trim().to_owned();
+            Reply::call(
+                &id,
+                "send_to_session",
+                json!({"session_id": key, "message": "Write the docs, too."}),
+            )
+        }
+        (true, None) if input.contains("How is it") => Reply::call(&id, "list_sessions", json!({})),
+        (true, None) if input.contains("Look at ") => {
+            let named = input.rsplit("Look at ").next().expect("a name").trim().to_owned();
+            Reply::call(&id, "get_session_status", json!({"session_id": named}))
+        }
+        (true, None) => Reply::text("Yes?"),
+        (true, Some((_, result))) => Reply::text(result),
+        (false, _) => Reply::text(&format!("Done: {}", input.lines().last().unwrap_or_default())),
+    }
+}
+
+/// What the orchestrator's turn on this prompt answered: the result of its tool.
+async fn answered(house: &House, key: &str, content: &str) -> Value {
+    let path = "/api/sessions/orchestrator:ann/prompt";
+    let prompted = as_person(house, Method::POST, key, path, Some(json!({"content": content}))).await;
+    let id = prompted["notification_id"].as_str().expect("an id");
+    let said = house.until("acme", id, "delivered").await;
+    let turn = said["turn_id"].as_str().expect("a turn");
+    let turn = house.get(&format!("/api/orgs/acme/turns/{turn}")).await;
+    let reply = turn["reply"].as_str().expect("a reply");
+    serde_json::from_str(reply).unwrap_or_else(|_| json!(reply))
+}
+
+#[tokio::test]
+async fn work_that_is_given_away_is_done_in_a_session_of_its_own() {
+    let house = House::open(gives_away).await;
+    house.account("acme").await;
+    house.agent("acme", "coder").await;
+    let (ann, ben) = (person(&house, "acme", "ann").await, person(&house, "acme", "ben").await);
+    let careful =
+        json!({"slug": "careful", "name": "Careful", "files": [{"filename": "A.md", "content": "Be careful."}]});
+    as_person(&house, Method::POST, &ann, "/api/orgs/acme/personas", Some(careful)).await;
+
+    let made = answered(&house, &ann, "Fix the tests.").await;
+    assert_eq!(
+        json!([
+            made["ok"],
+            made["agent"],
+            made["reused"],
+            made["persona"]["slug"],
+            made["persona"]["why"]
+        ]),
+        json!([true, "coder", false, "careful", "inferred"]),
+        "{made}"
+    );
+    let (task, key) = (
+        made["task_id"].as_str().expect("a task"),
+        made["session_key"].as_str().expect("a key"),
+    );
+    let child = house
+        .until("acme", made["notification_id"].as_str().expect("an id"), "delivered")
+        .await;
+    assert_eq!(child["session_id"], made["session_id"], "{child}");
+    let board = house.get(&format!("/api/orgs/acme/tasks/{task}")).await;
+    assert_eq!(
+        json!([board["board"], board["title"]]),
+        json!(["user:ann", "Make the tests of billing pass."])
+    );
+    let session = house
+        .get(&format!(
+            "/api/orgs/acme/sessions/{}",
+            made["session_id"].as_str().expect("an id")
+        ))
+        .await;
+    assert_eq!(
+        json!([session["owner"], session["persona"]["slug"]]),
+        json!(["user:ann", "careful"])
+    );
+
+    let sent = answered(&house, &ann, &format!("And the docs, in session {key}")).await;
+    assert_eq!(sent["ok"], true, "{sent}");
+    house
+        .until("acme", sent["notification_id"].as_str().expect("an id"), "delivered")
+        .await;
+    let listed = answered(&house, &ann, "How is it?").await;
+    let first = &listed["sessions"][0];
+    assert_eq!(
+        json!([first["task_id"], first["status"]]),
+        json!([task, "idle"]),
+        "{listed}"
+    );
+    let looked = answered(&house, &ann, &format!("Look at {key}")).await;
+    assert_eq!(looked["turns"].as_array().map(Vec::len), Some(2), "{looked}");
+    assert!(
+        looked["messages"].to_string().contains("Write the docs, too."),
+        "{looked}"
+    );
+
+    // Another person's orchestrator has none of it, and sees it as what is not there.
+    let path = "/api/sessions/orchestrator:ben/prompt";
+    for named in [key, "orchestrator:ann", "task:nothing:agent:x:acme:v1"] {
+        let asked = json!({"content": format!("Look at {named}")});
+        let prompted = as_person(&house, Method::POST, &ben, path, Some(asked)).await;
+        let id = prompted["notification_id"].as_str().expect("an id");
+        let said = house.until("acme", id, "delivered").await;
+        let turn = house
+            .get(&format!(
+                "/api/orgs/acme/turns/{}",
+                said["turn_id"].as_str().expect("a turn")
+            ))
+            .await;
+        assert!(turn["reply"].to_string().contains("session_not_found"), "{turn}");
+    }
+    let chat = as_person(&house, Method::GET, &ann, "/api/me/orchestrator/chat", None).await;
+    let kinds: Vec<&str> = chat["items"]
+        .as_array()
+        .expect("items")
+        .iter()
+        .filter_map(|item| item["kind"].as_str())
+        .collect();
+    assert_eq!(kinds, ["reply", "step", "said"].repeat(4), "{chat}");
+    let of_ben = as_person(&house, Method::GET, &ben, "/api/me/orchestrator/chat", None).await;
+    assert!(!of_ben.to_string().contains("tests of billing"), "{of_ben}");
+    let audit = house.get("/api/orgs/acme/audit/isolation").await;
+    assert_eq!(audit["summary"]["violations"], 0, "{audit}");
     house.close().await;
 }
