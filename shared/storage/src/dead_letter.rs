@@ -7,7 +7,8 @@ use contracts::{
     header,
     outgoing::Origin,
 };
-use domain::{AccountId, TaskId};
+use domain::{AccountId, SessionAddress, SessionOf, TaskId, UserId};
+use serde_json::Value;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -61,6 +62,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         headers.into(),
         letter.attempts.into(),
         given.at.into(),
+        given.account.and_then(|account| for_user(account, cut)).into(),
     ];
     tx.execute("write dead letter", DEAD_LETTER_INSERT, values).await?;
     let message = Outgoing::new(
@@ -76,9 +78,20 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
 }
 
 const DEAD_LETTER_INSERT: &str = "
-    insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers, attempts, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10)
+    insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers, attempts, created_at, for_user)
+    values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11)
     on conflict do nothing";
+
+/// The person whose orchestrator the message is for, as it says itself: by the session that it is addressed to, or that it is of.
+fn for_user(account: &AccountId, payload: &[u8]) -> Option<UserId> {
+    let message: serde_json::Map<String, Value> = serde_json::from_slice(payload).ok()?;
+    let named = |field: &str| SessionAddress::parse(message.get(field)?.as_str()?).ok();
+    let address = ["session", "session_key"].into_iter().find_map(named)?;
+    match address.within(account)? {
+        SessionOf::Orchestrator(owner) => owner.user().cloned(),
+        SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => None,
+    }
+}
 
 /// Namespace of ids that are derived from their content.
 const DEAD_LETTERS: Uuid = Uuid::from_u128(0x51b0_dead_0000_4000_8000_0000_0000_0001);
@@ -97,4 +110,25 @@ fn dead_letter_id(service: &str, account: &str, given: &Given<'_>) -> Uuid {
     // A redriven message that fails again is a new letter.
     name.extend_from_slice(given.headers.get(header::REDRIVE).unwrap_or_default().as_bytes());
     Uuid::new_v5(&DEAD_LETTERS, &name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_to_a_person_s_orchestrator_is_theirs() {
+        let account = AccountId::parse("acme").unwrap();
+        for (payload, expected) in [
+            (r#"{"session": "orchestrator:ann"}"#, Some("ann")),
+            (r#"{"session_key": "orchestrator:acme:ann:v3"}"#, Some("ann")),
+            (r#"{"session": "orchestrator:other:ann:v3"}"#, None),
+            (r#"{"session": "orchestrator:org:acme"}"#, None),
+            (r#"{"body": "orchestrator:ann"}"#, None),
+            ("no object", None),
+        ] {
+            let user = for_user(&account, payload.as_bytes());
+            assert_eq!(user.map(|user| user.to_string()).as_deref(), expected, "{payload}");
+        }
+    }
 }

@@ -12,7 +12,9 @@ use contracts::{
     outgoing::Origin,
     tool::ToolRequested,
 };
-use domain::{Actor, ActorKind, AgentId, CallId, NotificationId, TurnId, TurnRef, TurnState, next::began};
+use domain::{
+    Actor, ActorKind, AgentId, CallId, NotificationId, SessionKey, SessionOf, TurnId, TurnRef, TurnState, next::began,
+};
 use storage::{
     Setting,
     lifecycle::{self, reply_message_id},
@@ -200,6 +202,8 @@ fn thread_events(decided: &Decided<'_>, setting: &Setting<'_>) -> Vec<Owned> {
 
 fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Changed) -> TurnFinished {
     let turn = &work.turn;
+    // What an orchestrator says is for its person alone, and everybody in the account may listen.
+    let reply = ended.reply.filter(|_| !is_orchestrator(&turn.key));
     TurnFinished {
         turn_id: turn.id,
         session_id: turn.session,
@@ -210,8 +214,8 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         agent_id: work.agent_id,
         notifications: work.notifications(),
         state,
-        reply: ended.reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
-        reply_cut: ended.reply.is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX),
+        reply: reply.map(|reply| cut(reply, EVENT_REPLY_BYTES_MAX)),
+        reply_cut: reply.is_some_and(|reply| reply.len() > EVENT_REPLY_BYTES_MAX),
         no_reply: changed.no_reply,
         reply_to: match work.parent {
             Some(_) => ReplyTo::Parent,
@@ -221,6 +225,10 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
         attempts: work.attempts + 1,
         error: ended.error.map(str::to_owned),
     }
+}
+
+fn is_orchestrator(key: &str) -> bool {
+    SessionKey::parse(key).is_ok_and(|key| matches!(key.of, SessionOf::Orchestrator(_)))
 }
 
 fn turn_replayed(work: &Work, replay: &ReplayStart, state: TurnState, ended: Ended<'_>) -> TurnReplayed {

@@ -46,6 +46,10 @@ grant select (account_id, user_id, name) on member to signalbox_delivery;
 -- everybody (`*`), for an admin and for sweeps.
 alter table turn add column user_id text;
 alter table notification add column user_id text;
+alter table dead_letter add column for_user text;
+create policy own_person on dead_letter as restrictive to signalbox_orchestrator
+    using (for_user is null or (select current_setting('signalbox.person', true)) in (for_user, '*'))
+    with check (true);
 -- The columns never change, so updates of a turn stay in place.
 create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
 do $$
