@@ -123,6 +123,7 @@ fn api_body() {
 #[test]
 fn posted_notification() {
     let caller = Caller::Key(KeyHolder {
+        sees_everybody: false,
         account: AccountId::parse("acme").unwrap(),
         id: KeyId::parse("0011223344556677").unwrap(),
         name: "CI".to_owned(),

@@ -70,6 +70,9 @@ pub struct AccountChange {
     #[serde(default, deserialize_with = "nullable", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<ProviderName>")]
     pub orchestrator_provider: Option<Option<ProviderName>>,
+    /// Whether admins see what people and their orchestrators say to each other. Default `true`.
+    #[serde(alias = "orchestratorsVisibleToAdmins")]
+    pub orchestrators_visible_to_admins: Option<bool>,
 }
 
 /// Limits of a generation. An absent limit has its default; null: none.
@@ -135,6 +138,7 @@ pub struct Account {
     /// The id of an agent.
     pub default_agent: Option<AgentId>,
     pub orchestrator_provider: Option<String>,
+    pub orchestrators_visible_to_admins: bool,
     pub created_at: Timestamp,
 }
 

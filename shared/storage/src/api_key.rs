@@ -16,6 +16,8 @@ pub struct KeyHolder {
     pub role: KeyRole,
     /// The member whose key it is; absent for a key of the account.
     pub person: Option<Person>,
+    /// An admin's, in an account whose admins see what is its people's own.
+    pub sees_everybody: bool,
     /// The agent whose sessions the key opens. Without it, the key opens every agent's sessions.
     pub agent: Option<AgentId>,
 }
@@ -47,11 +49,14 @@ struct Stored {
     user_id: Option<UserId>,
     member_name: Option<String>,
     member_role: Option<MemberRole>,
+    admins_see: Option<bool>,
 }
 
 /// Relies on the primary keys. The digest is compared here, in constant time, and not by the database.
 pub const API_KEY_FIND: &str = "
-    select k.name, k.role, k.digest, k.agent_id, k.user_id, m.name as member_name, m.role as member_role
+    select k.name, k.role, k.digest, k.agent_id, k.user_id, m.name as member_name, m.role as member_role,
+           case when k.role = 'admin' then (
+               select a.orchestrators_visible_to_admins from account a where a.id = k.account_id) end as admins_see
     from api_key k
     left join lateral (
         select m.name, m.role from member m
@@ -73,6 +78,7 @@ pub async fn api_key_holder(tx: &Tx, key: &ApiKey) -> Result<Option<KeyHolder>, 
             account: key.account().clone(),
             id: key.id().clone(),
             name: stored.name,
+            sees_everybody: role == KeyRole::Admin && stored.admins_see == Some(true),
             role,
             person,
             agent: stored.agent_id,

@@ -26,7 +26,7 @@ macro_rules! columns {
             $before,
             " id, name, session_scope, instruction_layout, auto_create_tasks, coordinator_task, briefing,
                 turns_in_flight_max, plan_gate, plan_audience, liveness, context_policy, task_context_layer, rotation, default_agent,
-                orchestrator_provider, created_at ",
+                orchestrator_provider, orchestrators_visible_to_admins, created_at ",
             $after
         )
     };
@@ -47,7 +47,8 @@ const CHANGE: &str = columns!(
          plan_audience = case when $11 is null then plan_audience else $12 end, liveness = coalesce($13, liveness),
          context_policy = coalesce($14, context_policy), rotation = coalesce($15, rotation),
          task_context_layer = coalesce($16, task_context_layer), default_agent = case when $17 then $18 else default_agent end,
-         orchestrator_provider = case when $19 then $20 else orchestrator_provider end
+         orchestrator_provider = case when $19 then $20 else orchestrator_provider end,
+         orchestrators_visible_to_admins = coalesce($21, orchestrators_visible_to_admins)
      where id = $1 returning",
     ""
 );
@@ -61,7 +62,7 @@ pub async fn account_change(
 ) -> Result<Account, StorageError> {
     let (task, turns) = (change.coordinator_task, change.turns_in_flight_max);
     let (gate, provider) = (change.plan_gate, change.orchestrator_provider);
-    let values: [Value; 20] = [
+    let values: [Value; 21] = [
         account.into(),
         change.name.map(String::from).into(),
         change.session_scope.into(),
@@ -82,6 +83,7 @@ pub async fn account_change(
         agent.into(),
         provider.is_some().into(),
         provider.flatten().map(String::from).into(),
+        change.orchestrators_visible_to_admins.into(),
     ];
     let changed = tx.one("change account", CHANGE, values).await?;
     changed.ok_or_else(|| StorageError::unreadable("change account", "the row is missing"))

@@ -126,13 +126,17 @@ pub struct PersonAccess {
 }
 
 impl Access {
-    /// The account, with the persons whose orchestrators' rows the caller may see: a person their own, an admin everybody's.
+    /// The account, with the persons whose orchestrators' rows the caller may see: a person their own, the operator, and an admin if the
+    /// account says so, everybody's.
     pub fn accounts(&self) -> Accounts {
         let account = Accounts::one(&self.account);
-        match (self.caller.is_admin(), self.caller.person()) {
-            (true, _) => account.with_everybody(),
-            (false, Some(person)) => account.with_person(&person.id),
-            (false, None) => account,
+        match &self.caller {
+            Caller::Operator => account.with_everybody(),
+            Caller::Key(holder) if holder.sees_everybody => account.with_everybody(),
+            Caller::Key(KeyHolder {
+                person: Some(person), ..
+            }) => account.with_person(&person.id),
+            Caller::Key(_) => account,
         }
     }
 
@@ -224,6 +228,7 @@ mod tests {
     #[test]
     fn a_key_acts_as_its_person_or_as_itself() {
         let holder = |role| KeyHolder {
+            sees_everybody: false,
             account: AccountId::parse("acme").unwrap(),
             id: KeyId::parse("0011223344556677").unwrap(),
             name: "laptop".to_owned(),

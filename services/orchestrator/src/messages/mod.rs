@@ -35,6 +35,7 @@ mod tests {
 
     fn check(role: KeyRole, json: &str) -> Result<Actor, u16> {
         let caller = Caller::Key(KeyHolder {
+            sees_everybody: false,
             account: AccountId::parse("acme").unwrap(),
             id: KeyId::parse("0011223344556677").unwrap(),
             name: "Ann".to_owned(),

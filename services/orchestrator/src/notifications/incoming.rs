@@ -122,6 +122,7 @@ mod tests {
 
     fn caller(role: KeyRole) -> Caller {
         Caller::Key(KeyHolder {
+            sees_everybody: false,
             account: AccountId::parse("acme").unwrap(),
             id: KeyId::parse("0011223344556677").unwrap(),
             name: "Ann".to_owned(),

@@ -5,7 +5,9 @@ alter table agent add column kind text not null default 'worker' check (kind in 
 create unique index agent_orchestrator on agent (account_id) where kind = 'orchestrator';
 
 -- Of orchestrators; null: the default one.
-alter table account add column orchestrator_provider text;
+alter table account add column orchestrator_provider text,
+    -- whether admins see what people and their orchestrators say to each other
+    add column orchestrators_visible_to_admins boolean not null default true;
 
 create table orchestrator_identity (
     account_id   text not null references account,
