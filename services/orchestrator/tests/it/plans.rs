@@ -6,9 +6,9 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
-    handlers::ended_turns::ENDED_TURNS, holds, keys, log, members, messages, notifications, paging::Listing, personas,
-    policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries, replays, sessions, tasks,
-    timers, turns,
+    handlers::ended_turns::ENDED_TURNS, holds, keys, log, members, messages, notifications, orchestrators,
+    paging::Listing, personas, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries,
+    replays, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 118] = [
+const STATEMENTS: [Planned; 121] = [
     (storage::api_key::API_KEY_FIND, 2, &["api_key_pkey", "member_pkey"]),
     (members::store::FIND, 2, &["member_pkey"]),
     (members::store::RETURNING, 2, &["member_removed"]),
@@ -80,6 +80,18 @@ const STATEMENTS: [Planned; 118] = [
     ),
     (personas::store::DEFAULT_CLEAR, 3, &["persona_default of the account"]),
     (persona::PERSONAS_READ, 2, &["persona_version_pkey"]),
+    (orchestrators::store::FIND, 2, &["orchestrator_identity_pkey"]),
+    (
+        orchestrators::store::NOW,
+        2,
+        &[
+            "session_active_orchestrator",
+            "turn_number",
+            "orchestrator_identity_pkey",
+        ],
+    ),
+    (orchestrators::chat::SAID, 2, &["notification_pkey"]),
+    (orchestrators::chat::STEPS, 3, &["tool_call_turn", "question_pkey"]),
     (
         replays::store::SOURCE,
         2,
@@ -511,7 +523,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 25] = [
+const LISTS: [(Listing, usize, &str); 26] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
@@ -521,6 +533,7 @@ const LISTS: [(Listing, usize, &str); 25] = [
     (keys::store::OWN, 2, "api_key_person"),
     (members::store::LIST, 2, "member_pkey"),
     (personas::store::LIST, 3, "persona_pkey"),
+    (orchestrators::chat::LIST, 2, "turn_of_person"),
     (personas::store::VERSIONS, 2, "persona_version_number"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),

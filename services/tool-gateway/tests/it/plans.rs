@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    lifecycle::{MESSAGES_INSERT, plan, task_context},
+    lifecycle::{CHILD_FACTS, MESSAGES_INSERT, plan, task_context},
     question,
     session::{branch_end, branch_spawn},
 };
@@ -15,11 +15,12 @@ use testkit::{
 };
 use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
-    BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CONTEXT_OF_BRANCH, EXECUTES, FACTS,
-    LATER, MESSAGES_NEWEST, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
+    BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
+    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, PERSONA_FOR,
+    PERSONAS_FOR, SESSION_OF_AGENT, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 37] = [
+const STATEMENTS: [Planned; 46] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -70,6 +71,42 @@ const STATEMENTS: [Planned; 37] = [
     (branch_end::ITEMS_KNOWN, 2, &["notification_pkey"]),
     (BRANCHES_OF_SESSION, 3, &["branch_of_parent", "agent_pkey"]),
     (BRANCH_OF_SESSION, 3, &["branch_pkey", "agent_pkey"]),
+    (
+        CHILDREN_LIST,
+        4,
+        &[
+            "task_board",
+            "session_active_task",
+            "session_generation",
+            "agent_pkey",
+            "persona_version_pkey",
+            "turn_number",
+        ],
+    ),
+    (
+        CHILD_FIND,
+        4,
+        &[
+            "session_pkey",
+            "task_pkey",
+            "session_active_task",
+            "session_generation",
+            "agent_pkey",
+            "persona_version_pkey",
+            "turn_number",
+        ],
+    ),
+    (CHILD_TURNS, 4, &["turn_number"]),
+    (CHILD_QUEUE, 3, &["notification_queue"]),
+    (
+        CHILDREN_ROOM,
+        6,
+        &["task_board", "session_active_task", "tool_call_turn"],
+    ),
+    (PERSONAS_FOR, 3, &["persona_slug"]),
+    (PERSONA_FOR, 4, &["persona_slug", "persona_pkey"]),
+    (SESSION_OF_AGENT, 2, &["session_active_system"]),
+    (CHILD_FACTS, 1, &["account_pkey", "agent_pkey", "agent_slug"]),
     (BASES_FIND, 2, &["branch_pkey", "task_pkey"]),
     (BASE_MESSAGES, 5, &["branch_pkey", "message_pkey"]),
     (BASE_ACTIVITIES, 3, &["branch_pkey", "activity_pkey", "message_pkey"]),
