@@ -140,6 +140,16 @@ impl Access {
         }
     }
 
+    /// Whether the caller sees what is this person's own.
+    pub fn sees(&self, user: &UserId) -> bool {
+        match &self.caller {
+            Caller::Operator => true,
+            Caller::Key(holder) => {
+                holder.sees_everybody || holder.person.as_ref().is_some_and(|person| person.id == *user)
+            }
+        }
+    }
+
     /// The principal of a POST.
     pub fn party(&self) -> Party<'_> {
         Party {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::orchestrators::{ChatItem, Identity, IdentityChange, Orchestrator, Wake};
 use axum::{Json, extract::State};
 use contracts::event::{Change, Event, IdentityChanged};
-use domain::{AccountId, Actor, Conversation, Handle, Owner};
+use domain::{AccountId, Actor, Conversation, Handle, Owner, UserId};
 use runtime::http::Problem;
 use storage::{StorageError, Tx, session::session_ensure::session_ensure};
 
@@ -14,7 +14,7 @@ use crate::{
     accounts::store::account_lock,
     app::{App, database_now},
     auth::{Access, PersonAccess},
-    body::{JsonBody, Query},
+    body::{JsonBody, Named, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
     paging::{List, ListQuery, Shown},
@@ -33,6 +33,10 @@ routes! {
     GET "/api/me/orchestrator/identity" Person => read_own or 404;
     /// Change it. Name, handle, style and instructions are in its next turn's prompt.
     PUT "/api/me/orchestrator/identity" Person => change_own or 404 or 409;
+    /// A person's orchestrator: their own, or for the operator and admins, if the account lets them see it.
+    GET "/api/orgs/{account}/members/{user}/orchestrator" ReadMembers => read_theirs;
+    /// What the person and it said to each other, newest first.
+    GET "/api/orgs/{account}/members/{user}/orchestrator/chat" ReadMembers => chat_theirs;
     /// The identity of the account's orchestrator. It is off until an admin enables it.
     GET "/api/orgs/{account}/orchestrator/identity" ReadMembers => read;
     /// Change it.
@@ -68,11 +72,34 @@ fn short_form(account: &AccountId, owner: &Owner) -> String {
 }
 
 async fn read_mine(State(app): State<App>, person: PersonAccess) -> Result<Json<Orchestrator>, ApiError> {
-    let account = &person.access.account;
-    let tx = app.begin(&person.access).await?;
-    let orchestrator = shown(&app, &tx, account, &Owner::User(person.user)).await?;
+    read_of(&app, &person.access, person.user).await
+}
+
+async fn read_theirs(
+    State(app): State<App>,
+    access: Access,
+    Named(user): Named<UserId>,
+) -> Result<Json<Orchestrator>, ApiError> {
+    seen(&access, &user)?;
+    read_of(&app, &access, user).await
+}
+
+async fn read_of(app: &App, access: &Access, user: UserId) -> Result<Json<Orchestrator>, ApiError> {
+    let tx = app.begin(access).await?;
+    let orchestrator = shown(app, &tx, &access.account, &Owner::User(user)).await?;
     tx.commit().await?;
     Ok(Json(orchestrator))
+}
+
+/// What is hidden is as absent as what is not there. An admin's look at what is another person's is on record.
+fn seen(access: &Access, user: &UserId) -> Result<(), Problem> {
+    if !access.sees(user) {
+        return Err(Problem::not_found());
+    }
+    if access.caller.person().is_none_or(|person| person.id != *user) {
+        tracing::info!(account = %access.account, %user, by = access.caller.author_id(), "looked at a person's orchestrator");
+    }
+    Ok(())
 }
 
 async fn wake(
@@ -100,11 +127,24 @@ async fn chat(
     person: PersonAccess,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<ChatItem>, ApiError> {
-    let account = &person.access.account;
-    let list = List::of(&super::chat::LIST, "chat", account, &person.user);
-    let page = query.page(&app, list)?.at_most(app.settings.list_turns_max.usize());
-    let tx = app.begin_list(&person.access.accounts()).await?;
-    let shown = super::chat::chat(&tx, account, &person.user, &page).await?;
+    chat_of(&app, &person.access, &person.user, &query).await
+}
+
+async fn chat_theirs(
+    State(app): State<App>,
+    access: Access,
+    Named(user): Named<UserId>,
+    Query(query): Query<ListQuery>,
+) -> Result<Shown<ChatItem>, ApiError> {
+    seen(&access, &user)?;
+    chat_of(&app, &access, &user, &query).await
+}
+
+async fn chat_of(app: &App, access: &Access, user: &UserId, query: &ListQuery) -> Result<Shown<ChatItem>, ApiError> {
+    let list = List::of(&super::chat::LIST, "chat", &access.account, user);
+    let page = query.page(app, list)?.at_most(app.settings.list_turns_max.usize());
+    let tx = app.begin_list(&access.accounts()).await?;
+    let shown = super::chat::chat(&tx, &access.account, user, &page).await?;
     tx.commit().await?;
     Ok(shown)
 }
