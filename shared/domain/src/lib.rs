@@ -89,7 +89,7 @@ pub use session::{CloseReason, Inadmissible, QueueLimits, SessionEvent, SessionK
 pub use session_key::{SessionAddress, SessionKey, SessionOf, SessionRef, ThreadName};
 pub use sign_in::{NotASignInToken, SignInToken};
 pub use step::ImpossibleStep;
-pub use task::TaskStatus;
+pub use task::{TITLE_CHARACTERS_MAX, TaskStatus, title_of};
 pub use task_context::{ContextNeed, ContextSize, KeptContext};
 pub use timer::{TimerKind, TimerState};
 pub use timestamp::Timestamp;

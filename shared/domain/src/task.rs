@@ -29,9 +29,24 @@ impl TaskStatus {
     }
 }
 
+/// The characters of a title that is made of a request.
+pub const TITLE_CHARACTERS_MAX: usize = 200;
+
+/// The title of a task that is made for a request: its first line that is not blank.
+pub fn title_of(request: &str) -> String {
+    let line = request.lines().map(str::trim).find(|line| !line.is_empty());
+    line.unwrap_or_default().chars().take(TITLE_CHARACTERS_MAX).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_title_is_the_first_line() {
+        assert_eq!(title_of("\n  Fix the tests.  \nAll of them."), "Fix the tests.");
+        assert_eq!(title_of(&"é".repeat(300)).chars().count(), TITLE_CHARACTERS_MAX);
+    }
 
     #[test]
     fn completed_is_read_as_done() {

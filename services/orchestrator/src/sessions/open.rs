@@ -3,7 +3,7 @@
 
 use api::sessions::{NewSession, Session};
 use axum::{extract::State, http::StatusCode};
-use domain::{AccountId, AgentId, Conversation, Generation, Owner, QueueMode, TaskId};
+use domain::{AccountId, AgentId, Conversation, Generation, Owner, QueueMode, TaskId, title_of};
 use runtime::http::Problem;
 use storage::{
     StorageError, Tx,
@@ -31,9 +31,6 @@ routes! {
     POST "/api/sessions" ChangeTasks => open or 409;
 }
 
-/// Of a task that is made: the first line of the request, so long at most.
-const TITLE_CHARACTERS_MAX: usize = 200;
-
 async fn open(
     State(app): State<App>,
     access: Access,
@@ -58,7 +55,13 @@ async fn open(
                     None,
                 )
             }
-            None => (new_task()?, Some(title(&body))),
+            None => {
+                let title = body
+                    .title
+                    .as_ref()
+                    .map_or_else(|| title_of(&body.prompt), ToString::to_string);
+                (new_task()?, Some(title))
+            }
         };
         let facts = child_facts(tx, account).await?;
         let agent = agent(tx, account, &body, &facts).await?;
@@ -107,14 +110,6 @@ async fn open(
 
 fn new_task() -> Result<TaskId, StorageError> {
     TaskId::parse(&Uuid::now_v7().to_string()).map_err(|error| StorageError::unreadable("name a task", error))
-}
-
-fn title(new: &NewSession) -> String {
-    if let Some(title) = &new.title {
-        return title.to_string();
-    }
-    let line = new.prompt.lines().map(str::trim).find(|line| !line.is_empty());
-    line.unwrap_or_default().chars().take(TITLE_CHARACTERS_MAX).collect()
 }
 
 async fn agent(tx: &Tx, account: &AccountId, new: &NewSession, facts: &ChildFacts) -> Result<AgentId, ApiError> {

@@ -1,8 +1,8 @@
 //! `create_session`: gives a piece of work to a session on the orchestrator's own board (`storage::lifecycle::child_open`). All checks come
 //! before anything is written. The ids of the task and of the request follow from the call.
 
-use contracts::tools::create_session::{CREATED_OF_TURN_MAX, TITLE_CHARACTERS_MAX};
-use domain::{AgentId, Owner, SessionScope, TaskId, TaskStatus};
+use contracts::tools::create_session::CREATED_OF_TURN_MAX;
+use domain::{AgentId, Owner, SessionScope, TaskId, TaskStatus, title_of};
 use serde_json::{Map, Value, json};
 use storage::lifecycle::{ChildFacts, ChildPersona, NewChild, child_facts, child_open};
 use uuid::Uuid;
@@ -38,7 +38,10 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let agent = agent(running, &arguments, (asked.as_ref(), &account_facts)).await?;
     let (task, title) = match running.task {
         Some(task) => (task_existing(running, task).await?.id, None),
-        None => (new_task(running)?, Some(title(&arguments, prompt))),
+        None => {
+            let title = text(&arguments, "title").map_or_else(|| title_of(prompt), str::to_owned);
+            (new_task(running)?, Some(title))
+        }
     };
     let by = facts.actor();
     let new = NewChild {
@@ -102,12 +105,6 @@ fn not_yours(task: &TaskId) -> ToolError {
 fn new_task(running: Running<'_>) -> Result<TaskId, ToolError> {
     let id = Uuid::new_v5(&running.call, b"task").to_string();
     TaskId::parse(&id).map_err(|error| storage::StorageError::unreadable("name a task", error).into())
-}
-
-/// The first line of the request, unless a title is given.
-fn title(arguments: &Map<String, Value>, prompt: &str) -> String {
-    let line = text(arguments, "title").or_else(|| prompt.lines().map(str::trim).find(|line| !line.is_empty()));
-    line.unwrap_or_default().chars().take(TITLE_CHARACTERS_MAX).collect()
 }
 
 /// Whether one more may be made.

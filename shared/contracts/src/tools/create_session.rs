@@ -1,12 +1,12 @@
 //! `create_session`: an orchestrator gives work to a session of its own: a task, its agent, and a first request (O7).
 
+use domain::TITLE_CHARACTERS_MAX;
 use serde_json::json;
 
 use super::{Audience, BODY_BYTES_MAX, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect};
 
 /// Sessions that one turn may create.
 pub const CREATED_OF_TURN_MAX: i64 = 5;
-pub const TITLE_CHARACTERS_MAX: usize = 200;
 
 const DESCRIPTION: &str = "\
 Create a session for one piece of work, and give it its first request. It gets a task of its own, or works on the task that you \
