@@ -126,7 +126,9 @@ pub enum ChatItem {
         from: String,
         #[schemars(with = "ActorKind")]
         from_kind: String,
+        /// The first 4,096 characters: the notification has the whole text.
         text: String,
+        cut: bool,
     },
     /// It called a tool.
     Step {

@@ -96,7 +96,7 @@ const fn event(kind: &'static str, publishers: &'static [User], consumers: &'sta
 }
 
 events! {
-    "task.created" TaskCreated(TaskCreated) from [Resolver, Orchestrator];
+    "task.created" TaskCreated(TaskCreated) from [Resolver, ToolGateway, Orchestrator];
     "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
     /// Something else of a task than its status: see `what`.
     "task.changed" TaskChanged(TaskChanged) from [ToolGateway, Orchestrator];

@@ -7,7 +7,7 @@ use contracts::{
     header,
     outgoing::Origin,
 };
-use domain::{AccountId, SessionAddress, SessionOf, TaskId, UserId};
+use domain::{AccountId, SessionAddress, SessionId, SessionOf, TaskId, UserId};
 use serde_json::Value;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -48,6 +48,9 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         attempts: given.attempts,
         created_at: Timestamp::from(given.at),
     };
+    let (user, session) = given
+        .account
+        .map_or((None, None), |account| for_user(account, given.payload));
     let headers = serde_json::to_string(given.headers)
         .expect("headers are texts")
         .replace("\\u0000", "\u{fffd}");
@@ -62,7 +65,8 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         headers.into(),
         letter.attempts.into(),
         given.at.into(),
-        given.account.and_then(|account| for_user(account, cut)).into(),
+        user.into(),
+        session.into(),
     ];
     tx.execute("write dead letter", DEAD_LETTER_INSERT, values).await?;
     let message = Outgoing::new(
@@ -79,18 +83,24 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
 
 const DEAD_LETTER_INSERT: &str = "
     insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers, attempts, created_at, for_user)
-    values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10, $11)
+    values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10,
+            coalesce($11, (select s.user_id from session s where s.account_id = $1 and s.id = $12)))
     on conflict do nothing";
 
-/// The person whose orchestrator the message is for, as it says itself: by the session that it is addressed to, or that it is of.
-fn for_user(account: &AccountId, payload: &[u8]) -> Option<UserId> {
-    let message: serde_json::Map<String, Value> = serde_json::from_slice(payload).ok()?;
-    let named = |field: &str| SessionAddress::parse(message.get(field)?.as_str()?).ok();
-    let address = ["session", "session_key"].into_iter().find_map(named)?;
-    match address.within(account)? {
-        SessionOf::Orchestrator(owner) => owner.user().cloned(),
-        SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => None,
-    }
+/// Whose orchestrator the message is for, as it says itself: by the session that it is addressed to or that it is of; or else the id of its
+/// session.
+fn for_user(account: &AccountId, payload: &[u8]) -> (Option<UserId>, Option<SessionId>) {
+    let message: serde_json::Map<String, Value> = serde_json::from_slice(payload).unwrap_or_default();
+    let text = |field: &str| message.get(field).and_then(Value::as_str);
+    let address = ["session", "session_key"].into_iter().find_map(text);
+    let address = address.and_then(|address| SessionAddress::parse(address).ok());
+    let user = match address.and_then(|address| address.within(account)) {
+        Some(SessionOf::Orchestrator(owner)) => owner.user().cloned(),
+        Some(SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_)) | None => {
+            None
+        }
+    };
+    (user, text("session_id").and_then(|id| SessionId::parse(id).ok()))
 }
 
 /// Namespace of ids that are derived from their content.
@@ -127,7 +137,7 @@ mod tests {
             (r#"{"body": "orchestrator:ann"}"#, None),
             ("no object", None),
         ] {
-            let user = for_user(&account, payload.as_bytes());
+            let (user, _) = for_user(&account, payload.as_bytes());
             assert_eq!(user.map(|user| user.to_string()).as_deref(), expected, "{payload}");
         }
     }

@@ -73,10 +73,27 @@ macro_rules! returning {
     };
 }
 
-/// Relies on timer_key.
+/// Whose orchestrator's a session is; null: it is of no orchestrator. Relies on the primary key.
+#[macro_export]
+macro_rules! orchestrator_of {
+    ($account:literal, $session:literal) => {
+        concat!(
+            "(select case s.kind when 'orchestrator' then coalesce('user:' || s.user_id, 'account') end
+              from session s where s.account_id = ",
+            $account,
+            " and s.id = ",
+            $session,
+            ")"
+        )
+    };
+}
+
+/// Relies on timer_key and session_pkey.
 pub const TIMER_SET: &str = concat!(
-    "insert into timer as t (account_id, id, kind, key, due_at, task_id, session_id, agent_id, note, payload, chain)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+    "insert into timer as t (account_id, id, kind, key, due_at, task_id, session_id, agent_id, note, payload, chain, orchestrator)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, ",
+    orchestrator_of!("$1", "$7"),
+    ")
      on conflict (account_id, kind, key) where state = 'waiting' do update set state = 'waiting'",
     returning!("t.id <> $2")
 );

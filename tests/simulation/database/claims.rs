@@ -752,6 +752,7 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
             has_task,
             is_coordinator: false,
             is_asked: false,
+            is_orchestrator: false,
             is_branch: depth.is_some(),
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
             models: ModelKinds::default(),

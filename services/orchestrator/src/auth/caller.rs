@@ -95,6 +95,20 @@ impl Caller {
         self.may(Need::Administer)
     }
 
+    /// Whether the caller writes to this person's orchestrator: the person, and a service, which is a person's front door.
+    pub fn may_prompt(&self, user: &UserId) -> bool {
+        match self {
+            Self::Operator => true,
+            Self::Key(KeyHolder {
+                person: Some(person), ..
+            }) => person.id == *user,
+            Self::Key(holder) => match holder.role {
+                KeyRole::Admin | KeyRole::Service => true,
+                KeyRole::Member | KeyRole::Publisher | KeyRole::Gateway => false,
+            },
+        }
+    }
+
     /// Whether the caller sees the state of its own notifications only.
     pub fn sees_own_alone(&self) -> bool {
         match self {

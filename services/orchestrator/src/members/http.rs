@@ -13,6 +13,7 @@ use super::{
     store::{self, member_insert},
 };
 use crate::{
+    accounts::store::account_lock,
     app::{App, database_now},
     auth::Access,
     body::{JsonBody, Named, Query},
@@ -51,6 +52,8 @@ async fn create(
         let by = access.caller.author_id();
         if access.account.as_str() != orchestrators::RESERVED {
             let owner = Owner::User(user.clone());
+            // No agent gets the handle as its slug meanwhile.
+            account_lock(&work.tx, &access.account).await?;
             let named = (&owner, &Handle::of_user(&user));
             orchestrators::store::identity_make(&work.tx, &access.account, named, work.now).await?;
         }
@@ -173,7 +176,8 @@ async fn change(
 }
 
 async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserId>) -> Result<NoContent, ApiError> {
-    let tx = app.begin(&access).await?;
+    // Also where admins do not see what is people's own: their orchestrator ends with them.
+    let tx = app.begin_sweep(&access.account).await?;
     let another = store::has_other_admin(&tx, &access.account, &user).await?;
     let member = store::member_lock(&tx, &access.account, &user)
         .await?

@@ -39,6 +39,12 @@ pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) ->
         Some(id) => id.clone(),
         None => generated.into(),
     };
+    // What may not be written to is as unknown as what is not there.
+    if let Some(user) = read.recipients.user()
+        && !caller.may_prompt(&user)
+    {
+        return Err(Problem::not_found());
+    }
     let sender = if names_sender {
         caller.speaks_as("sender", &read.sender)?
     } else {

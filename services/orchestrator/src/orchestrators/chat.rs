@@ -39,12 +39,19 @@ struct SaidRow {
     sender_name: String,
     sender_kind: String,
     body: String,
+    cut: bool,
     created_at: OffsetDateTime,
 }
 
+/// Characters that are shown of what was said.
+const TEXT_CHARACTERS_MAX: i32 = 4_096;
+/// Items of one turn that are shown.
+const SAID_MAX: usize = 50;
+
 /// Relies on the primary key.
 pub const SAID: &str = "
-    select n.id, n.sender_name, n.sender_kind, n.body, n.created_at from unnest($2::text[]) as w (id)
+    select n.id, n.sender_name, n.sender_kind, left(n.body, $3) as body, length(n.body) > $3 as cut, n.created_at
+    from unnest($2::text[]) as w (id)
     join notification n on n.account_id = any (array[$1]) and n.id = w.id";
 
 #[derive(FromQueryResult)]
@@ -80,10 +87,10 @@ pub async fn chat(tx: &Tx, account: &AccountId, user: &UserId, page: &Page) -> R
         .read(tx, &LIST, [user.into()], "list turns of an orchestrator")
         .await?;
     let (turns, places): (Vec<TurnRow>, _) = rows.apart();
-    let ids: Vec<String> = turns.iter().flat_map(|turn| turn.notification_ids.clone()).collect();
-    let said: Vec<SaidRow> = tx
-        .rows("read what was said", SAID, [account.into(), ids.into()])
-        .await?;
+    let shown = |turn: &TurnRow| turn.notification_ids.iter().take(SAID_MAX).cloned().collect::<Vec<_>>();
+    let ids: Vec<String> = turns.iter().flat_map(shown).collect();
+    let values = [account.into(), ids.into(), TEXT_CHARACTERS_MAX.into()];
+    let said: Vec<SaidRow> = tx.rows("read what was said", SAID, values).await?;
     let said: HashMap<&str, &SaidRow> = said.iter().map(|said| (said.id.as_str(), said)).collect();
     let ids: Vec<Uuid> = turns.iter().map(|turn| turn.id).collect();
     let values = [account.into(), ids.into(), STEPS_MAX.into()];
@@ -103,6 +110,7 @@ pub async fn chat(tx: &Tx, account: &AccountId, user: &UserId, page: &Page) -> R
                 from: said.sender_name.clone(),
                 from_kind: said.sender_kind.clone(),
                 text: said.body.clone(),
+                cut: said.cut,
             })
             .collect();
         items.extend(of_turn.remove(&turn.id).into_iter().flatten().map(|step| step.shown()));

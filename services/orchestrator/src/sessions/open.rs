@@ -80,6 +80,7 @@ async fn open(
             agent,
             scope: facts.session_scope,
             persona,
+            adopts: true,
             by: &by,
         };
         let opened = child_open(tx, &new, &setting).await?.ok_or_else(|| task_taken(&task))?;
@@ -126,6 +127,7 @@ async fn agent(tx: &Tx, account: &AccountId, new: &NewSession, facts: &ChildFact
 }
 
 fn task_taken(task: &TaskId) -> Problem {
-    let detail = format!("task {task} has ended, or is on the board of somebody else's orchestrator");
+    let detail =
+        format!("task {task} has ended, is the coordinator's chat, or is on the board of somebody else's orchestrator");
     Problem::conflict("task_not_open", detail)
 }

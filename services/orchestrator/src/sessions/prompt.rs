@@ -77,9 +77,7 @@ fn writable(account: &AccountId, of: SessionOf, caller: &Caller) -> Result<(Stri
         SessionOf::Task { task, .. } => Some(task.clone()),
         SessionOf::Agent(_) => None,
         SessionOf::Orchestrator(Owner::User(user)) => {
-            // A service is a user's front door; a person has one orchestrator of their own.
-            let is_own = caller.person().is_none_or(|person| person.id == *user);
-            is_own.then_some(None).ok_or_else(Problem::not_found)?
+            caller.may_prompt(user).then_some(None).ok_or_else(Problem::not_found)?
         }
         SessionOf::Orchestrator(Owner::Account) => None,
         SessionOf::Branch { .. } | SessionOf::Replay(_) => {

@@ -90,7 +90,7 @@ const STATEMENTS: [Planned; 121] = [
             "orchestrator_identity_pkey",
         ],
     ),
-    (orchestrators::chat::SAID, 2, &["notification_pkey"]),
+    (orchestrators::chat::SAID, 3, &["notification_pkey"]),
     (orchestrators::chat::STEPS, 3, &["tool_call_turn", "question_pkey"]),
     (
         replays::store::SOURCE,

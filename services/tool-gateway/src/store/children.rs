@@ -28,7 +28,8 @@ pub(crate) struct ChildRow {
     pub summary: Option<String>,
 }
 
-/// Of tasks `t`: the open session of each, else the newest of one of its agents.
+/// Of tasks `t`, each with an agent or null for any: their open sessions, else the newest one. Where an account has one session for all of
+/// an agent's work, that of the task's agents.
 macro_rules! child {
     ($tasks:expr) => {
         concat!(
@@ -39,30 +40,46 @@ macro_rules! child {
             $tasks,
             ") t
              cross join lateral (
-                select * from (
-                    (select s.*, 1 as place from session s
-                     where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null
-                     order by s.agent_id limit 1)
-                    union all
-                    (select s.*, 2 from session s
-                     where s.account_id = t.account_id and s.kind = 'task' and s.task_id = t.id
-                     order by s.agent_id desc, s.user_id desc, s.generation desc limit 1)) s
-                order by s.place limit 1) s
+                (select s.* from session s
+                 where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null
+                   and s.agent_id = coalesce(t.agent_id, s.agent_id)
+                 order by s.agent_id limit 8)
+                union all
+                (select s.* from session s
+                 where s.account_id = t.account_id and s.kind = 'task' and s.task_id = t.id
+                   and s.agent_id = coalesce(t.agent_id, s.agent_id)
+                   and not exists (
+                     select from session o
+                     where o.account_id = t.account_id and o.task_id = t.id and o.kind = 'task' and o.closed_at is null
+                       and o.agent_id = coalesce(t.agent_id, o.agent_id) offset 0)
+                 order by s.agent_id desc, s.user_id desc, s.generation desc limit 1)
+                union all
+                (select s.* from task_assignee ta
+                 cross join lateral (
+                    select * from session s
+                    where s.account_id = ta.account_id and s.agent_id = ta.agent_id and s.kind = 'system' and s.closed_at is null
+                    offset 0) s
+                 where ta.account_id = t.account_id and ta.task_id = t.id and ta.agent_id = coalesce(t.agent_id, ta.agent_id)
+                   and (select a.session_scope = 'agent' from account a where a.id = t.account_id)
+                 limit 8)) s
              cross join lateral (select * from agent g where g.account_id = s.account_id and g.id = s.agent_id offset 0) g
              left join lateral (
                 select v.slug, v.number from persona_version v
                 where v.account_id = s.account_id and v.id = s.persona_version_id offset 0) v on true
              left join lateral (
-                select u.started_at, u.finished_at, u.reply from turn u where u.account_id = s.account_id and u.session_id = s.id
-                order by u.number desc limit 1) u on true"
+                select u.started_at, u.finished_at, u.reply from (
+                    select * from turn u where u.account_id = s.account_id and u.session_id = s.id
+                    order by u.number desc limit 50) u
+                where u.task_id = t.id limit 1) u on true"
         )
     };
 }
 
-/// Relies on task_board, whose order is requested, on session_active_task, session_generation, turn_number, and on primary keys.
+/// Relies on task_board, whose order is requested, on session_active_task, session_generation, session_active_system, turn_number, and on
+/// primary keys.
 pub const CHILDREN_LIST: &str = concat!(
     child!(
-        "select t.* from unnest($3::text[], $4::bigint[]) as w (status, most)
+        "select t.*, null::uuid as agent_id from unnest($3::text[], $4::bigint[]) as w (status, most)
          cross join lateral (
             select * from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
             order by t.created_at desc limit w.most) t"
@@ -92,26 +109,38 @@ pub(crate) async fn children_list(
 /// Relies on primary keys, and on what [`CHILDREN_LIST`] does.
 pub const CHILD_FIND: &str = concat!(
     child!(
-        "select t.* from (
-            select (select s.task_id from session s where s.account_id = $1 and s.id = $3 and s.kind = 'task') as id
-            union all select $4::text) w
+        "select t.*, w.agent_id from (
+            select s.task_id as id, s.agent_id from session s where s.account_id = $1 and s.id = $3 and s.kind = 'task'
+            union all select $4::text, $5::uuid where $4::text is not null) w
          join task t on t.account_id = any (array[$1]) and t.id = w.id and t.board = $2 offset 0"
     ),
     " limit 1"
 );
 
-/// The child that has this session, or works on this task, which is on the owner's board.
+/// A child, as it is named.
+#[derive(Clone, Debug)]
+pub(crate) enum ChildName {
+    Session(SessionId),
+    OfAgent(TaskId, AgentId),
+}
+
+/// The newest session of the agent on the task, which is on the owner's board.
 pub(crate) async fn child_find(
     tx: &Tx,
     account: &AccountId,
     owner: &Owner,
-    (session, task): (Option<SessionId>, Option<&TaskId>),
+    name: &ChildName,
 ) -> Result<Option<ChildRow>, StorageError> {
+    let (session, task, agent) = match name {
+        ChildName::Session(session) => (Some(*session), None, None),
+        ChildName::OfAgent(task, agent) => (None, Some(task.key()), Some(*agent)),
+    };
     let values = [
         account.into(),
         owner.to_string().into(),
         session.into(),
-        task.map(TaskId::key).into(),
+        task.into(),
+        agent.into(),
     ];
     tx.one("find child", CHILD_FIND, values).await
 }
@@ -125,19 +154,26 @@ pub(crate) struct ChildTurnRow {
     pub finished_at: Option<OffsetDateTime>,
 }
 
-/// Relies on turn_number, whose order is requested.
+/// Of a session of all of an agent's work, the newest turns are looked at. Relies on turn_number, whose order is requested.
 pub const CHILD_TURNS: &str = "
-    select number, state, left(reply, $4) as reply, started_at, finished_at from turn
-    where account_id = $1 and session_id = $2 order by number desc limit $3";
+    select number, state, left(reply, $4) as reply, started_at, finished_at from (
+        select * from turn where account_id = $1 and session_id = $2 order by number desc limit 200) u
+    where u.task_id = $5 limit $3";
 
-/// The newest first.
+/// Those of its task, the newest first.
 pub(crate) async fn child_turns(
     tx: &Tx,
     account: &AccountId,
-    session: SessionId,
+    child: &ChildRow,
     (limit, characters_max): (i64, i32),
 ) -> Result<Vec<ChildTurnRow>, StorageError> {
-    let values = [account.into(), session.into(), limit.into(), characters_max.into()];
+    let values = [
+        account.into(),
+        child.session_id.into(),
+        limit.into(),
+        characters_max.into(),
+        child.task.key().into(),
+    ];
     tx.rows("read turns of a child", CHILD_TURNS, values).await
 }
 
@@ -165,7 +201,7 @@ pub(crate) async fn child_queue(
 
 #[derive(Debug, FromQueryResult)]
 pub(crate) struct RoomRow {
-    /// Children with an open session.
+    /// Tasks with an open session; where agents have one session for all of their work, those that have not ended.
     pub open: i64,
     /// Those that the turn has made.
     pub of_turn: i64,
@@ -177,9 +213,10 @@ pub const CHILDREN_ROOM: &str = "
             cross join lateral (
                 select t.account_id, t.id from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
                 order by t.created_at desc limit $4) t
-            cross join lateral (
+            where exists (
                 select from session s
-                where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null limit 1) s) as open,
+                where s.account_id = t.account_id and s.task_id = t.id and s.kind = 'task' and s.closed_at is null offset 0)
+               or (select a.session_scope = 'agent' from account a where a.id = t.account_id)) as open,
            (select count(*) from (
                 select c.name, c.state from tool_call c where c.account_id = $1 and c.turn_id = $5 order by c.ordinal offset 0) c
             where c.name = $6 and c.state = 'finished') as of_turn";
@@ -236,9 +273,10 @@ pub(crate) async fn personas_for(
 /// Relies on persona_slug and the primary key.
 pub const PERSONA_FOR: &str = "
     select p.id, p.slug, p.name, p.description, p.visibility, p.is_default, p.agent_id from (
-        (select * from persona p where p.account_id = $1 and p.slug = $3 and p.removed_at is null)
+        (select p.id from persona p where p.account_id = $1 and p.slug = $3 and p.removed_at is null)
         union all
-        (select * from persona p where p.account_id = $1 and p.id = $4)) p
+        select $4::uuid) w
+    join persona p on p.account_id = any (array[$1]) and p.id = w.id
     where p.removed_at is null and (p.visibility = 'shared' or p.created_by = $2) limit 1";
 
 /// By slug or id.

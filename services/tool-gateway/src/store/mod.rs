@@ -39,7 +39,7 @@ pub(crate) use calls::{
     recorded, savepoint, savepoint_rollback,
 };
 pub(crate) use children::{
-    ChildRow, PersonaRow, child_find, child_queue, child_turns, children_list, children_room, persona_for,
+    ChildName, ChildRow, PersonaRow, child_find, child_queue, child_turns, children_list, children_room, persona_for,
     personas_for, session_of_agent,
 };
 pub(crate) use external::{

@@ -1,13 +1,13 @@
 //! What the tools of orchestrators share: whose they are, and which sessions are theirs.
 
 use contracts::{Timestamp, quote};
-use domain::{Owner, SessionAddress, SessionId, SessionOf, SessionPhase, SessionRef, TaskId};
+use domain::{Owner, SessionAddress, SessionOf, SessionPhase, SessionRef};
 use serde_json::{Map, Value, json};
 
 use super::{Running, ToolError};
 use crate::{
     call::ToolAnswer,
-    store::{ChildRow, child_find},
+    store::{ChildName, ChildRow, child_find},
 };
 
 /// Whose orchestrator the caller is.
@@ -27,21 +27,22 @@ pub(super) async fn child(running: Running<'_>, arguments: &Map<String, Value>) 
         )
     };
     let (owner, account) = (owner(running)?, running.account);
-    let of: (Option<SessionId>, Option<TaskId>) = match named.trim().parse() {
-        Ok(SessionRef::Id(id)) => (Some(id), None),
-        Ok(SessionRef::Address(address)) => (None, task_of(&address, running)),
-        Err(_) => (None, None),
+    let name = match named.trim().parse() {
+        Ok(SessionRef::Id(id)) => Some(ChildName::Session(id)),
+        Ok(SessionRef::Address(address)) => of_agent(&address, running),
+        Err(_) => None,
     };
-    let found = child_find(running.questions.tx, account, &owner, (of.0, of.1.as_ref())).await?;
+    let name = name.ok_or_else(unknown)?;
+    let found = child_find(running.questions.tx, account, &owner, &name).await?;
     found.ok_or_else(|| unknown().into())
 }
 
 /// Longest shown part of an unknown name.
 const NAME_BYTES_MAX: usize = 256;
 
-fn task_of(address: &SessionAddress, running: Running<'_>) -> Option<TaskId> {
+fn of_agent(address: &SessionAddress, running: Running<'_>) -> Option<ChildName> {
     match address.within(running.account)? {
-        SessionOf::Task { task, .. } => Some(task),
+        SessionOf::Task { task, agent } => Some(ChildName::OfAgent(task, agent)),
         SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Orchestrator(_) | SessionOf::Replay(_) => None,
     }
 }

@@ -2,7 +2,7 @@
 //! before anything is written. The ids of the task and of the request follow from the call.
 
 use contracts::tools::create_session::CREATED_OF_TURN_MAX;
-use domain::{AgentId, Owner, SessionScope, TaskId, TaskStatus, title_of};
+use domain::{AgentId, Owner, TaskId, TaskStatus, title_of};
 use serde_json::{Map, Value, json};
 use storage::lifecycle::{ChildFacts, ChildPersona, NewChild, child_facts, child_open};
 use uuid::Uuid;
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     call::{Effect, ToolAnswer},
-    store::{self, PersonaRow, child_find, children_room, persona_for, personas_for, session_of_agent},
+    store::{self, ChildName, PersonaRow, child_find, children_room, persona_for, personas_for, session_of_agent},
 };
 
 const NAME: &str = "create_session";
@@ -55,6 +55,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             id: persona.id,
             is_inferred: text(&arguments, "persona_from") != Some("user"),
         }),
+        adopts: false,
         by: &by,
     };
     let opened = child_open(tx, &new, running.setting).await?;
@@ -69,10 +70,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             None => (None, None, false),
         },
     };
-    let child = match account_facts.session_scope {
-        SessionScope::Task => child_find(tx, account, &owner, (session, None)).await?,
-        SessionScope::Agent => None,
-    };
+    let child = child_find(tx, account, &owner, &ChildName::OfAgent(task.clone(), agent)).await?;
     let result = json!({
         "session_id": session,
         "session_key": key,
@@ -97,7 +95,7 @@ fn refused(code: &'static str, why: impl Into<String>, instead: &str) -> ToolErr
 }
 
 fn not_yours(task: &TaskId) -> ToolError {
-    let why = format!("Task {task} has ended, or is on the board of somebody else's orchestrator.");
+    let why = format!("Task {task} is not on your board, or has ended.");
     refused("task_not_found", why, "Leave the task out, and a new one is made.")
 }
 

@@ -20,7 +20,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let (tx, account) = (running.questions.tx, running.account);
     let queue = child_queue(tx, account, child.session_id, QUEUE_MAX).await?;
     let characters_max = i32::try_from(REPLY_BYTES_MAX).unwrap_or(i32::MAX);
-    let turns = child_turns(tx, account, child.session_id, (TURNS_MAX, characters_max)).await?;
+    let turns = child_turns(tx, account, &child, (TURNS_MAX, characters_max)).await?;
     let newest = Newest {
         task: (account.clone(), child.task.clone()),
         rows: MESSAGES_MAX,

@@ -18,6 +18,7 @@ const KIND: &str = "request";
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let text = body(&arguments, "message")?;
+    hops_left(running)?;
     let child = child(running, &arguments).await?;
     if child.task_status.is_terminal() {
         return Err(ended(&child).into());

@@ -414,6 +414,7 @@ pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
         has_task,
         is_coordinator: false,
         is_asked: true,
+        is_orchestrator: false,
         is_branch: false,
         may_branch: true,
         models: ModelKinds::default(),

@@ -19,6 +19,8 @@ pub struct NewChild<'a> {
     /// The account's. With `agent`, the agent's one session gets the work, and nothing is opened here.
     pub scope: SessionScope,
     pub persona: Option<ChildPersona>,
+    /// Whether a task that is on no board comes onto the owner's. The coordinator's never does.
+    pub adopts: bool,
     pub by: &'a Actor,
 }
 
@@ -74,12 +76,14 @@ pub async fn child_facts(tx: &Tx, account: &AccountId) -> Result<ChildFacts, Sto
 const CHILD_TASK: &str = "
     update task set board = $3, persona_by = case when persona_id is null then $5 else persona_by end,
         persona_from = case when persona_id is null then $6 else persona_from end, persona_id = coalesce(persona_id, $4)
-    where account_id = $1 and id = $2 and coalesce(board, $3) = $3 and status not in ('done', 'cancelled', 'archived')";
+    where account_id = $1 and id = $2 and (board = $3 or board is null and $7) and status not in ('done', 'cancelled', 'archived')
+      and not exists (select from account a where a.id = $1 and a.coordinator_task = $2)";
 
 const CHILD_ASSIGN: &str = "
     insert into task_assignee (account_id, task_id, agent_id) values ($1, $2, $3) on conflict do nothing";
 
-/// None, and nothing is written: the task has ended, or is on another board.
+/// None: the task has ended, is on another board or the coordinator's, and nothing is written; or the agent was removed, where the caller
+/// does not hold it, and the caller undoes its transaction.
 pub async fn child_open(
     tx: &Tx,
     new: &NewChild<'_>,
@@ -109,6 +113,7 @@ pub async fn child_open(
         persona.map(|persona| persona.id).into(),
         new.owner.user().map(ToString::to_string).into(),
         from.into(),
+        (new.adopts || new.title.is_some()).into(),
     ];
     if tx.execute(ATTEMPT, CHILD_TASK, values).await? == 0 {
         return Ok(None);
@@ -122,8 +127,9 @@ pub async fn child_open(
             messages,
         }));
     }
-    let ensured = session_ensure(tx, &conversation, setting).await?;
-    let (session, opened) = ensured.ok_or_else(|| StorageError::unreadable(ATTEMPT, "the agent is not there"))?;
+    let Some((session, opened)) = session_ensure(tx, &conversation, setting).await? else {
+        return Ok(None);
+    };
     let is_reused = opened.is_none();
     messages.extend(opened);
     let session = ChildSession {

@@ -11,8 +11,8 @@
 
 use contracts::{Timestamp, notification::NotificationMessage};
 use domain::{
-    AccountId, Actor, AgentId, Conversation, NotificationId, QuestionId, QueueLimits, SessionId, SessionScope, TaskId,
-    TaskStatus, TimerId, TimerKind, TimerState,
+    AccountId, Actor, AgentId, Conversation, NotificationId, Owner, QuestionId, QueueLimits, SessionId, SessionScope,
+    TaskId, TaskStatus, TimerId, TimerKind, TimerState,
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
@@ -53,6 +53,8 @@ pub struct DueTimer {
     created_at: OffsetDateTime,
     session_id: Option<SessionId>,
     agent_id: Option<AgentId>,
+    /// Whose orchestrator has set it.
+    orchestrator: Option<Owner>,
     /// As its client spelled it.
     task: Option<TaskId>,
     task_status: Option<TaskStatus>,
@@ -66,7 +68,8 @@ pub const FIRES_ALONE: &str = "select true from (select pg_try_advisory_xact_loc
 /// The oldest due timers of an account, of the kinds that this version fires. Relies on timer_due_of_account, whose order is
 /// requested, and on the primary key of tasks.
 pub const TIMERS_DUE: &str = "
-    select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, k.display_id as task, k.status as task_status, t.note, t.payload
+    select t.id, t.kind, t.key, t.due_at, t.created_at, t.session_id, t.agent_id, t.orchestrator,
+           k.display_id as task, k.status as task_status, t.note, t.payload
     from (select * from timer t where t.account_id = $1 and t.state = 'waiting' and t.due_at < 'infinity' and t.due_at <= now() and t.kind in ('check_later', 'question_lapse', 'branch_deadline')
           order by t.account_id, t.due_at, t.id limit $2) t
     left join task k on k.account_id = any (array[t.account_id]) and k.id = t.task_id";
@@ -265,7 +268,10 @@ impl DueTimer {
     /// The item of a `check_later`, for the conversation that set it, whichever generation of it is open.
     fn item(&self, account: &AccountId, asked: CheckLater) -> (Conversation, NotificationId, NotificationMessage) {
         let task = self.task.as_ref().filter(|_| asked.of_task);
-        let conversation = Conversation::of(account, SessionScope::Task, task, asked.agent);
+        let conversation = match &self.orchestrator {
+            Some(owner) => Conversation::of_orchestrator(account, owner.clone(), asked.agent),
+            None => Conversation::of(account, SessionScope::Task, task, asked.agent),
+        };
         let title = "The time that you set has come".to_owned();
         let body = later(self.created_at, self.due_at, &self.note);
         let message = NotificationMessage::new(TIMER_ITEM, Actor::system(), title, body)

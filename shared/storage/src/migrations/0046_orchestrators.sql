@@ -52,6 +52,20 @@ alter table dead_letter add column for_user text;
 create policy own_person on dead_letter as restrictive to signalbox_orchestrator
     using (for_user is null or (select current_setting('signalbox.person', true)) in (for_user, '*'))
     with check (true);
+-- Of an orchestrator's: `user:{user id}` or `account`, as it is set or asked.
+alter table question add column orchestrator text;
+alter table timer add column orchestrator text;
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['question', 'timer'] loop
+        execute format($p$create policy own_person on %I as restrictive to signalbox_orchestrator
+            using (orchestrator is null or orchestrator = 'account'
+                   or (select current_setting('signalbox.person', true)) in (substr(orchestrator, 6), '*'))
+            with check (true)$p$, one);
+    end loop;
+end $$;
 -- The columns never change, so updates of a turn stay in place.
 create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
 do $$
@@ -77,16 +91,18 @@ grant update (board, persona_id, persona_by, persona_from) on task to signalbox_
 grant select (name, description, slug, agent_id, is_default) on persona to signalbox_tool_gateway;
 grant select (account_id, id, slug, number) on persona_version to signalbox_tool_gateway;
 
--- One more event of the orchestrator.
+-- One more event of the orchestrator, and one of the tool-gateway, whose tools make tasks.
 do $$
 declare
     one record;
 begin
     for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
                from pg_policy p
-               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass) and p.polname = 'own_orchestrator'
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
     loop
-        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
-            replace(one.rule, ',persona.changed,', ',persona.changed,identity.changed,'));
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, case one.polname
+            when 'own_orchestrator' then replace(one.rule, ',persona.changed,', ',persona.changed,identity.changed,')
+            else replace(one.rule, '{task.status_changed,', '{task.created,task.status_changed,') end);
     end loop;
 end $$;

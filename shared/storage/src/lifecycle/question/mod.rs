@@ -14,7 +14,7 @@
 
 use contracts::{Timestamp, notification::NotificationMessage};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, Audience, Conversation, ConversationOf, QuestionId, QuestionKind,
+    AccountId, Actor, ActorKind, AgentId, Audience, Conversation, ConversationOf, Owner, QuestionId, QuestionKind,
     QuestionState, SessionId, SessionKind, TaskId, TurnId, Verdict,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
@@ -26,7 +26,7 @@ use crate::{StorageError, Tx};
 
 macro_rules! columns {
     () => {
-        "q.id, q.kind, q.state, k.display_id, q.session_id, q.session_kind, q.agent_id, q.turn_id, q.tool_call, q.title, q.options,
+        "q.id, q.kind, q.state, k.display_id, q.session_id, q.session_kind, q.orchestrator, q.agent_id, q.turn_id, q.tool_call, q.title, q.options,
          q.multiple, q.free_text, q.audience, q.lapse_at, q.tool, q.arguments_hash, q.schema_hash, q.plan_revision, q.stage, q.work_until, q.verdict,
          q.ended_by_kind, q.ended_by_id, q.ended_by_name, q.ended_by_via, q.ended_at, q.reason"
     };
@@ -76,6 +76,8 @@ pub struct QuestionRow {
     pub task: Option<TaskId>,
     pub session_id: Option<SessionId>,
     pub session_kind: Option<SessionKind>,
+    /// Whose orchestrator asks.
+    pub orchestrator: Option<Owner>,
     pub agent_id: Option<AgentId>,
     pub turn_id: Option<TurnId>,
     pub tool_call: Option<Uuid>,
@@ -146,8 +148,9 @@ impl QuestionRow {
         let of = match self.session_kind? {
             SessionKind::Task => ConversationOf::Task(self.task.as_ref()?.key()),
             SessionKind::System => ConversationOf::Agent,
+            SessionKind::Orchestrator => ConversationOf::Orchestrator(self.orchestrator.clone()?),
             // None of them asks.
-            SessionKind::Orchestrator | SessionKind::Branch | SessionKind::Replay => return None,
+            SessionKind::Branch | SessionKind::Replay => return None,
         };
         Some(Conversation {
             account: account.clone(),

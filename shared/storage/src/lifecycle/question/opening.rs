@@ -111,11 +111,15 @@ pub async fn questions_count(
     count.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
-const QUESTION_OPEN: &str = "
+const QUESTION_OPEN: &str = concat!(
+    "
     insert into question (account_id, id, kind, task_id, session_id, session_kind, generation, agent_id, turn_id, tool_call, title, body,
                           options, multiple, free_text, audience, created_at, lapse_at, tool, arguments, arguments_hash, schema_hash,
-                          plan_revision, stage, work_until)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25)";
+                          plan_revision, stage, work_until, orchestrator)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, ",
+    crate::orchestrator_of!("$1", "$5"),
+    ")"
+);
 
 /// Opens a question under a new id. The caller holds the lock of the asker's session, and has counted.
 pub async fn question_open(
