@@ -40,6 +40,8 @@ pub(crate) struct Generator<'a> {
     foreign: Ids,
     own: Ids,
     turn: usize,
+    /// What is foreign is a person's own in the attacker's account.
+    is_within: bool,
 }
 
 impl<'a> Generator<'a> {
@@ -69,12 +71,35 @@ impl<'a> Generator<'a> {
             foreign,
             own,
             turn: 0,
+            is_within: false,
+        }
+    }
+
+    /// Attempts of colleagues at what is a person's own, by the API.
+    pub(crate) fn within(
+        seed: u64,
+        (tenant, own): (&'a Tenant, &BTreeMap<&'static str, BTreeSet<String>>),
+        foreign: Ids,
+    ) -> Self {
+        let own = own.iter();
+        Generator {
+            seed,
+            random: Random::new(seed),
+            picks: Random::new(!seed),
+            attacker: tenant,
+            victim: tenant,
+            foreign,
+            own: own.map(|(kind, ids)| (*kind, ids.iter().cloned().collect())).collect(),
+            turn: 0,
+            is_within: true,
         }
     }
 
     /// The next attempt; rows take turns.
     pub(crate) fn attempt(&mut self) -> Attempt {
-        let rows = ROUTES.len() + AGENT_ROUTES.len();
+        // An agent with its session's key is who it says.
+        let agents = if self.is_within { 0 } else { AGENT_ROUTES.len() };
+        let rows = ROUTES.len() + agents;
         let frame = self.turn / ALIKE;
         let row = frame % rows;
         self.turn += 1;
@@ -88,7 +113,7 @@ impl<'a> Generator<'a> {
     fn api(&mut self, route: &Route, place: usize) -> Attempt {
         let mut draft = Draft::new(route, place, Door::Api);
         draft.token = self.token();
-        let abroad = self.random.below(2) == 0;
+        let abroad = !self.is_within && self.random.below(2) == 0;
         let mut path = route.path.to_owned();
         // With a foreign account no request succeeds; in the own account, the request must name a foreign thing.
         let names_account = path.contains("{account}");
@@ -188,7 +213,11 @@ impl<'a> Generator<'a> {
             draft.path = format!("{}?{query}", draft.path);
         }
         if draft.named.is_empty() || self.random.below(4) == 0 {
-            let (header, kind) = *self.random.pick(HEADERS);
+            let headers: Vec<_> = HEADERS
+                .iter()
+                .filter(|(_, kind)| self.foreign.contains_key(kind))
+                .collect();
+            let (header, kind) = **self.random.pick(&headers);
             // A request has one session key, and an own session answers to it.
             let is_there = draft.headers.iter().any(|(name, _)| *name == header);
             // A repeated idempotency key belongs to one body; twins use them once more often than attempts.
@@ -241,6 +270,12 @@ impl<'a> Generator<'a> {
     }
 
     fn token(&mut self) -> String {
+        if self.is_within {
+            let role = *self
+                .random
+                .pick(&["person", "person", "person", "member", "publisher", "gateway"]);
+            return self.attacker.keys[role].clone();
+        }
         match self.random.below(11) {
             0 => String::new(),
             10 => self.attacker.keys["person"].clone(),

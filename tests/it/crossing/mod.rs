@@ -13,6 +13,7 @@ mod judge;
 mod models;
 mod names;
 mod notifications;
+mod persons;
 pub(crate) mod routes;
 
 use std::{
