@@ -23,7 +23,7 @@ string_enum! {
 }
 
 /// The kinds of models that an account may use.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ModelKinds {
     pub openresponses: bool,
     pub images: bool,

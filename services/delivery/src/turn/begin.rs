@@ -1,7 +1,10 @@
 //! Turns a claimed session into work: a new turn with its prompt and its row, or the turn in progress. Pure, but for
 //! the span of a new turn.
 
-use std::sync::{Arc, LazyLock};
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
 
 use contracts::{
     TraceContext,
@@ -540,31 +543,12 @@ fn of_names(names: &[String]) -> ModelKinds {
 /// The tool of turns that a question has woken.
 const ANSWERS: &str = "answer_question";
 
-/// Built once: a list holds many schemas, and every turn shares one of these.
+/// Each is built once: a list holds many schemas, and every turn shares one of these. Few of the contexts occur.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {
-    static OFFERED: LazyLock<Vec<(OfferContext, Arc<[ToolDefinition]>)>> = LazyLock::new(|| {
-        let is = |bits: u8, bit: u8| bits & (1 << bit) != 0;
-        let contexts = (0..1 << 8).map(|bits| OfferContext {
-            has_task: is(bits, 0),
-            is_coordinator: is(bits, 1),
-            is_asked: is(bits, 2),
-            is_branch: is(bits, 3),
-            may_branch: is(bits, 4),
-            models: ModelKinds {
-                openresponses: is(bits, 5),
-                images: is(bits, 6),
-            },
-            is_orchestrator: is(bits, 7),
-        });
-        contexts
-            .map(|context| (context, definitions(tools::offered(context).into_iter())))
-            .collect()
-    });
-    let (_, tools) = OFFERED
-        .iter()
-        .find(|(made_for, _)| *made_for == context)
-        .expect("every context has a list");
-    Arc::clone(tools)
+    static OFFERED: LazyLock<Mutex<HashMap<OfferContext, Arc<[ToolDefinition]>>>> = LazyLock::new(Mutex::default);
+    let mut made = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let list = made.entry(context);
+    Arc::clone(list.or_insert_with(|| definitions(tools::offered(context).into_iter())))
 }
 
 fn definitions(tools: impl Iterator<Item = &'static tools::ToolDefinition>) -> Arc<[ToolDefinition]> {

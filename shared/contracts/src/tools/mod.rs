@@ -185,7 +185,7 @@ pub enum PolicySection {
 }
 
 /// The context that decides which tools a turn is offered.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct OfferContext {
     /// The turn is about a task.
     pub has_task: bool,
