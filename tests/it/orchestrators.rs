@@ -138,6 +138,12 @@ async fn a_removed_person_s_orchestrator_closes() {
     house.close().await;
 }
 
+/// What stands behind these words, on their line.
+fn named(input: &str, words: &str) -> String {
+    let (_, rest) = input.rsplit_once(words).expect("the words");
+    rest.lines().next().unwrap_or_default().trim().to_owned()
+}
+
 /// An orchestrator that gives `Fix …` away and looks after its sessions when it is asked; the agent that gets the work does it.
 fn gives_away(seen: &Seen) -> Reply {
     let (input, id) = (seen.input(), format!("c-{}", seen.order));
@@ -148,7 +154,7 @@ fn gives_away(seen: &Seen) -> Reply {
             Reply::call(&id, "create_session", asked)
         }
         (true, None) if input.contains("And the docs") => {
-            let key = input.rsplit("session ").next().expect("a key").trim().to_owned();
+            let key = named(&input, "session ");
             Reply::call(
                 &id,
                 "send_to_session",
@@ -157,7 +163,7 @@ fn gives_away(seen: &Seen) -> Reply {
         }
         (true, None) if input.contains("How is it") => Reply::call(&id, "list_sessions", json!({})),
         (true, None) if input.contains("Look at ") => {
-            let named = input.rsplit("Look at ").next().expect("a name").trim().to_owned();
+            let named = named(&input, "Look at ");
             Reply::call(&id, "get_session_status", json!({"session_id": named}))
         }
         (true, None) => Reply::text("Yes?"),

@@ -157,7 +157,7 @@ impl Owner {
 
     /// The accounts that a transaction about the message declares: the account may turn out not to exist.
     pub(crate) fn accounts(&self) -> Accounts {
-        Accounts::many(&self.account).with_operator()
+        Accounts::many(&self.account).with_operator().with_everybody()
     }
 }
 

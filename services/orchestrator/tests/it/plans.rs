@@ -33,7 +33,11 @@ use testkit::{
 };
 
 const STATEMENTS: [Planned; 121] = [
-    (storage::api_key::API_KEY_FIND, 2, &["api_key_pkey", "member_pkey"]),
+    (
+        storage::api_key::API_KEY_FIND,
+        2,
+        &["api_key_pkey", "member_pkey", "account_pkey"],
+    ),
     (members::store::FIND, 2, &["member_pkey"]),
     (members::store::RETURNING, 2, &["member_removed"]),
     (
@@ -85,7 +89,7 @@ const STATEMENTS: [Planned; 121] = [
         orchestrators::store::NOW,
         2,
         &[
-            "session_active_orchestrator",
+            "session_active_orchestrator of the account",
             "turn_number",
             "orchestrator_identity_pkey",
         ],
@@ -418,7 +422,12 @@ const STATEMENTS: [Planned; 121] = [
     (
         sessions::store::OPEN_OF,
         2,
-        &["session_pkey", "session_active_task", "session_active_system"],
+        &[
+            "session_pkey",
+            "session_active_task",
+            "session_active_system",
+            "session_active_orchestrator of the account",
+        ],
     ),
     (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),
     (

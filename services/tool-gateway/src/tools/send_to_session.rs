@@ -31,7 +31,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let (message, posted) = task_message::post(running, &child.task, text).await;
     let (id, told) = request(running, (&child.task, child.agent_id), text, |asked| {
         NotificationMessage {
-            message_id: Some(message.to_string()),
+            message_id: Some(message),
             queue_mode: Some(mode),
             ..asked
         }
