@@ -31,6 +31,22 @@ create table orchestrator_identity (
 alter table orchestrator_identity add primary key (account_id, owner);
 create unique index orchestrator_identity_handle on orchestrator_identity (account_id, handle);
 
+-- Members of before have their orchestrators, too, under the names that new members get. The owner is held to the
+-- policies, too, and names no account.
+alter table member no force row level security;
+alter table agent no force row level security;
+insert into agent (account_id, id, slug, name, role, provider, removed_at, kind)
+select a.account_id, a.id, a.id::text, 'Orchestrator', '', 'default', now(), 'orchestrator'
+from (select account_id, gen_random_uuid() as id from member where removed_at is null group by account_id) a;
+insert into orchestrator_identity (account_id, user_id, name, handle)
+select m.account_id, m.user_id, 'Agent',
+       case when m.place > 1 or exists (select from agent a where a.account_id = m.account_id and a.slug = m.handle and a.removed_at is null)
+           then gen_random_uuid()::text else m.handle end
+from (select account_id, user_id, handle, row_number() over (partition by account_id, handle order by user_id) as place
+      from (select account_id, user_id, left(translate(user_id, '_.', '--'), 63) as handle from member where removed_at is null) h) m;
+alter table member force row level security;
+alter table agent force row level security;
+
 alter table orchestrator_identity enable row level security;
 alter table orchestrator_identity force row level security;
 create policy tenant on orchestrator_identity
