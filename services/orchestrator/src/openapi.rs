@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{nouns, settings::PublicUrl};
 
-const ABOUT: &str = "agents, tasks, threads, and what happened. JSON throughout; errors are problems (RFC 9457); lists \
+const ABOUT: &str = "Accounts, agents, tasks, threads, and what happened. JSON throughout; errors are problems (RFC 9457); lists \
                      take `limit` and `cursor`. What is not yours and what is not there are the same 404. Unknown fields, in \
                      bodies and queries alike, are refused. The length of a text counts bytes of UTF-8, and no text holds U+0000.";
 

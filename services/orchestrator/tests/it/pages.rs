@@ -129,7 +129,7 @@ async fn no_more_is_read_than_a_page_may_have() {
         None,
     )
     .unwrap();
-    let tx = world.app.begin(&account).await.unwrap();
+    let tx = world.app.begin_sweep(&account).await.unwrap();
     let read = page
         .read::<Message>(&tx, &LIST, [task.key().into()], "list messages")
         .await;

@@ -57,7 +57,7 @@ grant select, insert, update, delete on orchestrator_identity to signalbox_orche
 grant select (account_id, user_id, removed_at), update (created_at) on member to signalbox_resolver;
 grant select (account_id, owner, enabled) on orchestrator_identity to signalbox_resolver;
 -- What its prompts say.
-grant select (account_id, owner, name, handle, style, instructions, revision) on orchestrator_identity to signalbox_delivery;
+grant select (account_id, owner, user_id, name, handle, style, instructions, revision) on orchestrator_identity to signalbox_delivery;
 grant select (account_id, user_id, name) on member to signalbox_delivery;
 
 -- Whose orchestrator's a turn and an item are, for the service that shows them to people: it declares the person whose own it shows, or
