@@ -57,7 +57,7 @@ pub async fn identity_make(
     ];
     tx.execute("make hidden agent", AGENT_MAKE, agent).await?;
     let numbered = (2..=NUMBERS_MAX).map(|number| suggested.numbered(number));
-    let unlikely = Handle::parse(&Uuid::new_v4().to_string());
+    let unlikely = Handle::parse(&Uuid::now_v7().to_string());
     let unlikely = unlikely.map_err(|error| StorageError::unreadable(ATTEMPT, error))?;
     for handle in std::iter::once(suggested.clone()).chain(numbered).chain([unlikely]) {
         let values = [account.into(), key(owner).into(), identity::NAME.into(), handle.into()];

@@ -5,7 +5,7 @@ use contracts::{
     dead::DeadLetter,
     event::{
         AccountChanged, AgentChanged, AgentRemoved, ArtifactCreated, ArtifactRemoved, BranchEnded, BranchSpawned,
-        Change, Event, EventMessage, HoldChanged, KeyChanged, MemberChanged, MessageDied, MessagePosted,
+        Change, Event, EventMessage, HoldChanged, IdentityChanged, KeyChanged, MemberChanged, MessageDied, MessagePosted,
         NotificationEnded, PersonaChanged, ProviderChanged, ProviderSessionMismatched, ProviderThread, QuestionChanged,
         QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased, SessionOpened,
         SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery, TaskStatusChanged,
@@ -564,6 +564,11 @@ fn control() -> Vec<Sample> {
             }),
             Event::MemberChanged(MemberChanged {
                 user_id: UserId::parse("ann").unwrap(),
+                change,
+                by: by(),
+            }),
+            Event::IdentityChanged(IdentityChanged {
+                user_id: (change != Change::Removed).then(|| UserId::parse("ann").unwrap()),
                 change,
                 by: by(),
             }),
