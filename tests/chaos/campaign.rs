@@ -397,6 +397,7 @@ impl Campaign {
             // With the key of any account: mostly not the owner's.
             self.clients.look(&self.book, &mut dice, other, path).await;
             self.clients.look(&self.book, &mut dice, own, path).await;
+            self.clients.look_as_service(&self.book, &mut dice, own, path).await;
             // One account's session id, requested with the other's key.
             const ANY: &str = "select id from session where account_id = $1 order by random() limit 1";
             let found = sqlx::query(ANY)
@@ -410,6 +411,8 @@ impl Campaign {
                     format!("/api/orgs/{}/sessions/{id}", account_id(other)),
                 ] {
                     self.clients.look(&self.book, &mut dice, other, &path).await;
+                    let path = path.replace(&account_id(other), &whose);
+                    self.clients.look_as_service(&self.book, &mut dice, own, &path).await;
                 }
             }
         }

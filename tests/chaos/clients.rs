@@ -16,7 +16,10 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     book::Book,
     dice::Dice,
-    plan::{ACCOUNTS, AGENTS, APPROVED, ASSIGNED, JUDGED, PLANNED, REVIEWED, TASKS, account_id, canary},
+    plan::{
+        ACCOUNTS, AGENTS, APPROVED, ASSIGNED, JUDGED, OF_PERSONS, ORCHESTRATORS, PLANNED, REVIEWED, TASKS, account_id,
+        canary,
+    },
     provider::word,
     records::{Agent, Aim, Answer, ApiAnswer, Author, EditOp, Offered, Tenant, Try, Via, Work},
     system::{OPERATOR_TOKEN, System},
@@ -35,8 +38,6 @@ const AGAIN_DOUBLED_MAX: usize = 4;
 /// Looks for a turn to stop, or for the end of one.
 const AIMS_MAX: usize = 8;
 
-/// The account whose `admin` key is a person's own.
-const OF_A_PERSON: usize = 1;
 const LINKS: &str = "/api/sign-in-links";
 const LINKS_MAX: usize = 5;
 /// The file of each account's default persona.
@@ -104,7 +105,7 @@ impl Clients {
             let made = self.made((&post, &format!("/api/orgs/{id}/keys")), body).await?;
             made["key"].as_str().context("a key is shown once")?.clone_into(key);
         }
-        if account == OF_A_PERSON {
+        if account == OF_PERSONS {
             keys[0] = self.persons_key(&id).await?;
         }
         let persona = json!({"slug": "tone", "name": "Tone", "visibility": "shared", "is_default": true,
@@ -163,10 +164,12 @@ impl Clients {
 
     /// The own key of a person who has opened a link.
     async fn persons_key(&self, account: &str) -> anyhow::Result<String> {
-        let person = json!({"user_id": "ann", "name": "Ann", "role": "admin"});
         let post = Method::POST;
-        self.made((&post, &format!("/api/orgs/{account}/members")), person)
-            .await?;
+        for (user, role) in [("ann", "admin"), ("bob", "member")] {
+            let person = json!({"user_id": user, "name": user, "role": role});
+            self.made((&post, &format!("/api/orgs/{account}/members")), person)
+                .await?;
+        }
         // An answer that is lost has used its link.
         for _ in 0..LINKS_MAX {
             let asked = json!({"account": account, "user_id": "ann"});
@@ -561,13 +564,35 @@ impl Clients {
         (method, path): (Method, &str),
         body: Option<(&Bytes, &str)>,
     ) -> (Answer, Value) {
+        let of_service = method == Method::POST && path.ends_with("/notifications");
+        let bearer = if of_service { &self.publishing } else { &self.keys };
+        self.asked_with(
+            book,
+            place,
+            (account, &bearer[account], of_service),
+            (method, path),
+            body,
+        )
+        .await
+    }
+
+    /// The same, as a service.
+    pub(crate) async fn look_as_service(&self, book: &Book, dice: &mut Dice, account: usize, path: &str) {
+        let key = (account, &self.publishing[account], true);
+        self.asked_with(book, dice.below(2), key, (Method::GET, path), None)
+            .await;
+    }
+
+    async fn asked_with(
+        &self,
+        book: &Book,
+        place: usize,
+        (account, bearer, of_service): (usize, &String, bool),
+        (method, path): (Method, &str),
+        body: Option<(&Bytes, &str)>,
+    ) -> (Answer, Value) {
         let url = format!("{}{path}", self.urls[place % self.urls.len()]);
         let key = body.filter(|_| method == Method::POST).map(|(_, key)| key.to_owned());
-        let bearer = if method == Method::POST && path.ends_with("/notifications") {
-            &self.publishing[account]
-        } else {
-            &self.keys[account]
-        };
         let mut request = self.http.request(method, url).bearer_auth(bearer);
         if let Some((body, key)) = body {
             request = request
@@ -585,6 +610,7 @@ impl Clients {
                 book.answered(ApiAnswer {
                     account: Some(account_id(account)),
                     path: path.to_owned(),
+                    of_service,
                     key,
                     status: status.as_u16(),
                     body,
@@ -654,10 +680,8 @@ impl Clients {
                 };
                 let mut payload = json!({"id": notification, "body": words(canary, &work), "queue_mode": mode,
                     "sender": {"kind": kind, "id": name, "name": name}});
-                match agents.as_slice() {
-                    [one] => payload["agent"] = json!(one),
-                    several => payload["agents"] = json!(several),
-                }
+                let (field, to) = recipients(&agents);
+                payload[field] = to;
                 match via {
                     Via::Nats => publish(&id, task.as_deref(), &payload),
                     Via::Http => {
@@ -671,8 +695,9 @@ impl Clients {
                 let Offered::Notification { task, agents, .. } = book.find(of).what else {
                     return None;
                 };
-                let payload =
-                    json!({"id": notification, "agent": agents.first(), "body": format!("{canary} something else")});
+                let (field, to) = recipients(&agents[..1]);
+                let mut payload = json!({"id": notification, "body": format!("{canary} something else")});
+                payload[field] = to;
                 publish(&id, task.as_deref(), &payload)
             }
             Offered::Message { task, work } => {
@@ -722,6 +747,15 @@ impl Clients {
             | Offered::EndBranch { .. }
             | Offered::Answer { .. } => return None,
         })
+    }
+}
+
+/// The field that names whom a notification is for, and what it has.
+fn recipients(agents: &[String]) -> (&'static str, Value) {
+    match agents {
+        [one] if ORCHESTRATORS.contains(&one.as_str()) => ("session", json!(one)),
+        [one] => ("agent", json!(one)),
+        several => ("agents", json!(several)),
     }
 }
 

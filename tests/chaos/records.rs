@@ -114,7 +114,7 @@ pub(crate) enum Offered {
         id: String,
         /// None: without a task.
         task: Option<String>,
-        /// Slugs. One: the notification has `id`. Several: one each, ids `{id}:{agent_id}`, and the work is `Reply`.
+        /// Slugs, or the address of an orchestrator. One: the notification has `id`. Several: one each, ids `{id}:{agent_id}`, and the work is `Reply`.
         agents: Vec<String>,
         work: Work,
         mode: QueueMode,
@@ -245,6 +245,8 @@ pub(crate) enum WorkKind {
     /// `subagent_spawn` of two, whose requests are `work=reply effect=<effect>-1-asked` and `work=reply` or `work=slow` with
     /// `effect=<effect>-2-asked`, then a reply. Their results have no words of their own.
     Split,
+    /// In an orchestrator: `create_session` with the prompt `work=reply effect=<effect>-asked`, then a reply.
+    Child,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }
@@ -375,6 +377,9 @@ pub(crate) struct ApiAnswer {
     /// The key's account; None: the operator's token.
     pub(crate) account: Option<String>,
     pub(crate) path: String,
+    /// To the key of a service, which has no person.
+    #[serde(default)]
+    pub(crate) of_service: bool,
     /// Of a POST.
     pub(crate) key: Option<String>,
     pub(crate) status: u16,

@@ -103,6 +103,10 @@ pub(crate) enum Bug {
     ReplayPassesOn,
     /// The end of a task cancels the items of its replays.
     TaskEndsReplay,
+    /// The removal of a person leaves the session of their orchestrator.
+    PersonLeavesSession,
+    /// The resolver finds the open session of an orchestrator without a look at whose it is.
+    OwnerUnread,
 }
 
 impl Bug {
@@ -133,7 +137,7 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 27] = [
+    pub(crate) const OF_CONTROL: [Bug; 29] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -161,5 +165,7 @@ impl Bug {
         Bug::CloseLeavesBranches,
         Bug::ReplayPassesOn,
         Bug::TaskEndsReplay,
+        Bug::PersonLeavesSession,
+        Bug::OwnerUnread,
     ];
 }

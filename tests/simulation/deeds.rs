@@ -8,7 +8,7 @@ use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ReplaySpec,
-    ResetInFlight, ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, hold::Hold,
+    ResetInFlight, ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, UserId, hold::Hold,
 };
 
 use self::answers::Reply;
@@ -19,7 +19,7 @@ use super::{
         lifecycle::CANCELLED_BY,
         outbox::{Message, Published, Service},
     },
-    world::{Fate, World},
+    world::{Fate, PERSONS, World},
 };
 
 #[derive(Clone, Debug)]
@@ -28,6 +28,7 @@ pub(crate) enum Deed {
     Publish(usize),
     Move(AccountId, TaskId, TaskStatus),
     Remove(AccountId, AgentId),
+    RemovePerson(AccountId, UserId),
     /// By the dead letter's index.
     Redrive(usize),
     /// Stop the turn of a session: this turn only, or the one in progress.
@@ -80,6 +81,12 @@ impl World {
             let place = self.random.below(self.deeds.len());
             self.deeds.insert(place, Deed::Remove(account, agent));
         }
+        if self.random.chance(150) {
+            let (account, _) = self.random.pick(&self.agents).clone();
+            let user = UserId::parse(self.random.pick::<&str>(&PERSONS)).expect("a person");
+            let place = self.random.below(self.deeds.len());
+            self.deeds.insert(place, Deed::RemovePerson(account, user));
+        }
     }
 
     fn some_task(&mut self) -> TaskId {
@@ -105,6 +112,19 @@ impl World {
             2 => (Some("ada".to_owned()), Vec::new()),
             3 => (Some("nobody".to_owned()), Vec::new()),
             _ => (Some(agent.to_string()), Vec::new()),
+        };
+        // To a person's orchestrator, the account's, or that of somebody who is no member.
+        let to = (!is_focused && self.random.chance(100)).then(|| {
+            let of_account = format!("org:{account}");
+            let of = *self.random.pick::<&str>(&["ann", "ann", "bob", &of_account, "eve"]);
+            format!("orchestrator:{of}")
+        });
+        let (one, many) = match to {
+            None => (one, many),
+            Some(_) => {
+                task = task.filter(|_| self.random.chance(100));
+                (None, Vec::new())
+            }
         };
         let kind = match self.random.below(10) {
             0 => ActorKind::Agent,
@@ -136,7 +156,7 @@ impl World {
             kind: None,
             agent: one,
             agents: many,
-            session: None,
+            session: to,
             title: None,
             body: n.to_string(),
             message_id: None,
@@ -161,6 +181,7 @@ impl World {
             | Deed::Publish(_)
             | Deed::Move(..)
             | Deed::Remove(..)
+            | Deed::RemovePerson(..)
             | Deed::Stop(..)
             | Deed::Resume(_)
             | Deed::Reply(..)
@@ -200,6 +221,7 @@ impl World {
             Deed::Publish(offer) => self.offer_to_api(*offer),
             Deed::Move(account, task, status) => self.move_task(account, task, *status),
             Deed::Remove(account, agent) => self.remove_agent(account, *agent),
+            Deed::RemovePerson(account, user) => self.remove_person(account, user),
             Deed::Redrive(letter) => self.redrive(*letter),
             Deed::Stop(session, turn, then) => self.stop(session, *turn, *then),
             Deed::Resume(session) => self.resume(session),
@@ -286,6 +308,26 @@ impl World {
             || {
                 format!(
                     "{account}/{agent}: closes {:?}, cancels {:?}; {fate:?}",
+                    closed.sessions, closed.cancelled
+                )
+            },
+        );
+        self.commit_rows(p, fate, closed.messages)
+    }
+
+    fn remove_person(&mut self, account: &AccountId, user: &UserId) -> bool {
+        let Some(p) = self.orchestrator() else { return false };
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        let closed = self.database.member_remove(account, user, self.bug).unwrap_or_default();
+        self.note(
+            "person removed",
+            [closed.sessions.len() as u64, closed.cancelled.len() as u64],
+            || {
+                format!(
+                    "{account}/{user}: closes {:?}, cancels {:?}; {fate:?}",
                     closed.sessions, closed.cancelled
                 )
             },

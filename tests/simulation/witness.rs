@@ -1,4 +1,4 @@
-//! Checks the invariants I1 to I11, I18 to I28, I30 and I31 independently of the rows that they concern: some after every
+//! Checks the invariants I1 to I11, I18 to I28, I30, I31 and I35 independently of the rows that they concern: some after every
 //! transaction, the rest at the end.
 
 mod brakes;
@@ -13,7 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::{
-    AccountId, CloseReason, Conversation, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState,
+    AccountId, CloseReason, Conversation, NotificationId, NotificationState, SessionAddress, SessionId, SessionPhase,
+    TurnId, TurnState,
 };
 use storage::lifecycle::reply_message_id;
 use uuid::Uuid;
@@ -131,6 +132,12 @@ impl Witness {
             if row.queue_tail == 0 && !is_after_reset(database, (account, row)) {
                 self.breaks("I3", || format!("session {id} was opened without an item"));
             }
+            if row.closed.is_none()
+                && row.conversation.orchestrator().is_some()
+                && database.was_removed(&row.conversation)
+            {
+                self.breaks("I35", || format!("session {id} is open, and its person was removed"));
+            }
             if (row.phase == SessionPhase::Running) != row.lease_owner.is_some() {
                 self.breaks("I4", || {
                     format!("session {id} is {} with lease {:?}", row.phase, row.lease_owner)
@@ -227,7 +234,24 @@ impl Witness {
             if before > now {
                 self.breaks("I8", || format!("{id} of place {now} was queued behind place {before}"));
             }
+            self.addressed(database, (account, id), *session);
             self.arrived(database, (account.clone(), id.clone()), *session, *number);
+        }
+    }
+
+    /// What a person's orchestrator gets was addressed to it, and it gets all of that.
+    fn addressed(&mut self, database: &Database, (account, id): (&AccountId, &NotificationId), session: SessionId) {
+        let row = &database.notifications[&(account.clone(), id.clone())];
+        let message: serde_json::Value = serde_json::from_slice(&row.payload).expect("a wire type");
+        let address = message["session"].as_str();
+        let address = address.and_then(|address| SessionAddress::parse(address).ok()?.within(account));
+        let asked = address.and_then(|of| of.orchestrator().cloned());
+        let of = &database.sessions[&(account.clone(), session)].conversation;
+        let of = of.orchestrator().cloned();
+        if asked != of {
+            self.breaks("I35", || {
+                format!("{id} was addressed to {asked:?}, and is in a session of {of:?}")
+            });
         }
     }
 

@@ -1,7 +1,7 @@
 //! The whole state of one run, and the scheduler: the seed picks one small step after another, until no step is left.
 
 use contracts::tool::ToolRequested;
-use domain::{AccountId, AgentId, BranchState, SessionScope, StopKind, StopThen, TaskId, TaskStatus};
+use domain::{AccountId, AgentId, BranchState, SessionScope, StopKind, StopThen, TaskId, TaskStatus, UserId};
 use uuid::Uuid;
 
 use super::{
@@ -20,6 +20,15 @@ use super::{
     trace::Trace,
     witness::Witness,
 };
+
+/// The members of each account.
+pub(crate) const PERSONS: [&str; 2] = ["ann", "bob"];
+/// The number of the hidden agent of an account.
+const HIDDEN: u128 = 99;
+
+fn agent(number: u128) -> AgentId {
+    AgentId(Uuid::from_u128((0x0180_0000_0000_7000_8000 << 48) | number))
+}
 
 /// Steps without faults until the end. A run that needs more is stuck: the longest of some million needed a tenth.
 const CALM_STEPS_MAX: u64 = 20_000;
@@ -178,12 +187,23 @@ impl World {
                     .random
                     .chance(500)
                     .then(|| *self.random.pick(&["task_message", "task_status"])),
+                hidden: agent(HIDDEN),
             };
             self.database.accounts.insert(account.clone(), row);
+            let row = Agent {
+                slug: agent(HIDDEN).to_string(),
+                provider: OWN.to_owned(),
+                removed: true,
+            };
+            self.database.agents.insert((account.clone(), agent(HIDDEN)), row);
+            for user in PERSONS {
+                let user = UserId::parse(user).expect("a person");
+                self.database.members.insert((account.clone(), user), false);
+            }
             let mut assignees = Vec::new();
             for (n, slug) in (1_u128..).zip(["ada", "ben"]) {
                 // Agents of both accounts have the same ids where allowed, so that nothing can rely on an id alone.
-                let agent = AgentId(Uuid::from_u128((0x0180_0000_0000_7000_8000 << 48) | n));
+                let agent = agent(n);
                 let provider = if self.random.chance(400) { OWN } else { GATEWAY_ONLY };
                 let row = Agent {
                     slug: slug.to_owned(),

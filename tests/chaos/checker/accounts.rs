@@ -1,6 +1,7 @@
 //! I12: no data of one account reaches another. I13: rows that refer to each other have one account. Checked always.
 
 use super::{Violation, evidence::Evidence};
+use crate::provider::account_of;
 
 fn foreign(expected: &'static str, found: String) -> Violation {
     Violation {
@@ -14,9 +15,8 @@ fn foreign(expected: &'static str, found: String) -> Violation {
 pub(super) fn requests_and_answers(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for call in &evidence.records.calls {
-        // `…:{account}:v{generation}`
-        let account = call.session_key.rsplit(':').nth(1).unwrap_or_default();
-        for other in call.canaries.iter().filter(|other| *other != account) {
+        let account = account_of(&call.session_key);
+        for other in call.canaries.iter().filter(|other| **other != account) {
             found.push(foreign(
                 "a provider call holds nothing of another account",
                 format!("call {} of {} holds words of {other}", call.order, call.session_key),

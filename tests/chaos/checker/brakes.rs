@@ -453,6 +453,7 @@ mod tests {
         story.records.answers.push(ApiAnswer {
             account: Some("acme".to_owned()),
             path: "/api/orgs/acme/sessions/session-1/stop".to_owned(),
+            of_service: false,
             key: Some("offer-1".to_owned()),
             status: 202,
             body: r#"{"state": "stopping", "turn_id": "turn-1"}"#.to_owned(),

@@ -93,6 +93,7 @@ impl Story {
             answers: vec![ApiAnswer {
                 account: Some("acme".to_owned()),
                 path: "/api/orgs/acme/notifications".to_owned(),
+                of_service: false,
                 key: None,
                 status: 200,
                 body: "canary-of-acme".to_owned(),

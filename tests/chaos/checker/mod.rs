@@ -20,6 +20,7 @@ mod leases;
 mod order;
 mod outcomes;
 mod personas;
+mod persons;
 mod questions;
 mod replays;
 mod resets;
@@ -38,7 +39,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I34`, as in tests/chaos/README.md.
+    /// `I1` … `I35`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -101,6 +102,8 @@ const ALWAYS: &[Check] = &[
     told::past_known,
     personas::one_for_a_generation,
     personas::newest_at_the_beginning,
+    persons::in_its_conversation,
+    persons::shown_to_them_only,
     accounts::requests_and_answers,
     accounts::rows,
     audit::as_recorded,

@@ -9,7 +9,8 @@ use std::fmt::{self, Display};
 
 pub(crate) use faults::{Fault, KINDS, Link, NetworkHarm, Oversized, Process, ProviderFailure};
 pub(crate) use offers::{
-    ACCOUNTS, AGENTS, APPROVED, ASKED, ASSIGNED, JUDGED, PLANNED, PlannedOffer, REVIEWED, TASKS, account_id, canary,
+    ACCOUNTS, AGENTS, APPROVED, ASKED, ASSIGNED, JUDGED, OF_PERSONS, ORCHESTRATORS, PLANNED, PlannedOffer, REVIEWED,
+    TASKS, account_id, canary,
 };
 
 /// Interval of faults, evenly spread. Faults last longer and overlap.

@@ -24,6 +24,10 @@ pub(crate) const APPROVED: &str = "T-7";
 pub(crate) const PLANNED: &str = "T-8";
 /// A person approves that it is done.
 pub(crate) const REVIEWED: &str = "T-9";
+/// The account that has persons; its `admin` key is the first one's own.
+pub(crate) const OF_PERSONS: usize = 1;
+/// The addresses of their orchestrators.
+pub(crate) const ORCHESTRATORS: [&str; 2] = ["orchestrator:ann", "orchestrator:bob"];
 /// Tasks with assignees, whom thread messages wake.
 pub(crate) const ASSIGNED: usize = 2;
 
@@ -94,6 +98,10 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
         let account = dice.below(ACCOUNTS);
         let effect = format!("e{:06}", offers.len());
         let what = match dice.below(100) {
+            0..=9 if account == OF_PERSONS => {
+                ids[account] += 1;
+                to_orchestrator(&mut dice, format!("n-{}", ids[account]), effect)
+            }
             0..=90 => {
                 ids[account] += 1;
                 notification(&mut dice, format!("n-{}", ids[account]), effect)
@@ -399,6 +407,20 @@ fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {
         task,
         mode,
         author,
+    }
+}
+
+/// A person writes to their orchestrator, which answers or gives work away.
+fn to_orchestrator(dice: &mut Dice, id: String, effect: String) -> Offered {
+    let person = dice.below(ORCHESTRATORS.len());
+    let kind = *dice.pick(&[WorkKind::Reply, WorkKind::Child, WorkKind::Silent]);
+    Offered::Notification {
+        id,
+        task: None,
+        agents: vec![ORCHESTRATORS[person].to_owned()],
+        work: Work { kind, effect },
+        mode: dice.weighted(MODES, |(_, weight)| *weight).0,
+        author: [Author::Ann, Author::Bob][person],
     }
 }
 

@@ -19,7 +19,7 @@ use axum::{
     response::Response,
     routing::post,
 };
-use domain::ThreadName;
+use domain::{SessionKey, ThreadName};
 use prompt::manifest::Hash;
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -240,7 +240,7 @@ impl Shared {
     fn answer(&self, request: &Request, order: usize) -> Said {
         let effect = request.effect.as_deref().unwrap_or("nothing");
         let account = request.account();
-        let canary = self.canaries.get(account).map_or("", String::as_str);
+        let canary = self.canaries.get(&account).map_or("", String::as_str);
         let reply = Said::Text(format!("reply {effect}; {canary}"));
         let Some(kind) = request.work else { return reply };
         let round = request.round;
@@ -296,6 +296,10 @@ impl Shared {
                 let parts = [part(1, WorkKind::Reply), part(2, second)];
                 call("subagent_spawn", serde_json::json!({"subagents": parts, "join": join}))
             }
+            (WorkKind::Child, 0) => {
+                let prompt = format!("{canary} work=reply effect={effect}-asked;");
+                call("create_session", serde_json::json!({"prompt": prompt, "agent": ASKED}))
+            }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
@@ -322,6 +326,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Later, "later"),
     (WorkKind::Slow, "slow"),
     (WorkKind::Split, "split"),
+    (WorkKind::Child, "child"),
 ];
 
 /// As it stands in a notification's body.
@@ -394,9 +399,8 @@ impl Request {
         }
     }
 
-    /// From the session key, which ends with `:{account}:v{generation}`.
-    fn account(&self) -> &str {
-        self.session_key.rsplit(':').nth(1).unwrap_or_default()
+    fn account(&self) -> String {
+        account_of(&self.session_key)
     }
 
     /// It brings the result of a repeated call.
@@ -451,6 +455,11 @@ fn effects(text: &str) -> Vec<String> {
         .collect::<BTreeSet<String>>()
         .into_iter()
         .collect()
+}
+
+/// The account of a session, by its key.
+pub(crate) fn account_of(session_key: &str) -> String {
+    SessionKey::parse(session_key).map_or_else(|_| String::new(), |key| key.account.to_string())
 }
 
 fn kind_of(text: &str) -> Option<WorkKind> {

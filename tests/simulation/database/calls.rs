@@ -4,8 +4,8 @@
 use contracts::{Headers, TraceContext, header, notification::NotificationMessage, tool::ToolRequested, tools};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, Generation, ModelKinds, NotificationId, PolicyScope, PolicyVerdict,
-    QuestionKind, QuestionState, SessionId, SessionKind, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId,
-    TurnId, Verdict, tool_policy::ToolPolicy,
+    QuestionKind, QuestionState, SessionId, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId, TurnId,
+    Verdict, tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
     CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall,
@@ -358,10 +358,7 @@ impl Database {
         Some(CallFacts {
             needs_plan: false,
             session_key: row.key.clone(),
-            session_kind: row
-                .conversation
-                .branch()
-                .map_or(SessionKind::Task, |_| SessionKind::Branch),
+            session_kind: row.conversation.kind(),
             generation: Generation(row.generation),
             fence: row.fence,
             is_closed: row.closed.is_some(),

@@ -32,7 +32,7 @@ use delivery::{
 };
 use domain::{
     AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
-    NotificationId, NotificationState, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
+    NotificationId, NotificationState, Owner, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
     TaskStatus, TurnId, TurnRef, TurnState, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
@@ -88,7 +88,7 @@ impl Database {
         Some(LockedSession {
             tool_policies: 1,
             persona: None,
-            owner: None,
+            owner: row.conversation.orchestrator().and_then(Owner::user).cloned(),
             kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
             branch: row.conversation.branch().filter(|_| row.replay.is_none()),
             replay: row.replay,
@@ -406,7 +406,11 @@ impl Database {
             provider,
             tools: match source {
                 Some(source) => definitions(source.tools.iter().cloned()),
-                None => offered(item.facts.task.is_some(), branch.map(|branch| branch.depth)),
+                None => offered(
+                    item.facts.task.is_some(),
+                    session.kind == SessionKind::Orchestrator,
+                    branch.map(|branch| branch.depth),
+                ),
             },
             tools_wait_ms: settings.delivery.tools_wait_ms_max.i64(),
             trace: TraceContext::default(),
@@ -746,13 +750,13 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
 }
 
 /// Tool names only: their texts have no effect here. `depth`: of the branch, if it is one.
-fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
-    fn named(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+fn offered(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+    fn named(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
             is_asked: false,
-            is_orchestrator: false,
+            is_orchestrator,
             is_branch: depth.is_some(),
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
             models: ModelKinds::default(),
@@ -761,12 +765,14 @@ fn offered(has_task: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
     }
     // Definitions hold schemas and are created once.
     thread_local! {
-        static WITH_TASK: Arc<[ToolDefinition]> = named(true, None);
-        static TASKLESS: Arc<[ToolDefinition]> = named(false, None);
-        static BRANCH: Arc<[ToolDefinition]> = named(true, Some(1));
-        static DEEPEST: Arc<[ToolDefinition]> = named(true, Some(DEPTH_MAX));
+        static WITH_TASK: Arc<[ToolDefinition]> = named(true, false, None);
+        static TASKLESS: Arc<[ToolDefinition]> = named(false, false, None);
+        static ORCHESTRATOR: Arc<[ToolDefinition]> = named(false, true, None);
+        static BRANCH: Arc<[ToolDefinition]> = named(true, false, Some(1));
+        static DEEPEST: Arc<[ToolDefinition]> = named(true, false, Some(DEPTH_MAX));
     }
     match (has_task, depth) {
+        (_, None) if is_orchestrator => ORCHESTRATOR.with(Arc::clone),
         (true, None) => WITH_TASK.with(Arc::clone),
         (false, None) => TASKLESS.with(Arc::clone),
         (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),

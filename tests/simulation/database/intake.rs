@@ -112,6 +112,13 @@ impl Database {
                 facts.add(account, Fact::Agent(AgentRef::Slug(slug), *id));
             }
         }
+        for (account, owner) in &questions.owners {
+            let member = owner.user().map(|user| (account.clone(), user.clone()));
+            let is_there = member.is_none_or(|member| self.members.get(&member) == Some(&false));
+            if is_there && let Some(of) = self.accounts.get(account) {
+                facts.add(account, Fact::Orchestrator(owner.clone(), of.hidden));
+            }
+        }
         for (account, id) in &questions.tasks {
             if self.tasks.contains_key(&(account.clone(), id.key())) {
                 facts.add(account, Fact::Task(id.clone()));
@@ -390,11 +397,19 @@ impl Database {
 
     /// Of a conversation, under lock: the session seen before if it is still open, else the newest one now.
     fn found(&self, conversation: &Conversation, seen: Option<&SessionId>, bug: Option<Bug>) -> Found {
+        let any = (bug == Some(Bug::OwnerUnread) && conversation.orchestrator().is_some()).then(|| {
+            let mut open = self
+                .of_account(&conversation.account)
+                .filter(|(_, row)| row.closed.is_none());
+            let ((_, id), _) = open.find(|(_, row)| row.conversation.orchestrator().is_some())?;
+            Some(id)
+        });
+        let seen = any.flatten().or(seen);
         let locked = seen.and_then(|id| self.active_session(&(conversation.account.clone(), *id)));
         if let Some(session) = locked {
             return Found::Active(session);
         }
-        if self.agents[&(conversation.account.clone(), conversation.agent)].removed {
+        if self.was_removed(conversation) {
             return Found::Removed;
         }
         let closed = |generation: Option<i32>| {

@@ -6,14 +6,18 @@ use std::collections::BTreeSet;
 use contracts::session::{SessionClosed, SessionResolved};
 use domain::{
     AccountId, Actor, AgentId, BranchEvent, BranchId, CloseReason, Gate, Generation, NotificationId, NotificationState,
-    SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId, TurnState,
-    context::Rotated,
+    Owner, SessionEvent, SessionId, SessionPhase, StopKind, StopThen, TASK_CLOSED, TaskId, TaskStatus, TurnId,
+    TurnState, UserId, context::Rotated,
 };
 use storage::{
     lifecycle::close_reason,
     question::{self, Ending},
     session::{
-        Closing, Waiting, branch_end::branches_below, judge, sessions_close::AGENT_REMOVED, turn_stop::StopRequest,
+        Closing, Waiting,
+        branch_end::branches_below,
+        judge,
+        sessions_close::{AGENT_REMOVED, MEMBER_REMOVED},
+        turn_stop::StopRequest,
     },
 };
 
@@ -28,6 +32,8 @@ pub(crate) const CANCELLED_BY: &str = "Eve";
 pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
     Agent(AgentId),
+    /// A person's orchestrator.
+    User(&'a UserId),
 }
 
 /// Steers stand so far before other items of their number.
@@ -143,6 +149,20 @@ impl Database {
         Some(closed)
     }
 
+    /// `MEMBER_REMOVE` and `orchestrator_close`. `None`: no such person, or already removed.
+    pub(crate) fn member_remove(&mut self, account: &AccountId, user: &UserId, bug: Option<Bug>) -> Option<Closed> {
+        let removed = self.members.get_mut(&(account.clone(), user.clone()))?;
+        if std::mem::replace(removed, true) {
+            return None;
+        }
+        self.version += 1;
+        if bug == Some(Bug::PersonLeavesSession) {
+            return Some(Closed::default());
+        }
+        let (reason, closing) = (CloseReason::MemberRemoved, Closing::Ended);
+        Some(self.close(account, Scope::User(user), reason, closing, bug))
+    }
+
     /// `UNCOUNT`. A mistake may have left an item in a session that was removed.
     fn uncount(&mut self, account: &AccountId, session: SessionId) {
         if let Some(row) = self.sessions.get_mut(&(account.clone(), session)) {
@@ -193,6 +213,7 @@ impl Database {
                     && match scope {
                         Scope::Task(task) => row.conversation.task() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
+                        Scope::User(user) => row.conversation.orchestrator().and_then(Owner::user) == Some(user),
                     }
             })
             .map(|((_, id), _)| *id)
@@ -292,6 +313,7 @@ impl Database {
         let below = branches_below(&live, closing, |branch| match scope {
             Scope::Task(task) => branch.task_id == task.key(),
             Scope::Agent(agent) => branch.agent_id == agent,
+            Scope::User(_) => false,
         });
         let ends: Vec<(BranchId, BranchEvent)> =
             below.iter().map(|branch| (branch.id, BranchEvent::Cancelled)).collect();
@@ -358,5 +380,6 @@ fn cancel_reason(scope: Scope<'_>) -> &'static str {
     match scope {
         Scope::Task(_) => TASK_CLOSED,
         Scope::Agent(_) => AGENT_REMOVED,
+        Scope::User(_) => MEMBER_REMOVED,
     }
 }

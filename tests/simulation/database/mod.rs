@@ -27,9 +27,9 @@ use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
-    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ReplayId, ResetRequest, SessionEvent,
+    MessageId, NotificationId, NotificationState, Owner, QuestionId, QueueMode, ReplayId, ResetRequest, SessionEvent,
     SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
-    ToolCallState, TurnContext, TurnId, TurnState, breaker::Breaker, hold::Hold,
+    ToolCallState, TurnContext, TurnId, TurnState, UserId, breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
@@ -54,6 +54,8 @@ pub(crate) fn millis(at: OffsetDateTime) -> Millis {
 pub(crate) struct Account {
     pub(crate) scope: SessionScope,
     pub(crate) auto_create_tasks: bool,
+    /// The hidden agent of its orchestrators.
+    pub(crate) hidden: AgentId,
     /// The tool whose calls a policy of the account asks about.
     pub(crate) asks: Option<&'static str>,
 }
@@ -285,6 +287,8 @@ pub(crate) struct Database {
     pub(crate) version: u64,
     pub(crate) accounts: BTreeMap<AccountId, Account>,
     pub(crate) agents: BTreeMap<(AccountId, AgentId), Agent>,
+    /// Whether they were removed.
+    pub(crate) members: BTreeMap<(AccountId, UserId), bool>,
     pub(crate) tasks: BTreeMap<(AccountId, TaskId), Task>,
     pub(crate) sessions: BTreeMap<SessionName, SessionRow>,
     pub(crate) notifications: BTreeMap<(AccountId, NotificationId), NotificationRow>,
@@ -324,7 +328,7 @@ impl Database {
         self.replicas.get(&replica).is_some_and(|until| *until > self.now)
     }
 
-    /// Of a conversation, by `session_active_task` and `session_active_system`.
+    /// Of a conversation, by `session_active_task`, `session_active_system` and `session_active_orchestrator`.
     pub(crate) fn active<'a>(&'a self, conversation: &'a Conversation) -> Option<&'a SessionName> {
         self.of_account(&conversation.account)
             .find(|(_, row)| row.closed.is_none() && row.conversation == *conversation)
@@ -337,6 +341,16 @@ impl Database {
             .filter(|(_, row)| row.conversation == *conversation)
             .map(|(_, row)| row.generation)
             .max()
+    }
+
+    /// Whether the agent of a conversation, or the person of an orchestrator, was removed.
+    pub(crate) fn was_removed(&self, conversation: &Conversation) -> bool {
+        let account = &conversation.account;
+        match conversation.orchestrator().map(Owner::user) {
+            Some(Some(user)) => self.members[&(account.clone(), user.clone())],
+            Some(None) => false,
+            None => self.agents[&(account.clone(), conversation.agent)].removed,
+        }
     }
 
     pub(crate) fn of_account<'a>(

@@ -82,7 +82,12 @@ pub const STEPS: &str = "
     order by c.turn_id, c.ordinal";
 
 /// A page of the chat: whole turns.
-pub async fn chat(tx: &Tx, account: &AccountId, user: &UserId, page: &Page<'_>) -> Result<Shown<ChatItem>, StorageError> {
+pub async fn chat(
+    tx: &Tx,
+    account: &AccountId,
+    user: &UserId,
+    page: &Page<'_>,
+) -> Result<Shown<ChatItem>, StorageError> {
     let rows = page
         .read(tx, &LIST, [user.into()], "list turns of an orchestrator")
         .await?;
