@@ -79,6 +79,8 @@ impl SessionAddress {
     pub fn within(&self, account: &AccountId) -> Option<SessionOf> {
         match self {
             Self::Key(key) => (key.account == *account).then(|| key.of.clone()),
+            // Keys of such an account would have two readings: it has no orchestrators.
+            Self::User(_) if account.is_reserved() => None,
             Self::User(user) => Some(SessionOf::Orchestrator(Owner::User(user.clone()))),
         }
     }

@@ -8,6 +8,7 @@ use contracts::{
     outgoing::Origin,
 };
 use domain::{AccountId, SessionAddress, SessionId, SessionOf, TaskId, UserId};
+use sea_orm::FromQueryResult;
 use serde_json::Value;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -38,7 +39,7 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
     let cut = given.payload.get(..DEAD_PAYLOAD_BYTES_MAX).unwrap_or(given.payload);
     // Postgres cannot store a NUL in a text.
     let payload = String::from_utf8_lossy(cut).replace('\0', "\u{fffd}");
-    let letter = DeadLetter {
+    let mut letter = DeadLetter {
         id,
         account: given.account.cloned(),
         subject: given.subject.to_owned(),
@@ -68,7 +69,11 @@ pub async fn dead_letter_insert(tx: &Tx, root: &Root, given: &Given<'_>) -> Resu
         user.into(),
         session.into(),
     ];
-    tx.execute("write dead letter", DEAD_LETTER_INSERT, values).await?;
+    let written: Option<Written> = tx.one("write dead letter", DEAD_LETTER_INSERT, values).await?;
+    if written.is_some_and(|letter| letter.for_user.is_some()) {
+        // Everybody in the account may listen.
+        letter.payload.clear();
+    }
     let message = Outgoing::new(
         root.dead(given.account, given.task),
         &format!("dead:{id}"),
@@ -85,13 +90,21 @@ const DEAD_LETTER_INSERT: &str = "
     insert into dead_letter (account_id, id, service, subject, reason, detail, payload, headers, attempts, created_at, for_user)
     values ($1, $2, $3, $4, $5, $6, $7, $8::jsonb, $9, $10,
             coalesce($11, (select s.user_id from session s where s.account_id = $1 and s.id = $12)))
-    on conflict do nothing";
+    on conflict do nothing
+    returning for_user";
+
+#[derive(FromQueryResult)]
+struct Written {
+    for_user: Option<UserId>,
+}
 
 /// Whose orchestrator the message is for, as it says itself: by the session that it is addressed to or that it is of; or else the id of its
 /// session.
 fn for_user(account: &AccountId, payload: &[u8]) -> (Option<UserId>, Option<SessionId>) {
     let message: serde_json::Map<String, Value> = serde_json::from_slice(payload).unwrap_or_default();
-    let text = |field: &str| message.get(field).and_then(Value::as_str);
+    // Events have theirs in `data`.
+    let data = message.get("data").and_then(Value::as_object);
+    let text = |field: &str| message.get(field).or_else(|| data?.get(field)).and_then(Value::as_str);
     let address = ["session", "session_key"].into_iter().find_map(text);
     let address = address.and_then(|address| SessionAddress::parse(address).ok());
     let user = match address.and_then(|address| address.within(account)) {
@@ -132,6 +145,10 @@ mod tests {
         for (payload, expected) in [
             (r#"{"session": "orchestrator:ann"}"#, Some("ann")),
             (r#"{"session_key": "orchestrator:acme:ann:v3"}"#, Some("ann")),
+            (
+                r#"{"type": "turn.finished", "data": {"session_key": "orchestrator:acme:ann:v3"}}"#,
+                Some("ann"),
+            ),
             (r#"{"session": "orchestrator:other:ann:v3"}"#, None),
             (r#"{"session": "orchestrator:org:acme"}"#, None),
             (r#"{"body": "orchestrator:ann"}"#, None),

@@ -39,7 +39,7 @@ impl StorageError {
     /// The server rolled the transaction back in favour of another (serialization failure, deadlock). It has released
     /// all its locks, and an immediate retry is likely to succeed.
     pub fn is_rollback(&self) -> bool {
-        matches!(self, Self::Database { source, .. } if matches!(sqlstate(source).as_deref(), Some("40001" | "40P01")))
+        matches!(self, Self::Database { source, .. } if matches!(sqlstate(source).as_deref(), Some("40001" | "40P01" | "55P03")))
     }
 
     /// The server ended a statement at its timeout.

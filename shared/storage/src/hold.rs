@@ -100,8 +100,8 @@ pub const HOLDS_EXPIRE: &str = concat!(
 
 /// The same person's hold on the same thing is changed. Relies on index hold_active.
 const HOLD_SET: &str = concat!(
-    "insert into hold as h (account_id, id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, unsettled)
-     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $9 = 'stop')
+    "insert into hold as h (account_id, id, scope_kind, scope_id, reason, by_kind, by_id, by_name, running, until, user_id, unsettled)
+     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $9 = 'stop')
      on conflict (account_id, scope_kind, scope_id, by_kind, by_id) where released_at is null
      do update set reason = excluded.reason, by_name = excluded.by_name, running = excluded.running, until = excluded.until,
          unsettled = h.unsettled or excluded.unsettled",
@@ -167,6 +167,7 @@ pub async fn hold_set(
     let Some(mut messages) = lock(tx, account, setting).await? else {
         return Ok(Err(NotSet::NoAccount));
     };
+    let mut owner = None;
     if new.scope == HoldScope::Session
         && let Ok(session) = SessionId::parse(new.scope_id)
     {
@@ -174,8 +175,9 @@ pub async fn hold_set(
         if let Some(ended) = locked.iter().find(|session| session.facts.closed) {
             return Ok(Err(NotSet::Closed(ended.id, ended.generation)));
         }
+        owner = locked.into_iter().find_map(|session| session.owner);
     }
-    let values: [Value; 10] = [
+    let values: [Value; 11] = [
         account.into(),
         HoldId(fresh_id()).into(),
         new.scope.into(),
@@ -186,6 +188,7 @@ pub async fn hold_set(
         new.by.name.clone().into(),
         new.running.into(),
         new.until.into(),
+        owner.into(),
     ];
     let row: Option<HoldRow> = tx.one(ATTEMPT, HOLD_SET, values).await?;
     let row = row.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))?;

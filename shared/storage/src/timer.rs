@@ -4,7 +4,7 @@
 //! Lock order: sessions, items, questions, then timers.
 
 use contracts::event::{Event, TimerChanged};
-use domain::{AccountId, AgentId, SessionId, TaskId, TimerId, TimerKind, TimerState};
+use domain::{AccountId, AgentId, Owner, SessionId, TaskId, TimerId, TimerKind, TimerState};
 use sea_orm::{FromQueryResult, Value};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -46,6 +46,7 @@ pub enum Scope<'a> {
     /// Those of the agent on the task.
     AgentOn(AgentId, &'a TaskId),
     Agent(AgentId),
+    Orchestrator(&'a Owner),
     Keys(TimerKind, &'a [String]),
     One(TimerId),
 }
@@ -160,8 +161,9 @@ macro_rules! clear {
     };
 }
 
-/// Each relies on the index of its scope: timer_of_task, timer_of_agent, timer_key, timer_pkey.
+/// Each relies on the index of its scope: timer_of_task, timer_of_agent, timer_of_orchestrator, timer_key, timer_pkey.
 pub const CLEAR_OF_TASK: &str = clear!("t.task_id = $3");
+pub const CLEAR_OF_ORCHESTRATOR: &str = clear!("t.orchestrator = $3");
 pub const CLEAR_OF_AGENT_ON: &str = clear!("t.task_id = $3 and coalesce(t.agent_id = $4, false)");
 /// So many at once; the others are cleared when they are due, since their agent is gone.
 pub const CLEAR_OF_AGENT: &str = concat!(
@@ -191,6 +193,7 @@ pub async fn timers_clear(
         Scope::Task(task) => (CLEAR_OF_TASK, vec![task.key().into()]),
         Scope::AgentOn(agent, task) => (CLEAR_OF_AGENT_ON, vec![task.key().into(), agent.into()]),
         Scope::Agent(agent) => (CLEAR_OF_AGENT, vec![agent.into()]),
+        Scope::Orchestrator(owner) => (CLEAR_OF_ORCHESTRATOR, vec![owner.to_string().into()]),
         Scope::Keys(kind, keys) => (CLEAR_OF_KEYS, vec![kind.into(), keys.to_vec().into()]),
         Scope::One(timer) => (CLEAR_ONE, vec![timer.into()]),
     };

@@ -149,7 +149,7 @@ impl Database {
         Some(closed)
     }
 
-    /// `MEMBER_REMOVE` and `orchestrator_close`. `None`: no such person, or already removed.
+    /// `MEMBER_REMOVE`, [`Self::close`], `QUESTIONS_END_OF_ORCHESTRATOR` and `CLEAR_OF_ORCHESTRATOR`. `None`: no such person, or already removed.
     pub(crate) fn member_remove(&mut self, account: &AccountId, user: &UserId, bug: Option<Bug>) -> Option<Closed> {
         let removed = self.members.get_mut(&(account.clone(), user.clone()))?;
         if std::mem::replace(removed, true) {
@@ -160,7 +160,19 @@ impl Database {
             return Some(Closed::default());
         }
         let (reason, closing) = (CloseReason::MemberRemoved, Closing::Ended);
-        Some(self.close(account, Scope::User(user), reason, closing, bug))
+        let mut closed = self.close(account, Scope::User(user), reason, closing, bug);
+        let owner = Owner::User(user.clone());
+        let withdrawn = Ending::Withdrawn {
+            by: &Actor::system(),
+            reason: Some(MEMBER_REMOVED),
+            is_asker: true,
+        };
+        let asked = question::Scope::Orchestrator(&owner);
+        closed
+            .messages
+            .extend(self.questions_end_of(account, asked, &withdrawn));
+        self.timers_clear(account, |timer| timer.conversation.orchestrator() == Some(&owner));
+        Some(closed)
     }
 
     /// `UNCOUNT`. A mistake may have left an item in a session that was removed.

@@ -109,6 +109,7 @@ impl Database {
             Scope::Agent(agent) => row.conversation.agent == agent,
             Scope::Turn(session, turn) => row.session == session && row.turn == turn && row.kind == QuestionKind::Tool,
             Scope::Session(session) => row.session == session,
+            Scope::Orchestrator(owner) => row.conversation.orchestrator() == Some(owner),
             Scope::AgentOn(agent, task) => row.conversation.agent == agent && row.task.as_ref() == Some(&task.key()),
         };
         let ended: Vec<(QuestionId, Option<Message>)> = self

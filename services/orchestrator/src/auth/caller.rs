@@ -126,6 +126,8 @@ impl Caller {
 pub struct Access {
     pub account: AccountId,
     pub caller: Caller,
+    /// The request changes nothing.
+    pub reads: bool,
 }
 
 /// The operator, on a route across accounts. Only the guard creates one.
@@ -140,13 +142,13 @@ pub struct PersonAccess {
 }
 
 impl Access {
-    /// The account, with the persons whose orchestrators' rows the caller may see: a person their own, the operator, and an admin if the
-    /// account says so, everybody's.
+    /// The account, with the persons whose orchestrators' rows the request may reach: a person's own, and the operator's everybody's. An
+    /// admin reads everybody's, if the account says so, and changes none but their own.
     pub fn accounts(&self) -> Accounts {
         let account = Accounts::one(&self.account);
         match &self.caller {
             Caller::Operator => account.with_everybody(),
-            Caller::Key(holder) if holder.sees_everybody => account.with_everybody(),
+            Caller::Key(holder) if holder.sees_everybody && self.reads => account.with_everybody(),
             Caller::Key(KeyHolder {
                 person: Some(person), ..
             }) => account.with_person(&person.id),

@@ -62,19 +62,20 @@ async fn admit(
     };
     // If the path does not have the method, the router answers.
     if let Some(Permission { need, scope, .. }) = permissions.find(&parts.method, &pattern) {
+        let reads = parts.method.is_safe();
         match (&caller, scope, account) {
             (Caller::Operator, Scope::Operator, _) => {
                 parts.extensions.insert(OperatorAccess);
             }
             (Caller::Operator, Scope::Account, Some(account)) => {
-                parts.extensions.insert(Access { account, caller });
+                parts.extensions.insert(Access { account, caller, reads });
             }
             (Caller::Key(holder), Scope::Account, Some(account)) if may(holder, *need) => {
-                parts.extensions.insert(Access { account, caller });
+                parts.extensions.insert(Access { account, caller, reads });
             }
             (Caller::Key(holder), Scope::Current, _) if may(holder, *need) => {
                 let account = holder.account.clone();
-                parts.extensions.insert(Access { account, caller });
+                parts.extensions.insert(Access { account, caller, reads });
             }
             (caller, Scope::Account | Scope::Current, _) if *need == Need::Person => {
                 app.meters.refused("forbidden");

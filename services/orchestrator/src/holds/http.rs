@@ -129,6 +129,9 @@ async fn set(
 async fn release(State(app): State<App>, access: Access, Named(hold): Named<HoldId>) -> Result<Json<Hold>, ApiError> {
     let account = &access.account;
     let tx = app.begin(&access).await?;
+    store::hold_find(&tx, account, hold)
+        .await?
+        .ok_or_else(Problem::not_found)?;
     let setting = app.setting(None, database_now(&tx).await?);
     let by = access.caller.actor();
     let (was_active, messages) = hold_release(&tx, account, hold, &by.name, &setting).await?;

@@ -20,7 +20,7 @@ macro_rules! columns {
         concat!(
             $before,
             " id, scope_kind, scope_id, reason, by_kind, by_id, by_name, null::text as by_via, running, until, created_at,
-            released_at is null and coalesce(until > now(), true) as active, released_at, released_by ",
+            released_at is null and coalesce(until > now(), true) as active, released_at, released_by, user_id ",
             $after
         )
     };
@@ -33,13 +33,19 @@ pub const LIST: Listing = Listing {
     begins: Order::NewestFirst,
     wanted: Some(
         "($2::boolean is null or (released_at is null and coalesce(until > now(), true)) = $2)
-         and ($3::text is null or scope_kind = $3) and ($4::text is null or scope_id = $4)",
+         and ($3::text is null or scope_kind = $3) and ($4::text is null or scope_id = $4)
+         and (user_id is null or (select current_setting('signalbox.person', true)) in (user_id, '*'))",
     ),
     bytes: "octet_length(reason) + octet_length(by_name)",
     names: ("", ""),
 };
 
-const FIND: &str = columns!("select", "from hold where account_id = $1 and id = $2");
+/// One on a person's orchestrator is shown as that is.
+const FIND: &str = columns!(
+    "select",
+    "from hold where account_id = $1 and id = $2
+       and (user_id is null or (select current_setting('signalbox.person', true)) in (user_id, '*'))"
+);
 
 pub async fn hold_find(tx: &Tx, account: &AccountId, hold: HoldId) -> Result<Option<Hold>, StorageError> {
     tx.one("find hold", FIND, [account.into(), hold.into()]).await

@@ -47,13 +47,13 @@ async fn create(
     Post { body, once }: Post<NewMember>,
 ) -> Result<Answer<201, CreatedMember>, ApiError> {
     once.run(&app, access.party(), async |work| {
+        // Before the rows of members; and no agent gets the handle as its slug meanwhile.
+        account_lock(&work.tx, &access.account).await?;
         let member = member_make(work, &access.account, &body).await?;
         let user = UserId::parse(&member.user_id).map_err(|error| StorageError::unreadable("make member", error))?;
         let by = access.caller.author_id();
-        if access.account.as_str() != orchestrators::RESERVED {
+        if !access.account.is_reserved() {
             let owner = Owner::User(user.clone());
-            // No agent gets the handle as its slug meanwhile.
-            account_lock(&work.tx, &access.account).await?;
             let named = (&owner, &Handle::of_user(&user));
             orchestrators::store::identity_make(&work.tx, &access.account, named, work.now).await?;
         }
@@ -188,9 +188,10 @@ async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserI
     let now = database_now(&tx).await?;
     store::member_remove(&tx, &access.account, &user, now).await?;
     let personas = personas::store::private_remove(&tx, &access.account, &user, now).await?;
-    orchestrators::store::identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
     let setting = app.setting(None, now);
     let mut messages = orchestrator_close(&tx, &access.account, &user, &setting).await?;
+    // After the session, as whoever wakes it.
+    orchestrators::store::identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
     let removed = personas
         .into_iter()
         .map(|persona| personas::http::changed(persona, Change::Removed, &access.caller));

@@ -117,9 +117,18 @@ async fn read(
         return Err(Problem::not_found().into());
     }
     let notification = store::notification_find(&tx, account, &id).await?;
+    let is_own = own_alone || store::notification_is_of(&tx, account, &id, access.caller.principal()).await?;
     tx.commit().await?;
-    let notification = notification.ok_or_else(Problem::not_found)?;
-    Ok(Json(if own_alone {
+    let mut notification = notification.ok_or_else(Problem::not_found)?;
+    // What has become of what one wrote to somebody's orchestrator, of which one sees nothing else.
+    let is_hidden = is_own && notification.agent_id.is_none() && notification.parts.is_empty();
+    if is_hidden {
+        let tx = app.begin_sweep(account).await?;
+        let found = store::notification_find(&tx, account, &id).await?;
+        tx.commit().await?;
+        notification = found.ok_or_else(Problem::not_found)?;
+    }
+    Ok(Json(if own_alone || is_hidden {
         outcome_of(notification)
     } else {
         notification

@@ -9,7 +9,7 @@ use domain::{AccountId, Actor, Conversation, Handle, Owner, UserId};
 use runtime::http::Problem;
 use storage::{StorageError, Tx, session::session_ensure::session_ensure};
 
-use super::store::{self, identity_find, identity_make, orchestrator_now};
+use super::store::{self, identity_ensure, identity_find, identity_make, orchestrator_now};
 use crate::{
     accounts::store::account_lock,
     app::{App, database_now},
@@ -109,6 +109,8 @@ async fn wake(
 ) -> Result<Answer<200, Orchestrator>, ApiError> {
     let (account, owner) = (&person.access.account, Owner::User(person.user.clone()));
     once.run(&app, person.access.party(), async |work| {
+        not_reserved(account)?;
+        identity_ensure(&work.tx, account, &person.user, work.now).await?;
         let agent = store::hidden_agent(&work.tx, account)
             .await?
             .ok_or_else(Problem::not_found)?;
@@ -206,10 +208,7 @@ async fn change_of(
     change: IdentityChange,
 ) -> Result<Json<Identity>, ApiError> {
     let (account, caller) = (&access.account, &access.caller);
-    if account.as_str() == super::RESERVED {
-        let detail = "an account with the id org has no orchestrators: make another account";
-        return Err(Problem::conflict("reserved_account", detail).into());
-    }
+    not_reserved(account)?;
     let tx = app.begin(access).await?;
     // No agent gets the handle as its slug meanwhile.
     account_lock(&tx, account).await?;
@@ -217,6 +216,9 @@ async fn change_of(
     if *owner == Owner::Account && identity_find(&tx, account, owner).await?.is_none() {
         let handle = Handle::parse(HANDLE).map_err(|error| StorageError::unreadable("make identity", error))?;
         identity_make(&tx, account, (owner, &handle), now).await?;
+    }
+    if let Owner::User(user) = owner {
+        identity_ensure(&tx, account, user, now).await?;
     }
     let handle = change.handle.clone();
     if let Some(handle) = &handle
@@ -234,6 +236,15 @@ async fn change_of(
     app.commit(tx, vec![app.event(account, now, event)]).await?;
     tracing::info!(%account, %owner, handle = changed.handle, enabled = changed.enabled, by = caller.author_id(), "changed the identity of an orchestrator");
     Ok(Json(changed))
+}
+
+/// Keys of its orchestrators would have two readings.
+fn not_reserved(account: &AccountId) -> Result<(), Problem> {
+    if account.is_reserved() {
+        let detail = "an account with the id org has no orchestrators: make another account";
+        return Err(Problem::conflict("reserved_account", detail));
+    }
+    Ok(())
 }
 
 async fn agent_has(tx: &Tx, account: &AccountId, handle: &Handle) -> Result<bool, StorageError> {

@@ -4,6 +4,3 @@
 pub mod chat;
 pub mod http;
 pub mod store;
-
-/// An account of this id has no orchestrators: their keys would have two readings.
-pub const RESERVED: &str = "org";

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use api::orchestrators::{Identity, IdentityChange};
-use domain::{AccountId, AgentId, Handle, Owner, SessionId, SessionPhase, identity};
+use domain::{AccountId, AgentId, Handle, Owner, SessionId, SessionPhase, UserId, identity};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
 use uuid::Uuid;
+
+use crate::accounts::store::account_lock;
 
 /// An owner in the primary key: of the account's orchestrator, empty.
 fn key(owner: &Owner) -> String {
@@ -91,6 +93,21 @@ pub async fn provider_change(tx: &Tx, account: &AccountId, provider: Option<Stri
     tx.execute("change provider of orchestrators", PROVIDER, values)
         .await
         .map(drop)
+}
+
+/// Of a person who has none: an older version made the member.
+pub async fn identity_ensure(
+    tx: &Tx,
+    account: &AccountId,
+    user: &UserId,
+    now: OffsetDateTime,
+) -> Result<(), StorageError> {
+    let owner = Owner::User(user.clone());
+    if identity_find(tx, account, &owner).await?.is_none() {
+        account_lock(tx, account).await?;
+        identity_make(tx, account, (&owner, &Handle::of_user(user)), now).await?;
+    }
+    Ok(())
 }
 
 /// Relies on the primary key.

@@ -3,7 +3,7 @@
 
 use api::sessions::{NewSession, Session};
 use axum::{extract::State, http::StatusCode};
-use domain::{AccountId, AgentId, Conversation, Generation, Owner, QueueMode, TaskId, title_of};
+use domain::{AccountId, AgentId, Conversation, Generation, Owner, QueueMode, SessionScope, TaskId, title_of};
 use runtime::http::Problem;
 use storage::{
     StorageError, Tx,
@@ -68,6 +68,7 @@ async fn open(
         let persona = match &body.persona {
             Some(persona) => Some(ChildPersona {
                 id: usable(tx, &access, persona).await?,
+                by: Some(access.caller.author_id().to_owned()),
                 is_inferred: false,
             }),
             None => None,
@@ -95,10 +96,9 @@ async fn open(
                 session.id
             }
         };
-        let to = (
-            conversation.key(Generation::FIRST).to_string(),
-            conversation.task().map(|_| task),
-        );
+        // Where the agent has one session for all of its work, the resolver takes it there.
+        let of_task = Conversation::of(account, SessionScope::Task, Some(&task), agent);
+        let to = (of_task.key(Generation::FIRST).to_string(), Some(task));
         let (_, prompt) = prompted(&app, work, &access, to, (body.prompt.to_string(), QueueMode::Followup)).await?;
         messages.push(prompt);
         let session = session_find(tx, account, session)

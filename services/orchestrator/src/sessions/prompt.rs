@@ -2,7 +2,7 @@
 //! addressed by the session.
 
 use api::orchestrators::{NewPrompt, Prompted};
-use axum::extract::State;
+use axum::{extract::State, http::StatusCode};
 use contracts::notification::NotificationMessage;
 use domain::{
     AccountId, Deliver, Generation, NotificationId, Owner, QueueMode, SessionKey, SessionOf, SessionRef, TaskId,
@@ -23,6 +23,7 @@ use crate::{
     error::ApiError,
     idempotency::{Answer, Done, Post, Work},
     notifications::incoming::Posted,
+    permission::Need,
     route::routes,
 };
 
@@ -49,7 +50,14 @@ async fn prompt(
             .await?
             .ok_or_else(Problem::not_found)?;
         let to = writable(account, of, &access.caller)?;
-        let mode = body.deliver.unwrap_or(Deliver::Turn).mode(QueueMode::Followup);
+        let deliver = body.deliver.unwrap_or(Deliver::Turn);
+        if deliver != Deliver::Turn && !access.caller.may(Need::Control) {
+            let detail = "only who may stop and resume turns reaches into one: leave `deliver` out";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "not_permitted")
+                .detail(detail)
+                .into());
+        }
+        let mode = deliver.mode(QueueMode::Followup);
         let (id, outgoing) = prompted(&app, work, &access, to, (body.content.to_string(), mode)).await?;
         let accepted = Prompted {
             notification_id: id.to_string(),
@@ -120,7 +128,7 @@ pub(super) async fn prompted(
         agent: None,
         kind: KIND,
         content_hash: posted.content_hash(),
-        publisher: None,
+        publisher: Some(access.caller.principal()),
         at: work.now,
     };
     notification_accept(&work.tx, &new).await?;

@@ -228,6 +228,7 @@ const STATEMENTS: [Planned; 121] = [
     (timer::CLEAR_OF_TASK, 3, &["timer_of_task", "task_pkey"]),
     (timer::CLEAR_OF_AGENT_ON, 4, &["timer_of_task", "task_pkey"]),
     (timer::CLEAR_OF_AGENT, 3, &["timer_of_agent", "timer_pkey", "task_pkey"]),
+    (timer::CLEAR_OF_ORCHESTRATOR, 3, &["timer_of_orchestrator", "task_pkey"]),
     (timer::CLEAR_OF_KEYS, 4, &["timer_key", "task_pkey"]),
     (
         session_handover::OF_AGENTS,
@@ -257,6 +258,11 @@ const STATEMENTS: [Planned; 121] = [
         question::QUESTIONS_END_OF_AGENT,
         11,
         &["question_of_agent", "task_pkey"],
+    ),
+    (
+        question::QUESTIONS_END_OF_ORCHESTRATOR,
+        11,
+        &["question_of_orchestrator", "task_pkey"],
     ),
     (
         question::QUESTIONS_END_OF_TURN,

@@ -71,14 +71,18 @@ pub const FACTS_FIND: &str = "
         select n.account_id, n.id, n.state, n.agent_id, n.content_hash, n.edited_hash from notification n
         where n.account_id = w.account_id and n.id = w.id offset 0) as n";
 
-/// The agents of orchestrators, by their owners: of members, and of accounts (an empty name) that have enabled theirs. Relies on the
+/// The agents of orchestrators, by their owners: of members who have one, and of accounts (an empty name) that have enabled theirs. Relies on the
 /// primary keys and on agent_orchestrator.
 pub const ORCHESTRATORS_FIND: &str = "
     select 'orchestrator' as fact, w.account_id, w.user_id as name, '' as value, g.id, null::bytea as hash, null::bytea as edited
     from unnest($1::text[], $2::text[]) as w (account_id, user_id)
     cross join lateral (
-        (select m.account_id from member m
-         where m.account_id = w.account_id and m.user_id = w.user_id and m.removed_at is null offset 0)
+        (select i.account_id from orchestrator_identity i
+         where w.user_id <> '' and i.account_id = w.account_id and i.owner = w.user_id
+           and exists (
+             select from member m
+             where m.account_id = i.account_id and m.user_id = i.owner and coalesce(m.removed_at, 'infinity') = 'infinity' offset 0)
+         offset 0)
         union all
         (select i.account_id from orchestrator_identity i
          where w.user_id = '' and i.account_id = w.account_id and i.owner = '' and i.enabled offset 0)) o

@@ -84,15 +84,16 @@ pub const CHILDREN_LIST: &str = concat!(
             select * from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
             order by t.created_at desc limit w.most) t"
     ),
-    " order by last_activity desc"
+    " order by last_activity desc limit $5"
 );
 
-/// Statuses of tasks, and how many of each are looked at.
+/// Statuses of tasks, and how many of each are looked at; and how many children there are at most.
 pub(crate) async fn children_list(
     tx: &Tx,
     account: &AccountId,
     owner: &Owner,
     of: &[(TaskStatus, i64)],
+    limit: i64,
 ) -> Result<Vec<ChildRow>, StorageError> {
     let values = [
         account.into(),
@@ -102,6 +103,7 @@ pub(crate) async fn children_list(
             .collect::<Vec<_>>()
             .into(),
         of.iter().map(|(_, most)| *most).collect::<Vec<_>>().into(),
+        limit.into(),
     ];
     tx.rows("list children", CHILDREN_LIST, values).await
 }
@@ -187,15 +189,20 @@ pub(crate) struct WaitingRow {
 /// Relies on notification_queue, whose order is requested.
 pub const CHILD_QUEUE: &str = "
     select sender_name, kind, created_at from notification
-    where account_id = $1 and session_id = $2 and state = 'queued' order by position limit $3";
+    where account_id = $1 and session_id = $2 and state = 'queued' and task_id = $4 order by position limit $3";
 
 pub(crate) async fn child_queue(
     tx: &Tx,
     account: &AccountId,
-    session: SessionId,
+    child: &ChildRow,
     limit: i64,
 ) -> Result<Vec<WaitingRow>, StorageError> {
-    let values = [account.into(), session.into(), limit.into()];
+    let values = [
+        account.into(),
+        child.session_id.into(),
+        limit.into(),
+        child.task.key().into(),
+    ];
     tx.rows("read queue of a child", CHILD_QUEUE, values).await
 }
 
@@ -290,29 +297,4 @@ pub(crate) async fn persona_for(
     let id = Uuid::parse_str(named).ok();
     let values = [account.into(), person.into(), named.into(), id.into()];
     tx.one("find persona", PERSONA_FOR, values).await
-}
-
-/// Relies on session_active_system.
-pub const SESSION_OF_AGENT: &str = "
-    select s.id, s.key from session s
-    where s.account_id = $1 and s.agent_id = $2 and s.kind = 'system' and s.closed_at is null";
-
-#[derive(Debug, FromQueryResult)]
-pub(crate) struct OpenRow {
-    pub id: SessionId,
-    pub key: String,
-}
-
-/// The one session of an agent whose account has one for all of its work.
-pub(crate) async fn session_of_agent(
-    tx: &Tx,
-    account: &AccountId,
-    agent: AgentId,
-) -> Result<Option<OpenRow>, StorageError> {
-    tx.one(
-        "find session of agent",
-        SESSION_OF_AGENT,
-        [account.into(), agent.into()],
-    )
-    .await
 }

@@ -22,9 +22,7 @@ pub use branches::{
     BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
 };
 pub use calls::CALLS_INSERT;
-pub use children::{
-    CHILD_FIND, CHILD_QUEUE, CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, PERSONA_FOR, PERSONAS_FOR, SESSION_OF_AGENT,
-};
+pub use children::{CHILD_FIND, CHILD_QUEUE, CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, PERSONA_FOR, PERSONAS_FOR};
 pub use external::{ARTIFACTS_FIND, CALL_RUNNING, CALL_TAKE};
 pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
@@ -40,7 +38,7 @@ pub(crate) use calls::{
 };
 pub(crate) use children::{
     ChildName, ChildRow, PersonaRow, child_find, child_queue, child_turns, children_list, children_room, persona_for,
-    personas_for, session_of_agent,
+    personas_for,
 };
 pub(crate) use external::{
     ArtifactRow, RunningRow, artifacts_find, call_finish, call_keep, call_runner, call_running, call_start, call_take,

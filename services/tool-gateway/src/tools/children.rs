@@ -1,7 +1,10 @@
 //! What the tools of orchestrators share: whose they are, and which sessions are theirs.
 
 use contracts::{Timestamp, quote};
-use domain::{Owner, SessionAddress, SessionOf, SessionPhase, SessionRef};
+use domain::{
+    AccountId, AgentId, Conversation, Generation, Owner, SessionAddress, SessionKey, SessionOf, SessionPhase,
+    SessionRef, SessionScope, TaskId,
+};
 use serde_json::{Map, Value, json};
 
 use super::{Running, ToolError};
@@ -57,10 +60,25 @@ pub(super) fn status(child: &ChildRow) -> &'static str {
     }
 }
 
-pub(super) fn shown(child: &ChildRow) -> Value {
+/// The key of an agent's work on a task, whatever session it has.
+pub(super) fn key_of(account: &AccountId, task: &TaskId, agent: AgentId) -> String {
+    let of_task = Conversation::of(account, SessionScope::Task, Some(task), agent);
+    of_task.key(Generation::FIRST).to_string()
+}
+
+/// The id and the key by which the caller names the child. Where an agent has one session for all of its work, its task tells which.
+fn named(child: &ChildRow, account: &AccountId) -> (Value, String) {
+    match SessionKey::parse(&child.session_key) {
+        Ok(key) if matches!(key.of, SessionOf::Agent(_)) => (Value::Null, key_of(account, &child.task, child.agent_id)),
+        Ok(_) | Err(_) => (json!(child.session_id), child.session_key.clone()),
+    }
+}
+
+pub(super) fn shown(child: &ChildRow, account: &AccountId) -> Value {
+    let (id, key) = named(child, account);
     json!({
-        "session_id": child.session_id,
-        "session_key": child.session_key,
+        "session_id": id,
+        "session_key": key,
         "task_id": child.task,
         "title": child.title,
         "task_status": child.task_status,

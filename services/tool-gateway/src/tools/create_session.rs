@@ -9,14 +9,14 @@ use uuid::Uuid;
 
 use super::{
     Running, ToolError, ToolOutcome, body,
-    children::{owner, persona},
+    children::{key_of, owner, persona},
     response_request::agents_found,
     send_to_session::{hops_left, request},
     task_existing,
 };
 use crate::{
     call::{Effect, ToolAnswer},
-    store::{self, ChildName, PersonaRow, child_find, children_room, persona_for, personas_for, session_of_agent},
+    store::{self, ChildName, PersonaRow, child_find, children_room, persona_for, personas_for},
 };
 
 const NAME: &str = "create_session";
@@ -53,6 +53,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         scope: account_facts.session_scope,
         persona: asked.as_ref().map(|persona| ChildPersona {
             id: persona.id,
+            by: owner.user().map(ToString::to_string),
             is_inferred: text(&arguments, "persona_from") != Some("user"),
         }),
         adopts: false,
@@ -62,15 +63,12 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let mut opened = opened.ok_or_else(|| not_yours(&task))?;
     let (id, told) = request(running, (&task, agent), prompt, |asked| asked);
     opened.messages.push(told);
-    let (session, key, is_reused) = match opened.session {
-        Some(session) => (Some(session.id), Some(session.key), session.is_reused),
-        // The agent has one session for all of its work.
-        None => match session_of_agent(tx, account, agent).await? {
-            Some(open) => (Some(open.id), Some(open.key), true),
-            None => (None, None, false),
-        },
-    };
     let child = child_find(tx, account, &owner, &ChildName::OfAgent(task.clone(), agent)).await?;
+    let (session, key, is_reused) = match opened.session {
+        Some(session) => (json!(session.id), session.key, session.is_reused),
+        // The agent has one session for all of its work, perhaps none yet.
+        None => (Value::Null, key_of(account, &task, agent), child.is_some()),
+    };
     let result = json!({
         "session_id": session,
         "session_key": key,

@@ -18,7 +18,7 @@ use crate::{
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let child = child(running, &arguments).await?;
     let (tx, account) = (running.questions.tx, running.account);
-    let queue = child_queue(tx, account, child.session_id, QUEUE_MAX).await?;
+    let queue = child_queue(tx, account, &child, QUEUE_MAX).await?;
     let characters_max = i32::try_from(REPLY_BYTES_MAX).unwrap_or(i32::MAX);
     let turns = child_turns(tx, account, &child, (TURNS_MAX, characters_max)).await?;
     let newest = Newest {
@@ -53,7 +53,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         })
         .collect();
     let result = json!({
-        "session": shown(&child),
+        "session": shown(&child, account),
         "queued": child.queued,
         "queue": queue,
         "turns": turns,

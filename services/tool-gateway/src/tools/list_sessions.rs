@@ -11,7 +11,9 @@ use super::{
 use crate::{call::Effect, store::children_list};
 
 /// Tasks of one status that are looked at, by their newest.
-const LOOKED_AT: i64 = 200;
+const LOOKED_AT: i64 = 50;
+/// Children of all of these.
+const CHILDREN_MAX: i64 = 200;
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let owner = owner(running)?;
@@ -25,13 +27,13 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         .filter(may_be)
         .map(|status| (status, LOOKED_AT))
         .collect();
-    let all = children_list(running.questions.tx, running.account, &owner, &statuses).await?;
+    let all = children_list(running.questions.tx, running.account, &owner, &statuses, CHILDREN_MAX).await?;
     let listed = all
         .iter()
         .filter(|child| wanted.is_none_or(|wanted| status(child) == wanted));
     let listed: Vec<Value> = listed
         .take(usize::try_from(limit).unwrap_or_default())
-        .map(shown)
+        .map(|child| shown(child, running.account))
         .collect();
     Ok(Effect::new(json!({"sessions": listed}), Vec::new()))
 }

@@ -17,10 +17,10 @@ use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
     CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, PERSONA_FOR,
-    PERSONAS_FOR, SESSION_OF_AGENT, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
+    PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 46] = [
+const STATEMENTS: [Planned; 45] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -73,7 +73,7 @@ const STATEMENTS: [Planned; 46] = [
     (BRANCH_OF_SESSION, 3, &["branch_pkey", "agent_pkey"]),
     (
         CHILDREN_LIST,
-        4,
+        5,
         &[
             "task_board",
             "session_active_task",
@@ -103,7 +103,7 @@ const STATEMENTS: [Planned; 46] = [
         ],
     ),
     (CHILD_TURNS, 5, &["turn_number"]),
-    (CHILD_QUEUE, 3, &["notification_queue"]),
+    (CHILD_QUEUE, 4, &["notification_queue"]),
     (
         CHILDREN_ROOM,
         6,
@@ -111,7 +111,6 @@ const STATEMENTS: [Planned; 46] = [
     ),
     (PERSONAS_FOR, 3, &["persona_slug of the account"]),
     (PERSONA_FOR, 4, &["persona_slug", "persona_pkey"]),
-    (SESSION_OF_AGENT, 2, &["session_active_system"]),
     (
         CHILD_FACTS,
         1,

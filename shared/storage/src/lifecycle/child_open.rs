@@ -24,10 +24,12 @@ pub struct NewChild<'a> {
     pub by: &'a Actor,
 }
 
-/// A persona that is shared, or the owner's.
-#[derive(Clone, Copy, Debug)]
+/// A persona that is shared, or of whoever names it.
+#[derive(Clone, Debug)]
 pub struct ChildPersona {
     pub id: PersonaId,
+    /// An author's id. None: the account's orchestrator.
+    pub by: Option<String>,
     /// The orchestrator chose it, and its person did not name it.
     pub is_inferred: bool,
 }
@@ -111,7 +113,7 @@ pub async fn child_open(
         task.key().into(),
         new.owner.to_string().into(),
         persona.map(|persona| persona.id).into(),
-        new.owner.user().map(ToString::to_string).into(),
+        persona.and_then(|persona| persona.by.clone()).into(),
         from.into(),
         (new.adopts || new.title.is_some()).into(),
     ];

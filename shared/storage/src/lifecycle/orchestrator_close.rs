@@ -1,15 +1,17 @@
 //! Closes the session of a person's orchestrator, when the person is removed: what waits is cancelled, and nothing that it began comes
 //! back to it.
 
-use domain::{AccountId, CloseReason, UserId};
+use domain::{AccountId, Actor, CloseReason, Owner, UserId};
 
+use super::question::{self, Ending, questions_end_of};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
     session::{
         Closing,
-        sessions_close::{Scope, close},
+        sessions_close::{MEMBER_REMOVED, Scope, close},
     },
+    timer::{self, timers_clear},
 };
 
 /// The caller holds the person's row, so that no session opens for them meanwhile. Gives the messages for the outbox.
@@ -29,5 +31,17 @@ pub async fn orchestrator_close(
         setting,
     )
     .await?;
-    Ok(closed.messages)
+    let mut messages = closed.messages;
+    let owner = Owner::User(user.clone());
+    let system = Actor::system();
+    let withdrawn = Ending::Withdrawn {
+        by: &system,
+        reason: Some(MEMBER_REMOVED),
+        is_asker: true,
+    };
+    let asked = question::Scope::Orchestrator(&owner);
+    messages.extend(questions_end_of(tx, account, asked, &withdrawn, setting).await?);
+    let timers = timer::Scope::Orchestrator(&owner);
+    messages.extend(timers_clear(tx, account, timers, MEMBER_REMOVED, setting).await?);
+    Ok(messages)
 }

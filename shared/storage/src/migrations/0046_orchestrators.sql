@@ -37,13 +37,14 @@ alter table member no force row level security;
 alter table agent no force row level security;
 insert into agent (account_id, id, slug, name, role, provider, removed_at, kind)
 select a.account_id, a.id, a.id::text, 'Orchestrator', '', 'default', now(), 'orchestrator'
-from (select account_id, gen_random_uuid() as id from member where removed_at is null group by account_id) a;
+from (select account_id, gen_random_uuid() as id from member where removed_at is null and account_id <> 'org' group by account_id) a;
 insert into orchestrator_identity (account_id, user_id, name, handle)
 select m.account_id, m.user_id, 'Agent',
        case when m.place > 1 or exists (select from agent a where a.account_id = m.account_id and a.slug = m.handle and a.removed_at is null)
            then gen_random_uuid()::text else m.handle end
 from (select account_id, user_id, handle, row_number() over (partition by account_id, handle order by user_id) as place
-      from (select account_id, user_id, left(translate(user_id, '_.', '--'), 63) as handle from member where removed_at is null) h) m;
+      from (select account_id, user_id, left(translate(user_id, '_.', '--'), 63) as handle from member
+            where removed_at is null and account_id <> 'org') h) m;
 alter table member force row level security;
 alter table agent force row level security;
 
@@ -68,7 +69,7 @@ alter table dead_letter add column for_user text;
 create policy own_person on dead_letter as restrictive to signalbox_orchestrator
     using (for_user is null or (select current_setting('signalbox.person', true)) in (for_user, '*'))
     with check (true);
--- Of an orchestrator's: `user:{user id}` or `account`, as it is set or asked.
+-- Of an orchestrator's: `user:{user id}` or `account`, as it is set or asked. Whom it asks sees what it asks.
 alter table question add column orchestrator text;
 alter table timer add column orchestrator text;
 do $$
@@ -78,12 +79,16 @@ begin
     foreach one in array array['question', 'timer'] loop
         execute format($p$create policy own_person on %I as restrictive to signalbox_orchestrator
             using (orchestrator is null or orchestrator = 'account'
-                   or (select current_setting('signalbox.person', true)) in (substr(orchestrator, 6), '*'))
-            with check (true)$p$, one);
+                   or (select current_setting('signalbox.person', true)) in (substr(orchestrator, 6), '*')%s)
+            with check (true)$p$, one, case one when 'question' then
+            $p$ or 'role:admin' = any (audience) or 'user:' || (select current_setting('signalbox.person', true)) = any (audience)$p$ end);
     end loop;
 end $$;
--- The columns never change, so updates of a turn stay in place.
-create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
+-- What is open of an orchestrator ends with its person.
+create index question_of_orchestrator on question (account_id, orchestrator) where state = 'open' and orchestrator is not null;
+create index timer_of_orchestrator on timer (account_id, orchestrator) where state = 'waiting' and orchestrator is not null;
+-- Whose session a hold is on. It is shown as that is: the count of an account's holds counts all, and so no policy hides any.
+alter table hold add column user_id text;
 do $$
 declare
     one text;
@@ -99,7 +104,6 @@ end $$;
 alter table task add column board text,
     -- who named its persona: a person, unless it is inferred
     add column persona_from text check (persona_from in ('user', 'inferred'));
-create index task_board on task (account_id, board, status, created_at) where board is not null;
 -- The agent of work for which none is named.
 alter table account add column default_agent uuid;
 grant insert on task, task_assignee to signalbox_tool_gateway;

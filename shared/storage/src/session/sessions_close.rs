@@ -643,7 +643,8 @@ pub(super) fn ended_messages(
         generation: closed.generation,
         agent_id: closed.agent_id,
         reason,
-        detail: detail.map(str::to_owned),
+        // A person's own words.
+        detail: detail.filter(|_| row.user_id.is_none()).map(str::to_owned),
         provider_thread: closed.provider_thread.clone(),
     };
     let event = setting.event(

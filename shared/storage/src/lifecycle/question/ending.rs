@@ -9,8 +9,8 @@ use contracts::{
     tool::ToolApproved,
 };
 use domain::{
-    AccountId, Actor, AgentId, Gate, NotificationId, QuestionId, QuestionKind, QuestionState, QueueLimits, SessionId,
-    TaskId, TimerKind, TurnId, Verdict,
+    AccountId, Actor, AgentId, Gate, NotificationId, Owner, QuestionId, QuestionKind, QuestionState, QueueLimits,
+    SessionId, SessionKind, TaskId, TimerKind, TurnId, Verdict,
 };
 use sea_orm::Value;
 
@@ -146,6 +146,8 @@ pub const QUESTIONS_END_OF_SESSION: &str = end_of!("q.session_id = $2::uuid");
 pub const QUESTIONS_END_OF_AGENT: &str = end_of!("q.agent_id = $2::uuid");
 /// Relies on question_of_task.
 pub const QUESTIONS_END_OF_AGENT_ON: &str = end_of!("coalesce(q.agent_id = $2::uuid, false) and q.task_id = $12");
+/// Relies on question_of_orchestrator.
+pub const QUESTIONS_END_OF_ORCHESTRATOR: &str = end_of!("q.orchestrator = $2");
 /// The approvals that a turn waits for. Relies on question_of_session.
 pub const QUESTIONS_END_OF_TURN: &str = end_of!("q.session_id = $2::uuid and q.turn_id = $12 and q.kind = 'tool'");
 
@@ -159,6 +161,8 @@ pub enum Scope<'a> {
     AgentOn(AgentId, &'a TaskId),
     /// The tool approvals of a turn.
     Turn(SessionId, TurnId),
+    /// In all of its generations.
+    Orchestrator(&'a Owner),
 }
 
 fn ending_values(ending: &Ending<'_>, setting: &Setting<'_>) -> [Value; 9] {
@@ -206,11 +210,12 @@ pub(crate) async fn rows_end_of(
         Scope::Agent(agent) => (QUESTIONS_END_OF_AGENT, agent.to_string().into()),
         Scope::AgentOn(agent, _) => (QUESTIONS_END_OF_AGENT_ON, agent.to_string().into()),
         Scope::Turn(session, _) => (QUESTIONS_END_OF_TURN, session.to_string().into()),
+        Scope::Orchestrator(owner) => (QUESTIONS_END_OF_ORCHESTRATOR, owner.to_string().into()),
     };
     let within = match scope {
         Scope::Turn(_, turn) => Some(turn.into()),
         Scope::AgentOn(_, task) => Some(task.key().into()),
-        Scope::Task(_) | Scope::Session(_) | Scope::Agent(_) => None,
+        Scope::Task(_) | Scope::Session(_) | Scope::Agent(_) | Scope::Orchestrator(_) => None,
     };
     let values = [account.into(), of]
         .into_iter()
@@ -340,19 +345,25 @@ fn call_decided(account: &AccountId, row: &QuestionRow, setting: &Setting<'_>) -
     Some(setting.message(&decided.message_id(), &decided))
 }
 
+/// Whether an orchestrator asks: everybody who listens hears that there is a question, and not what it says.
+pub(super) fn is_own(asker: Option<SessionKind>) -> bool {
+    asker == Some(SessionKind::Orchestrator)
+}
+
 /// The event of an ended question.
 fn changed(account: &AccountId, row: &QuestionRow, ending: &Ending<'_>, setting: &Setting<'_>) -> Owned {
+    let is_own = is_own(row.session_kind);
     let data = QuestionChanged {
         question_id: row.id,
         kind: row.kind,
         agent_id: row.agent_id,
         session_id: row.session_id,
         turn_id: row.turn_id,
-        title: row.title.clone(),
+        title: if is_own { String::new() } else { row.title.clone() },
         audience: row.audience.clone(),
         verdict: ending.verdict(),
         by: ending.by().cloned(),
-        reason: ending.reason().map(str::to_owned),
+        reason: ending.reason().filter(|_| !is_own).map(str::to_owned),
         lapse_at: row.lapse_at.map(Timestamp::from),
     };
     let event = match ending {

@@ -38,7 +38,8 @@ mod opening;
 pub(crate) use ending::rows_end_of;
 pub use ending::{
     ANSWER, Ending, NotEnded, QUESTION_END, QUESTIONS_END_OF_AGENT, QUESTIONS_END_OF_AGENT_ON,
-    QUESTIONS_END_OF_SESSION, QUESTIONS_END_OF_TASK, QUESTIONS_END_OF_TURN, Scope, question_end, questions_end_of,
+    QUESTIONS_END_OF_ORCHESTRATOR, QUESTIONS_END_OF_SESSION, QUESTIONS_END_OF_TASK, QUESTIONS_END_OF_TURN, Scope,
+    question_end, questions_end_of,
 };
 pub(crate) use opening::Lapse;
 pub use opening::{About, Asker, NewQuestion, OpenCount, QUESTIONS_COUNT, asked_id, question_open, questions_count};

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{super::stage::REVIEW, Choices, of_question};
+use super::{super::stage::REVIEW, Choices, ending::is_own, of_question};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -181,7 +181,11 @@ pub async fn question_open(
         agent_id: asker.map(|asker| asker.agent),
         session_id: asker.map(|asker| asker.session),
         turn_id: asker.and_then(|asker| asker.turn),
-        title: new.title.to_owned(),
+        title: if is_own(asker.map(|asker| asker.kind)) {
+            String::new()
+        } else {
+            new.title.to_owned()
+        },
         audience,
         verdict: None,
         by: None,
