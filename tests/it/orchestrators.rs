@@ -7,7 +7,11 @@ use testkit::{Reply, Seen};
 use crate::house::House;
 
 async fn person(house: &House, account: &str, user: &str) -> String {
-    let new = json!({"user_id": user, "name": format!("{user} of {account}"), "role": "member", "invite": true});
+    person_in(house, (account, user), "member").await
+}
+
+async fn person_in(house: &House, (account, user): (&str, &str), role: &str) -> String {
+    let new = json!({"user_id": user, "name": format!("{user} of {account}"), "role": role, "invite": true});
     let made = house.post(&format!("/api/orgs/{account}/members"), new).await;
     let link = made["link"]["sign_in_link"].as_str().expect("a link");
     let path = link.split_once("/sign-in/").expect("a path").1;
@@ -17,11 +21,15 @@ async fn person(house: &House, account: &str, user: &str) -> String {
     body["key"]["key"].as_str().expect("a key").to_owned()
 }
 
+async fn asked(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    let url = format!("{}{path}", house.api());
+    let (status, body) = house.call(method, url, key, &[], body).await;
+    (status.as_u16(), body)
+}
+
 async fn as_person(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> Value {
-    let (status, body) = house
-        .call(method, format!("{}{path}", house.api()), key, &[], body)
-        .await;
-    assert!(status.is_success(), "{path}: {status} {body}");
+    let (status, body) = asked(house, method, key, path, body).await;
+    assert!(status < 300, "{path}: {status} {body}");
     body
 }
 
@@ -135,6 +143,64 @@ async fn a_removed_person_s_orchestrator_closes() {
         refused["reason"].as_str().expect("why").starts_with("unknown_user"),
         "{refused}"
     );
+    house.close().await;
+}
+
+/// An admin sees it, and changes nothing of it; a colleague and a service do not see it.
+#[tokio::test]
+async fn what_is_a_person_s_own_is_changed_by_nobody_else() {
+    let house = House::open(|_| Reply::text("done")).await;
+    house.account("acme").await;
+    let (ann, ben) = (person(&house, "acme", "ann").await, person(&house, "acme", "ben").await);
+    let boss = person_in(&house, ("acme", "boss"), "admin").await;
+    let service = house.key("acme", "service").await;
+    let woken = as_person(&house, Method::POST, &ann, "/api/me/orchestrator/wake", Some(json!({}))).await;
+    let id = woken["session_id"].as_str().expect("a session");
+    let session = format!("/api/orgs/acme/sessions/{id}");
+    let seen = [(&ann, 200), (&boss, 200), (&ben, 404), (&service, 404)];
+    for (key, expected) in seen {
+        let (status, body) = asked(&house, Method::GET, key, &session, None).await;
+        assert_eq!(status, expected, "{body}");
+    }
+    let hold = json!({"scope": {"kind": "session", "id": id}, "reason": "not the layoffs"});
+    for (path, body) in [
+        (format!("{session}/reset"), json!({"reason": "r"})),
+        (format!("{session}/stop"), json!({})),
+        (format!("{session}/resume"), json!({})),
+        ("/api/orgs/acme/holds".to_owned(), hold.clone()),
+        ("/api/sessions/orchestrator:ann/prompt".to_owned(), json!({"content": "c"})),
+    ] {
+        for key in [&boss, &ben] {
+            let (status, answer) = asked(&house, Method::POST, key, &path, Some(body.clone())).await;
+            assert_eq!(status, 404, "{path}: {answer}");
+        }
+    }
+    let held = as_person(&house, Method::POST, &ann, "/api/orgs/acme/holds", Some(hold)).await;
+    let of_hold = format!("/api/orgs/acme/holds/{}", held["id"].as_str().expect("an id"));
+    for (key, is_shown) in [(&ann, true), (&boss, true), (&ben, false), (&service, false)] {
+        let (_, listed) = asked(&house, Method::GET, key, "/api/orgs/acme/holds", None).await;
+        assert_eq!(listed.to_string().contains("layoffs"), is_shown, "{listed}");
+    }
+    for (key, expected) in [(&boss, 404), (&ben, 404), (&ann, 200)] {
+        let (status, body) = asked(&house, Method::DELETE, key, &of_hold, None).await;
+        assert_eq!(status, expected, "{body}");
+    }
+
+    // A service is a front door: it hears what has become of what it wrote, and reaches into no turn.
+    let path = "/api/sessions/orchestrator:ann/prompt";
+    let into = json!({"content": "c", "deliver": "interrupt"});
+    let (status, body) = asked(&house, Method::POST, &service, path, Some(into)).await;
+    assert_eq!((status, body["code"].as_str()), (403, Some("not_permitted")), "{body}");
+    let sent = as_person(&house, Method::POST, &service, path, Some(json!({"content": "secret words"}))).await;
+    let path = format!("/api/orgs/acme/notifications/{}", sent["notification_id"].as_str().expect("an id"));
+    let done = testkit::eventually("it is delivered", || async {
+        let (_, found) = asked(&house, Method::GET, &service, &path, None).await;
+        (found["state"] == "delivered").then_some(found)
+    })
+    .await;
+    assert!(!done.to_string().contains("secret words"), "{done}");
+    let (status, body) = asked(&house, Method::GET, &ben, &path, None).await;
+    assert!(status == 404 || body["state"] == "queued", "{body}");
     house.close().await;
 }
 
