@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 121] = [
+const STATEMENTS: [Planned; 123] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
