@@ -168,7 +168,10 @@ async fn what_is_a_person_s_own_is_changed_by_nobody_else() {
         (format!("{session}/stop"), json!({})),
         (format!("{session}/resume"), json!({})),
         ("/api/orgs/acme/holds".to_owned(), hold.clone()),
-        ("/api/sessions/orchestrator:ann/prompt".to_owned(), json!({"content": "c"})),
+        (
+            "/api/sessions/orchestrator:ann/prompt".to_owned(),
+            json!({"content": "c"}),
+        ),
     ] {
         for key in [&boss, &ben] {
             let (status, answer) = asked(&house, Method::POST, key, &path, Some(body.clone())).await;
@@ -191,8 +194,18 @@ async fn what_is_a_person_s_own_is_changed_by_nobody_else() {
     let into = json!({"content": "c", "deliver": "interrupt"});
     let (status, body) = asked(&house, Method::POST, &service, path, Some(into)).await;
     assert_eq!((status, body["code"].as_str()), (403, Some("not_permitted")), "{body}");
-    let sent = as_person(&house, Method::POST, &service, path, Some(json!({"content": "secret words"}))).await;
-    let path = format!("/api/orgs/acme/notifications/{}", sent["notification_id"].as_str().expect("an id"));
+    let sent = as_person(
+        &house,
+        Method::POST,
+        &service,
+        path,
+        Some(json!({"content": "secret words"})),
+    )
+    .await;
+    let path = format!(
+        "/api/orgs/acme/notifications/{}",
+        sent["notification_id"].as_str().expect("an id")
+    );
     let done = testkit::eventually("it is delivered", || async {
         let (_, found) = asked(&house, Method::GET, &service, &path, None).await;
         (found["state"] == "delivered").then_some(found)

@@ -59,3 +59,11 @@ pub async fn identities_read(
     });
     Ok(read.collect())
 }
+
+/// Relies on orchestrator_identity_handle.
+const HANDLE: &str = "select 1 from orchestrator_identity where account_id = $1 and handle = $2";
+
+/// Whether an orchestrator has the handle. The caller has locked the account.
+pub async fn is_handle(tx: &Tx, account: &AccountId, handle: &str) -> Result<bool, StorageError> {
+    tx.exists("find handle", HANDLE, [account.into(), handle.into()]).await
+}

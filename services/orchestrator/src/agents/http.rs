@@ -5,17 +5,15 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::{AgentChanged, Change, Event};
 use domain::{AccountId, AgentId, AgentRef};
 use runtime::http::Problem;
-use storage::{StorageError, Tx, lifecycle::agent_remove};
+use storage::{StorageError, Tx, accounts::account_lock, identity::is_handle, lifecycle::agent_remove};
 
 use super::store;
 use crate::{
-    accounts::store::account_lock,
     app::{App, database_now},
     auth::Access,
     body::{JsonBody, Named, Query},
     error::ApiError,
     idempotency::{Answer, Done, Post},
-    orchestrators,
     paging::{List, ListQuery, Shown},
     route::routes,
 };
@@ -64,7 +62,7 @@ async fn name_free(tx: &Tx, account: &AccountId, slug: Option<&NewSlug>) -> Resu
         return Ok(());
     };
     account_lock(tx, account).await?;
-    match orchestrators::store::is_handle(tx, account, &slug).await? {
+    match is_handle(tx, account, &slug).await? {
         true => Err(Problem::conflict("slug_taken", "an orchestrator of the account has this handle").into()),
         false => Ok(()),
     }

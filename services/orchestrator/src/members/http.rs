@@ -5,7 +5,7 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
 use domain::{AccountId, Handle, MemberRole, Owner, UserId};
 use runtime::http::Problem;
-use storage::{StorageError, lifecycle::orchestrator_close};
+use storage::{StorageError, accounts::account_lock, lifecycle::orchestrator_close};
 
 use super::{
     changed,
@@ -13,7 +13,6 @@ use super::{
     store::{self, member_insert},
 };
 use crate::{
-    accounts::store::account_lock,
     app::{App, database_now},
     auth::Access,
     body::{JsonBody, Named, Query},

@@ -7,11 +7,10 @@ use axum::{Json, extract::State};
 use contracts::event::{Change, Event, IdentityChanged};
 use domain::{AccountId, Actor, Conversation, Handle, Owner, UserId};
 use runtime::http::Problem;
-use storage::{StorageError, Tx, session::session_ensure::session_ensure};
+use storage::{StorageError, Tx, accounts::account_lock, session::session_ensure::session_ensure};
 
 use super::store::{self, identity_ensure, identity_find, identity_make, orchestrator_now};
 use crate::{
-    accounts::store::account_lock,
     app::{App, database_now},
     auth::{Access, PersonAccess},
     body::{JsonBody, Named, Query},

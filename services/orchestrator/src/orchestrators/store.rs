@@ -5,11 +5,9 @@ use std::time::Duration;
 use api::orchestrators::{Identity, IdentityChange};
 use domain::{AccountId, AgentId, Handle, Owner, SessionId, SessionPhase, UserId, identity};
 use sea_orm::FromQueryResult;
-use storage::{StorageError, Tx};
+use storage::{StorageError, Tx, accounts::account_lock};
 use time::OffsetDateTime;
 use uuid::Uuid;
-
-use crate::accounts::store::account_lock;
 
 /// An owner in the primary key: of the account's orchestrator, empty.
 fn key(owner: &Owner) -> String {
@@ -161,14 +159,6 @@ const REMOVE: &str = "delete from orchestrator_identity where account_id = $1 an
 pub async fn identity_remove(tx: &Tx, account: &AccountId, owner: &Owner) -> Result<(), StorageError> {
     let values = [account.into(), key(owner).into()];
     tx.execute("remove identity", REMOVE, values).await.map(drop)
-}
-
-/// Relies on orchestrator_identity_handle.
-const HANDLE: &str = "select 1 from orchestrator_identity where account_id = $1 and handle = $2";
-
-/// Whether an orchestrator has the handle. The caller has locked the account.
-pub async fn is_handle(tx: &Tx, account: &AccountId, handle: &str) -> Result<bool, StorageError> {
-    tx.exists("find handle", HANDLE, [account.into(), handle.into()]).await
 }
 
 const WAKE: &str = "update orchestrator_identity set woken_at = $3 where account_id = $1 and owner = $2";
