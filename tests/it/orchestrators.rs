@@ -1,5 +1,6 @@
 //! A person's orchestrator: it answers whoever it works for, under one name, and is told who it is.
 
+use futures::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 use testkit::{Reply, Seen};
@@ -214,6 +215,73 @@ async fn what_is_a_person_s_own_is_changed_by_nobody_else() {
     assert!(!done.to_string().contains("secret words"), "{done}");
     let (status, body) = asked(&house, Method::GET, &ben, &path, None).await;
     assert!(status == 404 || body["state"] == "queued", "{body}");
+    house.close().await;
+}
+
+/// Listeners hear that there is a question and a dead letter, and not what they say. Another orchestrator, which runs on the same agent,
+/// takes no question back; with its person, it ends.
+#[tokio::test]
+async fn what_an_orchestrator_asks_is_its_persons_and_ends_with_them() {
+    let house = House::open(|seen| {
+        let (input, id) = (seen.input(), format!("c-{}", seen.order));
+        match seen.tool_outputs().last() {
+            None if input.contains("Ask me") => {
+                Reply::call(&id, "ask_question", json!({"question": "Shall I tell of the layoffs?"}))
+            }
+            None if input.contains("Take back ") => {
+                let question = named(input, "Take back ");
+                Reply::call(&id, "withdraw_question", json!({"question_id": question}))
+            }
+            None => Reply::text("Yes?"),
+            Some((_, result)) => Reply::text(result),
+        }
+    })
+    .await;
+    house.account("acme").await;
+    let (ann, ben) = (person(&house, "acme", "ann").await, person(&house, "acme", "ben").await);
+    let client = house.world.client().await;
+    let mut heard = client.subscribe("signalbox.event.acme.>").await.unwrap();
+    let mut dead = client.subscribe("signalbox.dead.acme.>").await.unwrap();
+    client.flush().await.unwrap();
+
+    let asked_it = answered(&house, &ann, "Ask me.").await;
+    let question = asked_it["question_id"].as_str().expect("a question").to_owned();
+    let path = format!("/api/orgs/acme/questions/{question}");
+    for (key, expected) in [(&ann, 200), (&ben, 404)] {
+        let (status, body) = asked(&house, Method::GET, key, &path, None).await;
+        assert_eq!(status, expected, "{body}");
+    }
+    let to = "/api/sessions/orchestrator:ben/prompt";
+    let content = json!({"content": format!("Take back {question}")});
+    let prompted = as_person(&house, Method::POST, &ben, to, Some(content)).await;
+    let id = prompted["notification_id"].as_str().expect("an id");
+    let said = house.until("acme", id, "delivered").await;
+    let turn = format!("/api/orgs/acme/turns/{}", said["turn_id"].as_str().expect("a turn"));
+    let turn = house.get(&turn).await;
+    assert!(turn["reply"].to_string().contains("not_asker"), "{turn}");
+
+    let url = format!("{}/api/orgs/acme/members/ann", house.api());
+    let (status, body) = house
+        .call(Method::DELETE, url, testkit::OPERATOR_TOKEN, &[], None)
+        .await;
+    assert!(status.is_success(), "{status} {body}");
+    assert_eq!(house.get(&path).await["state"], "withdrawn");
+    let late = json!({"id": "late", "session": "orchestrator:ann", "body": "The layoffs are on."});
+    house.publish("acme", "-", late).await;
+    house.until("acme", "late", "refused").await;
+    let letter = dead.next().await.expect("a letter");
+    assert!(
+        !String::from_utf8_lossy(&letter.payload).contains("layoffs"),
+        "{letter:?}"
+    );
+    // One was opened, and withdrawn.
+    let mut of_questions = 0;
+    while of_questions < 2 {
+        let message = heard.next().await.expect("an event");
+        let text = String::from_utf8_lossy(&message.payload).into_owned();
+        assert!(!text.contains("layoffs"), "{text}");
+        of_questions += usize::from(message.subject.contains(".question."));
+    }
     house.close().await;
 }
 
