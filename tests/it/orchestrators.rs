@@ -229,7 +229,7 @@ async fn what_an_orchestrator_asks_is_its_persons_and_ends_with_them() {
                 Reply::call(&id, "ask_question", json!({"question": "Shall I tell of the layoffs?"}))
             }
             None if input.contains("Take back ") => {
-                let question = named(input, "Take back ");
+                let question = named(&input, "Take back ");
                 Reply::call(&id, "withdraw_question", json!({"question_id": question}))
             }
             None => Reply::text("Yes?"),
