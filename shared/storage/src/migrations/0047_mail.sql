@@ -1,0 +1,82 @@
+-- Mail between people, orchestrators and sessions.
+create table mail (
+    account_id      text not null references account,
+    id              uuid not null,
+    -- who wrote it: one of three. A session is named by its conversation: the key of its first generation
+    from_user       text,
+    from_session    text,
+    from_service    text,
+    -- of whichever it is: what the sender's rate is counted by
+    sender          text not null generated always as (coalesce('user:' || from_user, from_session, 'service:' || from_service)) stored,
+    from_name       text not null,
+    -- whom it is for: one of two
+    to_user         text,
+    to_session      text,
+    -- as it was written
+    to_address      text not null,
+    content         text not null,
+    -- message, notification, question or escalation
+    message_type    text not null,
+    -- addressed, child_status, forwarded, answer, bounce, question or escalation
+    why             text not null,
+    context_task_id text,
+    -- the sender's conversation; of a reply, that of what it answers
+    context_session text,
+    context_ref     text,
+    reply_to        uuid,
+    -- the first mail of its thread
+    thread_id       uuid not null,
+    question_id     uuid,
+    -- the turn that wrote it
+    turn_id         uuid,
+    created_at      timestamptz not null,
+    -- when an inbox shows it
+    surface_at      timestamptz not null,
+    read_at         timestamptz,
+    archived_at     timestamptz,
+    -- the outcome of mail to a session, from its item: taken by a turn, or bounced
+    in_turn_id      uuid,
+    in_turn_number  bigint,
+    outcome         text,
+    reason          text,
+    settled_at      timestamptz,
+    check (num_nonnulls(from_user, from_session, from_service) = 1),
+    check (num_nonnulls(to_user, to_session) = 1),
+    check (outcome in ('in_turn', 'read', 'bounced'))
+);
+alter table mail add primary key (account_id, id);
+create index mail_shown on mail (account_id, to_user, surface_at, id) where to_user is not null and archived_at is null;
+create index mail_unread on mail (account_id, to_user, surface_at) where to_user is not null and archived_at is null and read_at is null;
+create index mail_archived on mail (account_id, to_user, archived_at, id) where to_user is not null and archived_at is not null;
+create index mail_thread on mail (account_id, thread_id, created_at);
+create index mail_question on mail (account_id, question_id) where question_id is not null;
+create index mail_sent on mail (account_id, sender, created_at);
+create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
+create index mail_unsettled on mail (created_at, account_id, id) where to_session is not null and settled_at is null;
+create index mail_over on mail (account_id, settled_at) where settled_at is not null;
+
+create table notification_preference (
+    account_id   text not null references account,
+    user_id      text not null,
+    message_type text not null,
+    slack        boolean not null,
+    email        boolean not null,
+    digest       text not null check (digest in ('none', 'hourly', 'daily')),
+    -- of the person's day
+    digest_hour  smallint check (digest_hour between 0 and 23),
+    foreign key (account_id, user_id) references member
+);
+alter table notification_preference add primary key (account_id, user_id, message_type);
+
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['mail', 'notification_preference'] loop
+        execute format('alter table %I enable row level security', one);
+        execute format('alter table %I force row level security', one);
+        execute format($p$create policy tenant on %I
+            using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+            with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)$p$, one);
+    end loop;
+end $$;
