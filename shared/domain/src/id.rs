@@ -229,6 +229,10 @@ uuid_id! {
     PersonaVersionId
 }
 uuid_id! {
+    /// Mail.
+    MailId
+}
+uuid_id! {
     /// One generation of one session.
     SessionId
 }

@@ -29,6 +29,7 @@ pub mod id;
 pub mod identity;
 pub mod limit;
 pub mod liveness;
+pub mod mail;
 pub mod member;
 pub mod model;
 pub mod next;
@@ -68,13 +69,14 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, Handle, HoldId, IdError, KeyId, MessageId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, Handle, HoldId, IdError, KeyId, MailId, MessageId,
     NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId, SessionId,
     TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use identity::{Reachable, Style};
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
+pub use mail::{MailTo, MailWhy, MessageType, Party, ReceiptState};
 pub use member::{Email, MemberRole, NotAnEmail};
 pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Handle, Owner, SessionAddress, SessionId, SessionRef, TaskId, UserId, string_enum::string_enum};
+use crate::{Handle, Owner, SessionRef, TaskId, UserId, string_enum::string_enum};
 
 string_enum! {
     /// What mail is: people choose by it where they hear of theirs.
@@ -52,7 +52,9 @@ pub enum MailTo {
 pub const TO_CHARACTERS_MAX: usize = 320;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("an address is @handle, @user:{{id}}, a person's id or name, or a session's id or key, of at most {TO_CHARACTERS_MAX} characters")]
+#[error(
+    "an address is @handle, @user:{{id}}, a person's id or name, or a session's id or key, of at most {TO_CHARACTERS_MAX} characters"
+)]
 pub struct MailToError;
 
 impl MailTo {
@@ -81,7 +83,10 @@ pub enum Party {
     Person(UserId),
     Orchestrator(Owner),
     /// A session on a task, which may be on somebody's board.
-    Session { task: TaskId, board: Option<Owner> },
+    Session {
+        task: TaskId,
+        board: Option<Owner>,
+    },
     /// A session without a task, a branch's or a replay's.
     Other,
     /// A service, in its own name.
@@ -102,9 +107,13 @@ impl Party {
             (Party::Orchestrator(from), Party::Orchestrator(to)) => *to == Owner::Account && from != to,
             (Party::Session { board, .. }, Party::Orchestrator(owner)) => board.as_ref() == Some(owner),
             // Of the same task, or siblings on one board.
-            (Party::Session { task, board }, Party::Session { task: other, board: theirs }) => {
-                task.key() == other.key() || board.is_some() && board == theirs
-            }
+            (
+                Party::Session { task, board },
+                Party::Session {
+                    task: other,
+                    board: theirs,
+                },
+            ) => task.key() == other.key() || board.is_some() && board == theirs,
         }
     }
 }
@@ -119,12 +128,6 @@ impl fmt::Display for MailTo {
             Self::Name(name) => f.write_str(name),
         }
     }
-}
-
-/// The session of an address, for a statement: by its id, or by what it is in its account.
-pub enum Named<'a> {
-    Id(SessionId),
-    Address(&'a SessionAddress),
 }
 
 #[cfg(test)]
@@ -187,7 +190,10 @@ mod tests {
             "11000111100",
         ];
         for (from, line) in parties.iter().zip(expected) {
-            let may: String = parties.iter().map(|to| if from.may_write(to) { '1' } else { '0' }).collect();
+            let may: String = parties
+                .iter()
+                .map(|to| if from.may_write(to) { '1' } else { '0' })
+                .collect();
             assert_eq!(may, line, "{from:?}");
         }
     }

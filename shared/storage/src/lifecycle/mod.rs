@@ -13,6 +13,7 @@
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
 //! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
+//! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
 //! | [`orchestrator_close`] | a person's orchestrator, its queue | nobody is left whom it works for |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
@@ -22,6 +23,7 @@ pub mod artifact_store;
 mod blocked;
 mod child_open;
 mod handover;
+pub mod mail_send;
 mod messages_post;
 mod orchestrator_close;
 pub mod plan;
