@@ -1,0 +1,306 @@
+//! Mail, as it is read: with its receipt, which is that of its item until it is settled.
+
+use api::mail::{Mail, MailParty, Receipt};
+use domain::{AccountId, MailId, ReceiptState, SessionId, TurnId, UserId};
+use sea_orm::FromQueryResult;
+use storage::{StorageError, Tx};
+use time::OffsetDateTime;
+
+use crate::paging::{Column, Listing, Order};
+
+#[derive(FromQueryResult)]
+pub struct MailRow {
+    pub id: MailId,
+    from_user: Option<String>,
+    from_session: Option<String>,
+    from_service: Option<String>,
+    from_name: String,
+    pub to_user: Option<String>,
+    to_session: Option<String>,
+    to_name: Option<String>,
+    to_address: String,
+    message_type: String,
+    content: String,
+    why: String,
+    context_task_id: Option<String>,
+    context_session: Option<String>,
+    context_ref: Option<String>,
+    reply_to: Option<MailId>,
+    pub thread_id: MailId,
+    read_at: Option<OffsetDateTime>,
+    archived_at: Option<OffsetDateTime>,
+    surface_at: OffsetDateTime,
+    created_at: OffsetDateTime,
+    now: OffsetDateTime,
+    outcome: Option<String>,
+    reason: Option<String>,
+    settled_at: Option<OffsetDateTime>,
+    in_turn_id: Option<TurnId>,
+    in_turn_number: Option<i64>,
+    answered_by: Option<MailId>,
+    answered_at: Option<OffsetDateTime>,
+    item_state: Option<String>,
+    item_reason: Option<String>,
+    item_session: Option<SessionId>,
+    item_at: Option<OffsetDateTime>,
+    item_turn: Option<TurnId>,
+    item_turn_number: Option<i64>,
+}
+
+/// Columns of a row `m` of mail, and what becomes of it. The item of mail that is settled may be gone. Relies on primary keys and
+/// mail_thread.
+macro_rules! columns {
+    () => {
+        "m.account_id, m.id, m.from_user, m.from_session, m.from_service, m.from_name, m.to_user, m.to_session, m.to_address, m.message_type,
+         m.content, m.why, m.context_task_id, m.context_session, m.context_ref, m.reply_to, m.thread_id, m.read_at, m.archived_at, m.surface_at,
+         m.created_at, m.outcome, m.reason, m.settled_at, m.in_turn_id, m.in_turn_number"
+    };
+}
+macro_rules! names {
+    ($mail:literal) => {
+        concat!(
+            ", now() as now, (select p.name from member p where p.account_id = ",
+            $mail,
+            ".account_id and p.user_id = ",
+            $mail,
+            ".to_user) as to_name, a.id as answered_by, a.created_at as answered_at, n.state as item_state, n.reason as item_reason,
+             n.session_id as item_session, n.created_at as item_at, t.id as item_turn, t.number as item_turn_number"
+        )
+    };
+}
+macro_rules! joins {
+    ($mail:literal) => {
+        concat!(
+            "left join lateral (
+                select a.id, a.created_at from (
+                    select * from mail a where a.account_id = ",
+            $mail,
+            ".account_id and a.thread_id = ",
+            $mail,
+            ".thread_id order by a.created_at limit 200) a
+                where a.reply_to = ",
+            $mail,
+            ".id limit 1) a on true
+             left join lateral (
+                select * from notification n
+                where ",
+            $mail,
+            ".settled_at is null and n.account_id = ",
+            $mail,
+            ".account_id and n.id = 'mail:' || ",
+            $mail,
+            ".id offset 0) n on true
+             left join lateral (select * from turn t where t.account_id = n.account_id and t.id = n.turn_id offset 0) t on true"
+        )
+    };
+}
+
+impl MailRow {
+    pub fn shown(self) -> Mail {
+        let receipt = self.receipt();
+        let party = |user: Option<String>, session: Option<String>, service: Option<String>, name: String| MailParty {
+            kind: match (&user, &session) {
+                (Some(_), _) => "person",
+                (None, Some(_)) => "session",
+                (None, None) => "service",
+            }
+            .to_owned(),
+            id: user.or(service),
+            session_key: session,
+            name,
+        };
+        let to_name = self.to_name.unwrap_or(self.to_address);
+        Mail {
+            id: self.id,
+            from: party(self.from_user, self.from_session, self.from_service, self.from_name),
+            to: party(self.to_user, self.to_session, None, to_name),
+            message_type: self.message_type,
+            content: self.content,
+            why: self.why,
+            context_task_id: self.context_task_id,
+            context_session: self.context_session,
+            context_ref: self.context_ref,
+            reply_to: self.reply_to,
+            thread_id: self.thread_id,
+            read_at: self.read_at.map(Into::into),
+            archived_at: self.archived_at.map(Into::into),
+            snoozed_until: (self.surface_at > self.now).then(|| self.surface_at.into()),
+            created_at: self.created_at.into(),
+            receipt,
+        }
+    }
+
+    fn receipt(&self) -> Receipt {
+        let (state, at) = self.state();
+        Receipt {
+            state,
+            at: at.into(),
+            turn_id: self.in_turn_id.or(self.item_turn),
+            turn_number: self.in_turn_number.or(self.item_turn_number),
+            answered_by: self.answered_by,
+            reason: self.reason.clone().or_else(|| self.item_reason.clone()),
+        }
+    }
+
+    fn state(&self) -> (ReceiptState, OffsetDateTime) {
+        if let Some(at) = self.answered_at {
+            return (ReceiptState::Answered, at);
+        }
+        if self.to_user.is_some() {
+            return match self.read_at {
+                Some(at) => (ReceiptState::Read, at),
+                None if self.outcome.as_deref() == Some("bounced") => {
+                    (ReceiptState::Bounced, self.settled_at.unwrap_or(self.created_at))
+                }
+                None => (ReceiptState::Delivered, self.created_at),
+            };
+        }
+        match (self.outcome.as_deref(), self.settled_at) {
+            (Some("bounced"), Some(at)) => return (ReceiptState::Bounced, at),
+            (Some("read"), Some(at)) => return (ReceiptState::Read, at),
+            (Some(_), Some(at)) => return (ReceiptState::InTurn, at),
+            (_, _) => {}
+        }
+        match (self.item_state.as_deref(), self.item_at) {
+            (Some("refused" | "failed" | "cancelled"), Some(at)) => (ReceiptState::Bounced, at),
+            (Some("running" | "delivered"), Some(at)) => (ReceiptState::InTurn, at),
+            (Some(_), Some(at)) if self.item_session.is_some() => (ReceiptState::Delivered, at),
+            (_, _) => (ReceiptState::Accepted, self.created_at),
+        }
+    }
+}
+
+/// Relies on primary keys and mail_thread.
+pub const FIND: &str = concat!(
+    "select ",
+    columns!(),
+    names!("m"),
+    " from mail m ",
+    joins!("m"),
+    " where m.account_id = $1 and m.id = $2"
+);
+
+pub async fn mail_find(tx: &Tx, account: &AccountId, mail: MailId) -> Result<Option<MailRow>, StorageError> {
+    tx.one("find mail", FIND, [account.into(), mail.into()]).await
+}
+
+/// Mail to a session's conversation, newest first. Relies on mail_of_session.
+pub const OF_SESSION: Listing = Listing {
+    rows: concat!("select ", columns!(), " from mail m where m.account_id = $1 and m.to_session = $2"),
+    order: &[("created_at", Column::Time), ("id", Column::Uuid)],
+    begins: Order::NewestFirst,
+    wanted: None,
+    bytes: "octet_length(content)",
+    names: (names!("page"), joins!("page")),
+};
+
+/// What a person's inbox shows, newest first. `$3`: the state `shown`, `snoozed` or `all`; then the filters. Relies on mail_shown.
+pub const INBOX: Listing = Listing {
+    rows: concat!(
+        "select ",
+        columns!(),
+        " from mail m where m.account_id = $1 and m.to_user = $2 and m.archived_at is null"
+    ),
+    order: &[("surface_at", Column::Time), ("id", Column::Uuid)],
+    begins: Order::NewestFirst,
+    wanted: Some(
+        "case $3::text when 'shown' then surface_at <= now() when 'snoozed' then surface_at > now() else true end
+         and ($4::boolean is null or (read_at is null) = $4) and ($5::text is null or message_type = $5)
+         and ($6::text is null or context_session = $6) and ($7::text is null or from_user = $7) and ($8::text is null or context_task_id = $8)",
+    ),
+    bytes: "octet_length(content)",
+    names: (names!("page"), joins!("page")),
+};
+
+/// What a person has archived, the last first. Relies on mail_archived.
+pub const ARCHIVED: Listing = Listing {
+    rows: concat!(
+        "select ",
+        columns!(),
+        " from mail m where m.account_id = $1 and m.to_user = $2 and m.archived_at is not null"
+    ),
+    order: &[("archived_at", Column::Time), ("id", Column::Uuid)],
+    wanted: Some(
+        "$3::text is not null and ($4::boolean is null or (read_at is null) = $4) and ($5::text is null or message_type = $5)
+         and ($6::text is null or context_session = $6) and ($7::text is null or from_user = $7) and ($8::text is null or context_task_id = $8)",
+    ),
+    ..INBOX
+};
+
+#[derive(FromQueryResult)]
+pub struct CountRow {
+    pub message: i64,
+    pub notification: i64,
+    pub question: i64,
+    pub escalation: i64,
+    pub next_at: Option<OffsetDateTime>,
+}
+
+/// Unread mail is counted up to this many.
+pub const COUNTED_MAX: i64 = 1_000;
+
+/// Relies on mail_unread, whose order is requested, and mail_shown.
+pub const COUNT: &str = "
+    select count(*) filter (where m.message_type = 'message') as message,
+           count(*) filter (where m.message_type = 'notification') as notification,
+           count(*) filter (where m.message_type = 'question') as question,
+           count(*) filter (where m.message_type = 'escalation') as escalation,
+           (select s.surface_at from mail s
+            where s.account_id = $1 and s.to_user = $2 and s.archived_at is null and s.surface_at > now()
+            order by s.surface_at limit 1) as next_at
+    from (select m.message_type from mail m
+          where m.account_id = $1 and m.to_user = $2 and m.archived_at is null and m.read_at is null and m.surface_at <= now()
+          order by m.surface_at desc limit $3) m";
+
+pub async fn unread(tx: &Tx, account: &AccountId, user: &UserId) -> Result<CountRow, StorageError> {
+    const ATTEMPT: &str = "count unread mail";
+    let values = [account.into(), user.into(), (COUNTED_MAX + 1).into()];
+    let counted = tx.one(ATTEMPT, COUNT, values).await?;
+    counted.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
+}
+
+/// Marks mail of the person as read, or as unread. Relies on the primary key.
+pub const MARK: &str = "
+    update mail m set read_at = case when $4 then coalesce(m.read_at, now()) end
+    from unnest($3::uuid[]) as w (id)
+    where m.account_id = $1 and m.id = w.id and m.to_user = $2 and (m.read_at is null) = $4";
+
+pub async fn mark(
+    tx: &Tx,
+    account: &AccountId,
+    user: &UserId,
+    (ids, is_read): (Vec<MailId>, bool),
+) -> Result<u64, StorageError> {
+    let values = [account.into(), user.into(), ids.into(), is_read.into()];
+    tx.execute("mark mail", MARK, values).await
+}
+
+const ARCHIVE: &str = "
+    update mail set archived_at = case when $4 then coalesce(archived_at, now()) end
+    where account_id = $1 and id = $3 and to_user = $2";
+
+pub async fn archive(
+    tx: &Tx,
+    account: &AccountId,
+    user: &UserId,
+    (mail, is_archived): (MailId, bool),
+) -> Result<u64, StorageError> {
+    let values = [account.into(), user.into(), mail.into(), is_archived.into()];
+    tx.execute("archive mail", ARCHIVE, values).await
+}
+
+/// What is put off is unread, and not archived.
+const SNOOZE: &str = "
+    update mail set surface_at = coalesce($4, least(surface_at, now())), archived_at = null,
+        read_at = case when $4::timestamptz is null then read_at end
+    where account_id = $1 and id = $3 and to_user = $2";
+
+pub async fn snooze(
+    tx: &Tx,
+    account: &AccountId,
+    user: &UserId,
+    (mail, until): (MailId, Option<OffsetDateTime>),
+) -> Result<u64, StorageError> {
+    let values = [account.into(), user.into(), mail.into(), until.into()];
+    tx.execute("put mail off", SNOOZE, values).await
+}
