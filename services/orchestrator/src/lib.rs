@@ -32,8 +32,10 @@ mod fuzz;
 pub mod handlers;
 pub mod holds;
 pub mod idempotency;
+pub mod inbox;
 pub mod keys;
 pub mod log;
+pub mod mail;
 pub mod me;
 pub mod members;
 pub mod messages;
@@ -88,6 +90,8 @@ pub fn nouns() -> Vec<route::Noun> {
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
+        mail::http::noun(),
+        inbox::http::noun(),
         sessions::open::noun(),
         sessions::prompt::noun(),
         branches::http::noun(),

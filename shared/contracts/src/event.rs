@@ -153,6 +153,8 @@ events! {
     "persona.changed" PersonaChanged(PersonaChanged) from [Orchestrator];
     /// An orchestrator has another name, handle or way of speaking, or other people may ask it.
     "identity.changed" IdentityChanged(IdentityChanged) from [Orchestrator];
+    /// Mail was accepted, or its person has read it, archived it or put it off, or it has its final receipt.
+    "mail.changed" MailChanged(MailChanged) from [Delivery, ToolGateway, Orchestrator];
     /// No turn calls the provider until it is tried again.
     "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
     /// One turn tries whether the provider answers again.
@@ -615,6 +617,24 @@ pub struct IdentityChanged {
     pub user_id: Option<UserId>,
     pub change: Change,
     pub by: Actor,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MailChanged {
+    pub mail_id: MailId,
+    /// The person whom it is for; none: a session.
+    pub to_user: Option<UserId>,
+    pub change: MailChange,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MailChange {
+    Accepted,
+    Read,
+    Archived,
+    Snoozed,
+    Settled,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

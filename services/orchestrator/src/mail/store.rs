@@ -96,6 +96,27 @@ macro_rules! joins {
 }
 
 impl MailRow {
+    /// Where an answer goes. None: a service wrote it.
+    pub fn reply_address(&self) -> Option<String> {
+        let person = self.from_user.as_ref().map(|user| format!("@user:{user}"));
+        person.or_else(|| self.from_session.clone())
+    }
+
+    /// The conversation that a reply is about.
+    pub fn context(&self) -> Option<&str> {
+        self.from_session.as_deref().or(self.context_session.as_deref())
+    }
+
+    /// Whether it is the person's, or the author's: written by them, or to them.
+    pub fn is_of(&self, person: Option<&UserId>, author: &str) -> bool {
+        match person.map(UserId::as_str) {
+            Some(user) => [&self.from_user, &self.to_user]
+                .into_iter()
+                .any(|of| of.as_deref() == Some(user)),
+            None => self.from_service.as_deref() == Some(author),
+        }
+    }
+
     pub fn shown(self) -> Mail {
         let receipt = self.receipt();
         let party = |user: Option<String>, session: Option<String>, service: Option<String>, name: String| MailParty {
@@ -186,7 +207,11 @@ pub async fn mail_find(tx: &Tx, account: &AccountId, mail: MailId) -> Result<Opt
 
 /// Mail to a session's conversation, newest first. Relies on mail_of_session.
 pub const OF_SESSION: Listing = Listing {
-    rows: concat!("select ", columns!(), " from mail m where m.account_id = $1 and m.to_session = $2"),
+    rows: concat!(
+        "select ",
+        columns!(),
+        " from mail m where m.account_id = $1 and m.to_session = $2"
+    ),
     order: &[("created_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: None,

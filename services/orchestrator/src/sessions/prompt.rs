@@ -68,7 +68,7 @@ async fn prompt(
 }
 
 /// Whose session it is. None: there is none of this name in the account.
-async fn named(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result<Option<SessionOf>, ApiError> {
+pub async fn named(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result<Option<SessionOf>, ApiError> {
     let id = match session {
         SessionRef::Address(address) => return Ok(address.within(account)),
         SessionRef::Id(id) => *id,
@@ -116,17 +116,32 @@ pub(super) async fn prompted(
     message.id = Some(id.clone());
     message.session = Some(address);
     message.queue_mode = Some(mode);
-    let posted = Posted {
+    let written = Written {
         id: id.clone(),
         task,
         message,
     };
+    let outgoing = item_send(app, work, account, written).await?;
+    Ok((id, outgoing))
+}
+
+/// An item that is written here, for the session in its message.
+pub struct Written {
+    pub id: NotificationId,
+    pub task: Option<TaskId>,
+    pub message: NotificationMessage,
+}
+
+/// Accepts it; gives the message for the outbox.
+pub async fn item_send(app: &App, work: &Work, account: &AccountId, written: Written) -> Result<Owned, ApiError> {
+    let Written { id, task, message } = written;
+    let posted = Posted { id, task, message };
     let new = NewAccepted {
         account,
-        id: &id,
+        id: &posted.id,
         task: posted.task.as_ref(),
         agent: None,
-        kind: KIND,
+        kind: posted.kind(),
         content_hash: posted.content_hash(),
         publisher: Some(access.caller.principal()),
         at: work.now,
@@ -135,5 +150,5 @@ pub(super) async fn prompted(
     let origin = app.setting(None, work.now).origin;
     let outgoing = posted.outgoing(&app.root, account, &origin, work.now.into());
     app.meters.published("api", 1);
-    Ok((id, outgoing))
+    Ok(outgoing)
 }
