@@ -23,9 +23,10 @@ use crate::{
     body::{Named, Query},
     error::ApiError,
     idempotency::{Answer, Done, Post, Work},
+    notifications::incoming::Posted,
     paging::{List, ListQuery, Shown},
     route::routes,
-    sessions::prompt::{Written as Item, item_send, named},
+    sessions::prompt::{item_send, named},
 };
 
 routes! {
@@ -118,7 +119,7 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
             Party::Session { task, .. } => Some(task.clone()),
             Party::Person(_) | Party::Orchestrator(_) | Party::Other | Party::Service => None,
         };
-        let sent = Item {
+        let sent = Posted {
             id: item.clone(),
             task,
             message,

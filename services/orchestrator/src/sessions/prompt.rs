@@ -116,26 +116,17 @@ pub(super) async fn prompted(
     message.id = Some(id.clone());
     message.session = Some(address);
     message.queue_mode = Some(mode);
-    let written = Written {
+    let posted = Posted {
         id: id.clone(),
         task,
         message,
     };
-    let outgoing = item_send(app, work, account, written).await?;
+    let outgoing = item_send(app, work, account, posted).await?;
     Ok((id, outgoing))
 }
 
-/// An item that is written here, for the session in its message.
-pub struct Written {
-    pub id: NotificationId,
-    pub task: Option<TaskId>,
-    pub message: NotificationMessage,
-}
-
-/// Accepts it; gives the message for the outbox.
-pub async fn item_send(app: &App, work: &Work, account: &AccountId, written: Written) -> Result<Owned, ApiError> {
-    let Written { id, task, message } = written;
-    let posted = Posted { id, task, message };
+/// Accepts an item for the session in its message; gives the message for the outbox.
+pub async fn item_send(app: &App, work: &Work, account: &AccountId, posted: Posted) -> Result<Owned, ApiError> {
     let new = NewAccepted {
         account,
         id: &posted.id,
