@@ -24,6 +24,7 @@ pub mod branches;
 pub mod contexts;
 pub mod dead_letters;
 pub mod diff;
+pub mod directory;
 pub mod dry_run;
 pub mod error;
 pub mod forget;
@@ -90,6 +91,7 @@ pub fn nouns() -> Vec<route::Noun> {
         activities::noun(),
         notifications::http::noun(),
         sessions::http::noun(),
+        directory::noun(),
         mail::http::noun(),
         inbox::http::noun(),
         sessions::open::noun(),
