@@ -50,6 +50,7 @@ pub mod paging;
 pub mod permission;
 pub mod personas;
 pub mod policies;
+pub mod preferences;
 pub mod providers;
 pub mod questions;
 pub mod queue;
@@ -93,6 +94,7 @@ pub fn nouns() -> Vec<route::Noun> {
         sessions::http::noun(),
         directory::noun(),
         mail::http::noun(),
+        preferences::noun(),
         inbox::http::noun(),
         sessions::open::noun(),
         sessions::prompt::noun(),

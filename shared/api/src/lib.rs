@@ -32,6 +32,7 @@ pub mod number;
 pub mod orchestrators;
 pub mod personas;
 pub mod policies;
+pub mod preferences;
 pub mod problem;
 pub mod providers;
 pub mod questions;

@@ -155,6 +155,8 @@ events! {
     "identity.changed" IdentityChanged(IdentityChanged) from [Orchestrator];
     /// Mail was accepted, or its person has read it, archived it or put it off, or it has its final receipt.
     "mail.changed" MailChanged(MailChanged) from [Delivery, ToolGateway, Orchestrator];
+    /// A person hears of mail in another way.
+    "preference.changed" PreferenceChanged(PreferenceChanged) from [Orchestrator];
     /// No turn calls the provider until it is tried again.
     "provider.opened" ProviderOpened(ProviderChanged) from [Delivery];
     /// One turn tries whether the provider answers again.
@@ -625,6 +627,12 @@ pub struct MailChanged {
     /// The person whom it is for; none: a session.
     pub to_user: Option<UserId>,
     pub change: MailChange,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct PreferenceChanged {
+    pub user_id: UserId,
+    pub message_type: MessageType,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

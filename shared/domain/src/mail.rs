@@ -10,6 +10,11 @@ string_enum! {
 }
 
 string_enum! {
+    /// How often a person hears of mail that waits for it.
+    Digest { None = "none", Hourly = "hourly", Daily = "daily" }
+}
+
+string_enum! {
     /// Why mail was written.
     MailWhy {
         Addressed = "addressed", ChildStatus = "child_status", Forwarded = "forwarded", Answer = "answer", Bounce = "bounce",
