@@ -48,8 +48,21 @@ impl Setting<'_> {
         message: NotificationMessage,
     ) -> Owned {
         let message = NotificationMessage {
-            id: Some(id.clone()),
             agent: Some(agent.to_string()),
+            ..message
+        };
+        self.session_told((account, task), id, message)
+    }
+
+    /// The same for a message that names its recipient.
+    pub fn session_told(
+        &self,
+        (account, task): (&AccountId, Option<&TaskId>),
+        id: &NotificationId,
+        message: NotificationMessage,
+    ) -> Owned {
+        let message = NotificationMessage {
+            id: Some(id.clone()),
             ..message
         };
         let origin = Origin {

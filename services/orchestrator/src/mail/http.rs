@@ -4,7 +4,7 @@ use api::mail::{Mail, MailText, Marked, NewMail, Sent};
 use axum::{Json, extract::State};
 use contracts::event::MailChange;
 use domain::{
-    Deliver, Generation, MailId, MailWhy, MessageType, Party, QueueMode, SessionKey, SessionRef,
+    Deliver, Generation, MailId, MailWhy, MessageType, QueueMode, SessionKey, SessionRef,
     mail::{OF_PERSON_MAX, UNREAD_MAX},
 };
 use runtime::http::Problem;
@@ -115,10 +115,7 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
     let mut notification_id = None;
     let mode = new.deliver.mode(QueueMode::Followup);
     if let Some((item, message)) = mail_item(&written, actor.clone(), mode) {
-        let task = match &new.to.party {
-            Party::Session { task, .. } => Some(task.clone()),
-            Party::Person(_) | Party::Orchestrator(_) | Party::Other | Party::Service => None,
-        };
+        let task = new.to.task().cloned();
         let sent = Posted {
             id: item.clone(),
             task,

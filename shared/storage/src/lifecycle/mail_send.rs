@@ -34,6 +34,14 @@ impl Addressee {
         }
     }
 
+    /// The task of its conversation.
+    pub fn task(&self) -> Option<&TaskId> {
+        match &self.party {
+            Party::Session { task, .. } => Some(task),
+            Party::Person(_) | Party::Orchestrator(_) | Party::Other | Party::Service => None,
+        }
+    }
+
     /// The key of its conversation's first generation, which names the conversation.
     pub fn key(&self) -> Option<String> {
         self.conversation
@@ -303,4 +311,24 @@ pub async fn mail_rates(
     ];
     let found = tx.one(ATTEMPT, RATES, values).await?;
     found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
+}
+
+#[derive(FromQueryResult)]
+struct AnsweredRow {
+    thread_id: MailId,
+}
+
+/// Relies on the primary key.
+const ANSWERED: &str = "select thread_id from mail where account_id = $1 and id = $2 and to_session = $3";
+
+/// Mail to this conversation, with its thread.
+pub async fn mail_answered(
+    tx: &Tx,
+    account: &AccountId,
+    mail: MailId,
+    key: &str,
+) -> Result<Option<(MailId, MailId)>, StorageError> {
+    let values = [account.into(), mail.into(), key.into()];
+    let found: Option<AnsweredRow> = tx.one("find mail that is answered", ANSWERED, values).await?;
+    Ok(found.map(|row| (mail, row.thread_id)))
 }
