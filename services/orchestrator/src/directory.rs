@@ -63,6 +63,6 @@ async fn entries(
     words: String,
     person: Option<&UserId>,
 ) -> Result<Vec<Entry>, StorageError> {
-    let values = [account.into(), words.into(), person.into(), LISTED_MAX.into()];
+    let values = [account.into(), words.into(), person.cloned().into(), LISTED_MAX.into()];
     tx.rows("list directory", LIST, values).await
 }

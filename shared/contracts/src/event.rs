@@ -3,10 +3,10 @@
 
 use domain::{
     AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState, BreakerState,
-    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId, NotificationId, PersonaId,
-    PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause, RecoveryId, RecoveryState, ReplayId,
-    SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState, ToolPolicyId, TurnId, TurnState,
-    UserId, Verdict,
+    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MailId, MessageId, MessageType,
+    NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
+    RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
+    ToolPolicyId, TurnId, TurnState, UserId, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

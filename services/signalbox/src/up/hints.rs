@@ -96,6 +96,8 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::MemberChanged(_)
             | Event::PersonaChanged(_)
             | Event::IdentityChanged(_)
+            | Event::MailChanged(_)
+            | Event::PreferenceChanged(_)
             | Event::ProviderSessionMismatched(_)
             | Event::ProviderThreadLost(_)
             | Event::ProviderThreadUnconfirmed(_)

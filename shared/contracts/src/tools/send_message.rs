@@ -11,7 +11,7 @@ or `@user:` with an id reaches the person, in the inbox; a session's id or key r
 they do not see this conversation. An answer comes as mail to you, in a later turn.";
 
 pub(super) fn definition() -> ToolDefinition {
-    let types: Vec<&str> = MessageType::ALL.iter().map(MessageType::as_str).collect();
+    let types: Vec<&str> = MessageType::ALL.iter().map(|kind| kind.as_str()).collect();
     ToolDefinition {
         name: "send_message",
         aliases: &[],

@@ -305,7 +305,7 @@ pub async fn mail_rates(
         account.into(),
         sender.into(),
         turn.into(),
-        to.into(),
+        to.cloned().into(),
         most.into(),
         domain::mail::UNREAD_MAX.into(),
     ];

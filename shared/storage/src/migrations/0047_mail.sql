@@ -80,3 +80,19 @@ begin
             with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)$p$, one);
     end loop;
 end $$;
+grant select, insert, update (surface_at, read_at, archived_at) on mail to signalbox_orchestrator;
+grant select, insert, update on notification_preference to signalbox_orchestrator;
+
+-- Two more events of the orchestrator.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass) and p.polname = 'own_orchestrator'
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+            replace(one.rule, ',identity.changed,', ',identity.changed,mail.changed,preference.changed,'));
+    end loop;
+end $$;
