@@ -103,6 +103,9 @@ pub struct CallFacts {
     pub tool_policies: i32,
     #[sea_orm(skip)]
     pub policies: Arc<[ToolPolicy]>,
+    /// The account has members, to whom agents may write.
+    #[sea_orm(from_alias = "mail_enabled")]
+    pub has_mail: bool,
     /// The kinds of models that the account may use.
     #[sea_orm(skip)]
     pub models: ModelKinds,
@@ -214,6 +217,7 @@ impl CallFacts {
             // The turn's own offer says so.
             is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
             is_orchestrator: self.session_kind == SessionKind::Orchestrator,
+            has_mail: self.has_mail,
             is_branch: self.branch.is_some(),
             may_branch: self.task().is_some() && self.depth() < self.branch_depth_max,
             models: self.models,

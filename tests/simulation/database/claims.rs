@@ -757,6 +757,7 @@ fn offered(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[To
             is_coordinator: false,
             is_asked: false,
             is_orchestrator,
+            has_mail: false,
             is_branch: depth.is_some(),
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
             models: ModelKinds::default(),

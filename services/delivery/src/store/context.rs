@@ -90,6 +90,8 @@ pub struct QueuedItem {
     pub thread_there: Vec<Uuid>,
     /// The account shows the context of a task to all who work on it.
     pub shows_task_context: bool,
+    /// The account has members, to whom agents may write.
+    pub mail_enabled: bool,
     /// Its newest version then.
     #[sea_orm(skip)]
     pub task_context: Option<ContextRow>,
@@ -143,7 +145,7 @@ pub const QUEUE_NEXT: &str = concat!(
            g.role as agent_role, g.provider, a.instruction_layout,
            k.display_id as task_id, k.title as task_title, k.description as task_description, k.status as task_status,
            coalesce(k.id = a.coordinator_task, false) as is_on_coordinator_task,
-           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies,
+           case when k.id = a.coordinator_task then a.briefing else '' end as briefing, a.holds, a.tool_policies, a.mail_enabled,
            p.context_policy, coalesce(g.rotation, a.rotation) as rotation, ",
     storage::breaker_of!("$6", "g.provider"),
     " as breaker,

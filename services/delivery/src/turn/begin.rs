@@ -458,11 +458,13 @@ fn known_context<'a>(item: &'a QueuedItem, branch: Option<&'a BranchStart>) -> O
     })
 }
 
-/// The tools of which the agent is told nothing: those that policies hide, and in a branch and for an orchestrator those that it is not
-/// offered.
+/// The tools of which the agent is told nothing: those that policies hide, mail in accounts without members, and in a branch and for an
+/// orchestrator those that it is not offered.
 pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'static str> {
     let is_told_exactly = context.is_branch || context.is_orchestrator;
-    let is_kept = |tool: &&tools::ToolDefinition| is_told_exactly && !tool.is_offered(context);
+    let is_kept = |tool: &&tools::ToolDefinition| {
+        (is_told_exactly || tool.offered_to == tools::Audience::Mail) && !tool.is_offered(context)
+    };
     let kept = tools::all().iter().filter(is_kept).map(|tool| tool.name);
     hidden.iter().copied().chain(kept).collect()
 }
@@ -501,16 +503,15 @@ pub(super) fn tool_names(driver: Option<&Driver>) -> ToolNames {
 
 /// The tools of a turn in progress: those offered when it began, whatever changed since.
 pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
+    let had = |tool: &str| turn.tools.as_ref().is_some_and(|names| names.iter().any(|name| name == tool));
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
         is_orchestrator: false,
+        has_mail: had(MAILS),
         is_branch: false,
         may_branch: turn.task.is_some(),
-        is_asked: turn
-            .tools
-            .as_ref()
-            .is_some_and(|names| names.iter().any(|name| name == ANSWERS)),
+        is_asked: had(ANSWERS),
         models: of_names(turn.tools.as_deref().unwrap_or_default()),
     };
     match &turn.tools {
@@ -542,6 +543,8 @@ fn of_names(names: &[String]) -> ModelKinds {
 
 /// The tool of turns that a question has woken.
 const ANSWERS: &str = "answer_question";
+/// The tool of turns in accounts with members.
+const MAILS: &str = "send_message";
 
 /// Each is built once: a list holds many schemas, and every turn shares one of these. Few of the contexts occur.
 pub(super) fn offered(context: OfferContext) -> Arc<[ToolDefinition]> {

@@ -703,6 +703,7 @@ impl Starter {
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
             is_orchestrator: session.kind == SessionKind::Orchestrator,
+            has_mail: item.mail_enabled,
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
             is_branch: session.branch.is_some()
                 || planned.replay.as_ref().is_some_and(|replay| replay.branch_id.is_some()),

@@ -99,6 +99,7 @@ impl Case {
             tool_policies: 0,
             policies: Arc::default(),
             models: ModelKinds::default(),
+            has_mail: false,
         };
         Case {
             asked,

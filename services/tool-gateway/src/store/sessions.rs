@@ -156,7 +156,7 @@ pub const FACTS: &str = concat!(
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
     storage::coordinates!("acc", "a.id"),
-    " as coordinates, acc.tool_policies,
+    " as coordinates, acc.tool_policies, acc.mail_enabled,
            coalesce(case when tt.id is not null then (tt.plan_submitted or coalesce(tt.plan_gate, acc.plan_gate) = 'required') and not tt.plan_approved
                          else (st.plan_submitted or coalesce(st.plan_gate, acc.plan_gate) = 'required') and not st.plan_approved end,
                     false) as needs_plan,

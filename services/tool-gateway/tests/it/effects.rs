@@ -62,7 +62,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),
             IdOf::Branch => branches.first().cloned().unwrap_or_default(),
-            IdOf::Artifact | IdOf::Session | IdOf::Persona => uuid::Uuid::nil().to_string(),
+            IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
         let request = coder.request(ordinal, tool.name, &said);

@@ -415,6 +415,7 @@ pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
         is_coordinator: false,
         is_asked: true,
         is_orchestrator: false,
+        has_mail: false,
         is_branch: false,
         may_branch: true,
         models: ModelKinds::default(),

@@ -17,6 +17,7 @@ pub mod list_sessions;
 pub mod no_reply;
 pub mod read_media;
 pub mod response_request;
+pub mod send_message;
 pub mod send_to_session;
 pub mod subagent_cancel;
 pub mod subagent_list;
@@ -59,6 +60,7 @@ macro_rules! each_tool {
             list_personas
             create_session
             send_to_session
+            send_message
             ask_model
             read_media
             generate_media
@@ -128,6 +130,7 @@ pub enum IdOf {
     Session,
     /// By its slug or id.
     Persona,
+    Mail,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.
@@ -138,6 +141,8 @@ pub enum Audience {
     Worker,
     /// Turns of orchestrators, of people's and the account's.
     Orchestrator,
+    /// Turns of accounts with members.
+    Mail,
     /// Turns that are about a task.
     WithTask,
     /// Turns on the account's coordinator task.
@@ -195,6 +200,8 @@ pub struct OfferContext {
     pub is_asked: bool,
     /// The turn is an orchestrator's.
     pub is_orchestrator: bool,
+    /// Its account has members, to whom agents may write.
+    pub has_mail: bool,
     /// The turn works for another one, in a branch: it reads the task and writes nothing of it.
     pub is_branch: bool,
     /// The turn is about a task, and may have branches of its own.
@@ -223,6 +230,7 @@ impl Audience {
             Self::Everyone => true,
             Self::Worker => !context.is_orchestrator,
             Self::Orchestrator => context.is_orchestrator,
+            Self::Mail => context.has_mail,
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
@@ -377,13 +385,14 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Asked, Coordinator, Everyone, Model, Orchestrator, Spawner, WithTask, Worker};
+        use Audience::{Asked, Coordinator, Everyone, Mail, Model, Orchestrator, Spawner, WithTask, Worker};
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
             for audience in [
                 Everyone,
                 Worker,
                 Orchestrator,
+                Mail,
                 WithTask,
                 Coordinator,
                 Asked,
@@ -406,6 +415,7 @@ mod tests {
             is_coordinator: false,
             is_asked: false,
             is_orchestrator: false,
+            has_mail: false,
             is_branch: false,
             may_branch: false,
             models: ModelKinds::default(),
@@ -427,6 +437,11 @@ mod tests {
             ..taskless
         };
         check(orchestrator, &[Everyone, Orchestrator]);
+        let with_mail = OfferContext {
+            has_mail: true,
+            ..taskless
+        };
+        check(with_mail, &[Everyone, Worker, Mail]);
         let asked = OfferContext { is_asked: true, ..task };
         check(asked, &[Everyone, Worker, WithTask, Asked, Spawner]);
         let deep = OfferContext {
@@ -455,6 +470,7 @@ mod tests {
                 is_coordinator: false,
                 is_asked: false,
                 is_orchestrator: false,
+                has_mail: true,
                 is_branch: true,
                 may_branch,
                 models: ModelKind::ALL.iter().copied().collect(),

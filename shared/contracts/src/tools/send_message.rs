@@ -56,7 +56,7 @@ pub(super) fn definition() -> ToolDefinition {
         ids: &[("context_task_id", IdOf::Task), ("reply_to", IdOf::Mail)],
         offered_to: Audience::Mail,
         effect: ToolEffect::Write,
-        reach: Reach::OwnTask,
+        reach: Reach::Account,
         moves_task: false,
         runs_alone: true,
         before_plan: true,

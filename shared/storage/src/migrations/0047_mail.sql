@@ -55,6 +55,14 @@ create index mail_of_session on mail (account_id, to_session, created_at, id) wh
 create index mail_unsettled on mail (created_at, account_id, id) where to_session is not null and settled_at is null;
 create index mail_over on mail (account_id, settled_at) where settled_at is not null;
 
+-- Agents are offered mail once there are members.
+alter table account add column mail_enabled boolean not null default false;
+alter table member no force row level security;
+alter table account no force row level security;
+update account a set mail_enabled = true where exists (select from member m where m.account_id = a.id);
+alter table member force row level security;
+alter table account force row level security;
+
 create table notification_preference (
     account_id   text not null references account,
     user_id      text not null,
@@ -82,17 +90,23 @@ begin
 end $$;
 grant select, insert, update (surface_at, read_at, archived_at) on mail to signalbox_orchestrator;
 grant select, insert, update on notification_preference to signalbox_orchestrator;
+-- Its tools write mail, read whom it is for, and hold the person.
+grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
+grant select (account_id, owner, user_id, name, handle, enabled) on orchestrator_identity to signalbox_tool_gateway;
+grant update (created_at) on member to signalbox_tool_gateway;
 
--- Two more events of the orchestrator.
+-- Two more events of the orchestrator, and one of the tool-gateway.
 do $$
 declare
     one record;
 begin
     for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
                from pg_policy p
-               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass) and p.polname = 'own_orchestrator'
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
     loop
-        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
-            replace(one.rule, ',identity.changed,', ',identity.changed,mail.changed,preference.changed,'));
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, case one.polname
+            when 'own_orchestrator' then replace(one.rule, ',identity.changed,', ',identity.changed,mail.changed,preference.changed,')
+            else replace(one.rule, '{task.created,', '{task.created,mail.changed,') end);
     end loop;
 end $$;
