@@ -31,6 +31,7 @@ fn facts(body_bytes: usize, thread: u128) -> InputFacts {
     InputFacts {
         answer_to: None,
         result_of: None,
+        mail: None,
         notification: NotificationId::parse("n-1").expect("an id"),
         kind: "message".to_owned(),
         sender: actor(),

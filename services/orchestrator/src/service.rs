@@ -1,4 +1,4 @@
-//! Wiring: the API's server, the consumer of ended turns, the sweeps of expired rows, of holds, of timers and of stalled tasks, the
+//! Wiring: the API's server, the consumer of ended turns, the sweeps of expired rows, of holds, of mail, of timers and of stalled tasks, the
 //! limits of the outbox, and the watch for deletions in the broker.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -7,8 +7,8 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, metrics, recovery, routes::served,
-    settings::OrchestratorSettings, timers,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, recovery,
+    routes::served, settings::OrchestratorSettings, timers,
 };
 
 /// Starts the workers and gives the address of the API; port 0 in the settings picks a free port. The workers end with the
@@ -40,6 +40,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     shutdown.spawn("forget", forget(app.clone(), shutdown.token()));
     shutdown.spawn("holds", holds::sweep::sweep(app.clone(), shutdown.token()));
     shutdown.spawn("liveness", recovery::sweep::sweep(app.clone(), shutdown.token()));
+    shutdown.spawn("mail", mail::sweep::sweep(app.clone(), shutdown.token()));
     shutdown.spawn("timers", timers::sweep::sweep(app.clone(), shutdown.token()));
     let interval = context.settings.telemetry.metrics_interval_ms.duration();
     let waiting = metrics::waiting(context.database.clone(), interval, shutdown.token());

@@ -26,7 +26,9 @@ fn tool_arguments() {
     let id = |_: &str, of| match of {
         IdOf::Task => "PROJ-7".to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
+            uuid::Uuid::nil().to_string()
+        }
     };
     let said = definitions
         .iter()

@@ -29,6 +29,9 @@ string_enum! {
     }
 }
 
+/// The type of the notification that brings mail to a session.
+pub const ITEM: &str = "mail";
+
 /// Bytes of mail that an agent writes, and of mail over HTTP.
 pub const TOOL_BYTES_MAX: usize = 16 * 1024;
 pub const HTTP_BYTES_MAX: usize = 64 * 1024;

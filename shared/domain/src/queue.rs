@@ -58,7 +58,7 @@ pub enum NotEditable {
 }
 
 /// Notifications that Signalbox sends itself. Each is answered alone, and its text stays.
-pub const OWN_KINDS: [&str; 8] = [
+pub const OWN_KINDS: [&str; 9] = [
     "answer",
     "question",
     "review",
@@ -67,6 +67,7 @@ pub const OWN_KINDS: [&str; 8] = [
     "branch_result",
     "task_unblocked",
     "dependency_ended",
+    mail::ITEM,
 ];
 
 /// Whether Signalbox sends notifications of this type itself.

@@ -3,8 +3,10 @@
 //! which an audit renders its source again.
 
 use contracts::quote;
-use domain::{Actor, BranchId, MessageId, NotificationId, QuestionId, StopKind, TaskId, TaskStatus};
-use sea_orm::FromQueryResult;
+use domain::{
+    Actor, BranchId, MailId, MessageId, MessageType, NotificationId, QuestionId, StopKind, TaskId, TaskStatus,
+};
+use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -43,6 +45,9 @@ pub struct InputFacts {
     /// The group of this conversation's subagents whose results it brings.
     #[sea_orm(skip)]
     pub result_of: Option<Uuid>,
+    /// The mail to this conversation that it brings.
+    #[sea_orm(skip)]
+    pub mail: Option<MailFacts>,
     #[sea_orm(nested(prefix = "sender_"))]
     pub sender: Actor,
     pub title: Option<String>,
@@ -76,6 +81,17 @@ pub struct InputFacts {
     #[sea_orm(skip)]
     pub subagents: Vec<Subagent>,
 }
+
+/// Mail that is told in a turn.
+#[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
+pub struct MailFacts {
+    pub id: MailId,
+    pub message_type: MessageType,
+    /// The task that it is about.
+    pub about: Option<TaskId>,
+}
+
+impl TryGetableFromJson for MailFacts {}
 
 /// A subagent at work.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
@@ -462,7 +478,23 @@ fn from(facts: &InputFacts) -> ModelText {
         Some(group) => text.ours("\nResults of your subagents: ").value(group),
         None => text,
     };
+    let text = match &facts.mail {
+        Some(mail) => mail_lines(text, mail),
+        None => text,
+    };
     text.ours("\nFrom: ").actor(&facts.sender)
+}
+
+fn mail_lines(text: ModelText, mail: &MailFacts) -> ModelText {
+    let text = text
+        .ours("\nMail: ")
+        .value(mail.id)
+        .ours("\nMail type: ")
+        .value(mail.message_type);
+    match &mail.about {
+        Some(task) => text.ours("\nMail about task: ").value(task),
+        None => text,
+    }
 }
 
 /// The lines of a task, as it is when the turn begins.

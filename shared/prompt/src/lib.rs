@@ -23,9 +23,10 @@ pub use entry::{
     past_and_base, spawning,
 };
 pub use input::{
-    Extract, Further, InputFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts, ThreadMessage,
-    at_work, briefing, description, input, interruption, is_thread_heading, notification, overview, run_headings,
-    run_item, stopped, task_state, tells_of_interruption, tells_of_stopped, tells_who_stopped, thread_message,
+    Extract, Further, InputFacts, MailFacts, OverviewEntry, Stopped, Subagent, THREAD_COUNTED_MAX, TaskFacts,
+    ThreadMessage, at_work, briefing, description, input, interruption, is_thread_heading, notification, overview,
+    run_headings, run_item, stopped, task_state, tells_of_interruption, tells_of_stopped, tells_who_stopped,
+    thread_message,
 };
 pub use instructions::{
     FilledIn, InstructionFacts, KnownContext, PROFILE_VERSION, Profile, ToolNames, filled_in, identity_block,

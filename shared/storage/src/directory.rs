@@ -222,6 +222,11 @@ impl ShareRound {
         ShareRound::of("select * from review_open($1, $2, $3, $4, $5)")
     }
 
+    /// Mail to sessions that is not settled.
+    pub fn of_mail() -> ShareRound {
+        ShareRound::of("select * from mail_unsettled($1, $2, $3, $4, $5)")
+    }
+
     fn of(sql: &'static str) -> ShareRound {
         ShareRound {
             sql,

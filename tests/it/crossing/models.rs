@@ -72,7 +72,9 @@ fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
         _ if argument == foreign => "{any}".to_owned(),
         IdOf::Task => TASKS[0].to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
+            uuid::Uuid::nil().to_string()
+        }
     };
     arguments(tool, |argument| argument == foreign, id, "done")
 }

@@ -201,7 +201,9 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let id = |_: &str, of| match of {
         IdOf::Task => "LIVE-1".to_owned(),
         IdOf::Agent => "coder".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
+            uuid::Uuid::nil().to_string()
+        }
     };
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);

@@ -566,6 +566,7 @@ impl Database {
             facts: InputFacts {
                 answer_to: None,
                 result_of: None,
+                mail: None,
                 notification: id.clone(),
                 kind: row.kind.clone(),
                 sender: row.sender(),

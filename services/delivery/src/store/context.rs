@@ -7,7 +7,7 @@ use domain::{
     AccountId, ActorKind, AgentId, AgentSlug, ContextPolicy, InstructionLayout, MessageId, PersonaText, QuestionId,
     QueueMode, Rotation, SessionId, TaskId, TaskStatus, context::Told, identity::IdentityText,
 };
-use prompt::{InputFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
+use prompt::{InputFacts, MailFacts, OverviewEntry, THREAD_COUNTED_MAX, ThreadMessage};
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::Deserialize;
 use storage::{
@@ -236,7 +236,8 @@ pub async fn queue_next(
     Ok(items)
 }
 
-/// Relies on index question_notification for answers, on branch_item for results of branches, and on primary keys.
+/// Mail has its lines only if it is mail: anybody may publish an item of its type. Relies on index question_notification for answers, on
+/// branch_item for results of branches, and on primary keys.
 pub const ITEMS_COMPLETE: &str = concat!(
     "
     select w.place,
@@ -246,6 +247,9 @@ pub const ITEMS_COMPLETE: &str = concat!(
            case when w.kind = 'branch_result' then (
                select b.group_id from branch b where b.account_id = w.account_id and b.joined_item = w.id
                order by b.account_id, b.joined_item limit 1) end as result_of,
+           case when w.kind = 'mail' and w.id ~ '^mail:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then (
+               select jsonb_build_object('id', m.id, 'message_type', m.message_type, 'about', m.context_task_id) from mail m
+               where m.account_id = w.account_id and m.id = substr(w.id, 6)::uuid and m.to_session is not null offset 0) end as mail,
            case when w.is_on_coordinator_task then ",
     storage::coordinates!("a", "w.agent_id"),
     " else false end as is_coordinator,
@@ -264,15 +268,17 @@ struct Completed {
     place: i64,
     answer_to: Option<QuestionId>,
     result_of: Option<Uuid>,
+    mail: Option<MailFacts>,
     is_coordinator: bool,
     #[sea_orm(nested(prefix = "context_"))]
     task_context: Option<ContextRow>,
 }
 
-/// Reads what answers, results of branches, items on the coordinator's task, and accounts that show contexts of tasks need besides.
+/// Reads what answers, results of branches, mail, items on the coordinator's task, and accounts that show contexts of tasks need besides.
 /// Without such an item there is no statement.
 async fn items_complete(tx: &Tx, items: &mut [QueuedItem]) -> Result<(), StorageError> {
-    let of_kind = |item: &QueuedItem| ["answer", "branch_result"].contains(&item.facts.kind.as_str());
+    let of_kind =
+        |item: &QueuedItem| ["answer", "branch_result", domain::mail::ITEM].contains(&item.facts.kind.as_str());
     let asked: Vec<(usize, &QueuedItem)> = items
         .iter()
         .enumerate()
@@ -300,6 +306,7 @@ async fn items_complete(tx: &Tx, items: &mut [QueuedItem]) -> Result<(), Storage
         let item = item.expect("a place that we sent");
         item.facts.answer_to = row.answer_to;
         item.facts.result_of = row.result_of;
+        item.facts.mail = row.mail;
         item.is_coordinator = row.is_coordinator;
         item.task_context = row.task_context;
     }

@@ -503,7 +503,11 @@ pub(super) fn tool_names(driver: Option<&Driver>) -> ToolNames {
 
 /// The tools of a turn in progress: those offered when it began, whatever changed since.
 pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
-    let had = |tool: &str| turn.tools.as_ref().is_some_and(|names| names.iter().any(|name| name == tool));
+    let had = |tool: &str| {
+        turn.tools
+            .as_ref()
+            .is_some_and(|names| names.iter().any(|name| name == tool))
+    };
     let context = OfferContext {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use domain::{Actor, NotificationId, SessionId, StopKind, TaskId, TaskStatus, branch::RESULT};
+use domain::{Actor, NotificationId, SessionId, StopKind, TaskId, TaskStatus, branch::RESULT, mail};
 use prompt::{
     Further, InputFacts, Marks, TaskFacts, ThreadMessage, briefing, description, interruption, is_thread_heading,
     manifest::{Layer, Part, PartKind, Source},
@@ -186,6 +186,7 @@ impl Case<'_> {
         let removed = match &*item.kind {
             "answer" if item.answer_to.is_none() => Some("the question that it answers was removed"),
             RESULT if item.result_of.is_none() => Some("the branches whose results it brings were removed"),
+            mail::ITEM if item.mail.is_none() => Some("the mail that it brings was removed"),
             _ => None,
         };
         if let Some(removed) = removed.filter(|_| !is_same) {
@@ -392,6 +393,7 @@ fn facts(id: &str, item: &Item, further: usize) -> Option<InputFacts> {
         kind: item.kind.clone(),
         answer_to: item.answer_to,
         result_of: item.result_of,
+        mail: item.mail.clone(),
         sender: item.sender.clone(),
         title: item.title.clone(),
         body: item.body.clone(),

@@ -13,7 +13,7 @@ use domain::{
     identity::IdentityText,
 };
 use prompt::{
-    Manifest,
+    MailFacts, Manifest,
     manifest::{Because, PartKind, Source},
 };
 use sea_orm::{ColIdx, FromQueryResult, QueryResult, TryGetError, TryGetable, Value};
@@ -375,6 +375,8 @@ pub struct Item {
     pub answer_to: Option<QuestionId>,
     /// The group of branches whose results it brings.
     pub result_of: Option<Uuid>,
+    /// The mail that it brings.
+    pub mail: Option<MailFacts>,
     /// Of a notification's session.
     pub session_kind: Option<String>,
 }
@@ -477,7 +479,7 @@ pub struct Sources {
 /// activity_change, question_notification and branch_item, whose orders are requested.
 pub const SOURCES: &str = "
     select x.what, x.id, x.number, x.task_id, x.session_id, x.agent_id, x.kind, x.title, case when x.is_whole then x.body else '' end as body,
-           x.is_whole, x.message_id, x.sender_kind, x.sender_id, x.sender_name, x.sender_via, x.at, x.revision, x.answer_to, x.result_of,
+           x.is_whole, x.message_id, x.sender_kind, x.sender_id, x.sender_name, x.sender_via, x.at, x.revision, x.answer_to, x.result_of, x.mail,
            x.session_kind, x.facts
     from (
         select i.*, sum(octet_length(i.body)) over (partition by i.what order by i.place) - octet_length(i.body) < $7 as is_whole
@@ -490,25 +492,28 @@ pub const SOURCES: &str = "
                    case when n.kind = 'branch_result' then (
                        select b.group_id from branch b where b.account_id = n.account_id and b.joined_item = n.id
                        order by b.account_id, b.joined_item limit 1) end as result_of,
+                   case when n.kind = 'mail' and n.id ~ '^mail:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then (
+                       select jsonb_build_object('id', m.id, 'message_type', m.message_type, 'about', m.context_task_id) from mail m
+                       where m.account_id = n.account_id and m.id = substr(n.id, 6)::uuid and m.to_session is not null offset 0) end as mail,
                    (select o.kind from session o where o.account_id = n.account_id and o.id = n.session_id offset 0) as session_kind,
                    null::jsonb as facts
             from unnest($2::text[]) with ordinality as w (id, place)
             cross join lateral (select * from notification n where n.account_id = $1 and n.id = w.id offset 0) n
             union all
             select 'message', 0, m.id::text, 0, m.task_id, null, null, '', null, left(m.body, 4000), null,
-                   m.author_kind, m.author_id, m.author_name, m.author_via, m.created_at, 1, null, null, null, null
+                   m.author_kind, m.author_id, m.author_name, m.author_via, m.created_at, 1, null, null, null, null, null
             from unnest($3::uuid[]) as w (id)
             cross join lateral (select * from message m where m.account_id = $1 and m.id = w.id offset 0) m
             union all
             select 'before', 0, w.session_id::text, w.number, n.task_id, w.session_id, null, '', t.error, left(n.body, 400), null,
-                   n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.created_at, t.number, null, null, null, null
+                   n.sender_kind, n.sender_id, n.sender_name, n.sender_via, n.created_at, t.number, null, null, null, null, null
             from unnest($4::uuid[], $5::bigint[]) as w (session_id, number)
             cross join lateral (
                 select t.number, t.notification_ids[1] as first, left(t.error, 600) as error from turn t
                 where t.account_id = $1 and t.session_id = w.session_id and t.number < w.number order by t.number desc limit 16) t
             cross join lateral (select * from notification n where n.account_id = $1 and n.id = t.first offset 0) n
             union all
-            select 'task', 0, w.id, 0, w.id, null, null, '', null, '', null, 'service', '', '', null, a.created_at, 1, null, null, null, null
+            select 'task', 0, w.id, 0, w.id, null, null, '', null, '', null, 'service', '', '', null, a.created_at, 1, null, null, null, null, null
             from unnest($6::text[]) as w (id)
             cross join lateral (
                 select a.created_at from (
@@ -518,7 +523,7 @@ pub const SOURCES: &str = "
                 where a.kind = 'task.updated' order by a.created_at desc limit 1) a
             union all
             select 'context', 0, w.id, w.version, w.id, null, null, '', null, coalesce(c.body, ''), null, 'service', '', '', null, now(), 1,
-                   null, null, null,
+                   null, null, null, null,
                    jsonb_build_object('versions', v.versions, 'characters', c.characters, 'cut_characters', c.cut_characters)
             from unnest($8::text[], $9::integer[]) as w (id, version)
             cross join lateral (
@@ -529,13 +534,13 @@ pub const SOURCES: &str = "
                 select * from task_context c where c.account_id = $1 and c.task_id = w.id and c.version = w.version offset 0) c on true
             union all
             select 'branch', w.place, b.id::text, 0, b.task_id, b.parent_session_id, b.agent_id, '', b.label, '', null,
-                   'service', '', '', null, b.created_at, 1, null, null, null,
+                   'service', '', '', null, b.created_at, 1, null, null, null, null,
                    jsonb_build_object('base', b.base, 'messages', to_jsonb(b.base_messages), 'agent', g.slug)
             from unnest($10::uuid[]) with ordinality as w (id, place)
             cross join lateral (select * from branch b where b.account_id = $1 and b.id = w.id offset 0) b
             left join lateral (select g.slug from agent g where g.account_id = b.account_id and g.id = b.agent_id offset 0) g on true
             union all
-            select 'known', 0, t.id::text, t.number, null, t.session_id, null, '', null, '', null, 'service', '', '', null, now(), 1, null, null,
+            select 'known', 0, t.id::text, t.number, null, t.session_id, null, '', null, '', null, 'service', '', '', null, now(), 1, null, null, null,
                    null, null
             from unnest($11::uuid[]) as w (id)
             cross join lateral (

@@ -3,6 +3,7 @@
 
 pub mod http;
 pub mod store;
+pub mod sweep;
 
 use contracts::event::{Event, MailChange, MailChanged};
 use domain::{AccountId, MailId, MailTo, Party, UserId};

@@ -32,6 +32,9 @@ pub struct NewMember<'a> {
     pub role: MemberRole,
 }
 
+/// Agents are offered mail from the first member on.
+const MAIL_ENABLE: &str = "update account set mail_enabled = true where id = $1 and not mail_enabled";
+
 /// A removed member returns by the e-mail address that they had; their keys stay revoked.
 const INSERT: &str = member!(
     "insert into member as m (account_id, user_id, name, email, role, created_at) values ($1, $2, $3, $4, $5, $6)
@@ -56,6 +59,7 @@ pub async fn member_insert(
         new.role.into(),
         now.into(),
     ];
+    tx.execute("enable mail", MAIL_ENABLE, [account.into()]).await?;
     tx.one("make member", INSERT, values).await
 }
 

@@ -124,6 +124,7 @@ impl<'a> Desk<'a> {
             kind: "test".to_owned(),
             answer_to: None,
             result_of: None,
+            mail: None,
             sender: ann(),
             title: Some("CI".to_owned()),
             body: body.to_owned(),

@@ -298,3 +298,19 @@ pub(crate) async fn persona_for(
     let values = [account.into(), person.into(), named.into(), id.into()];
     tx.one("find persona", PERSONA_FOR, values).await
 }
+
+#[derive(FromQueryResult)]
+struct BoardRow {
+    board: Option<Owner>,
+}
+
+/// Relies on the primary key.
+const BOARD_OF: &str = "select board from task where account_id = $1 and id = $2";
+
+/// Whose board a task is on.
+pub(crate) async fn board_of(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Option<Owner>, StorageError> {
+    let found: Option<BoardRow> = tx
+        .one("find board of task", BOARD_OF, [account.into(), task.key().into()])
+        .await?;
+    Ok(found.and_then(|row| row.board))
+}

@@ -21,6 +21,7 @@ mod no_reply;
 mod questions;
 mod read_media;
 mod response_request;
+mod send_message;
 mod send_to_session;
 mod subagent_cancel;
 mod subagent_list;

@@ -1,13 +1,14 @@
 //! `send_message`: mail in the name of the caller's session (`storage::lifecycle::mail_send`). Its id follows from the call.
 
-use contracts::Timestamp;
+use contracts::{Timestamp, event::MailChange};
 use domain::{
     Conversation, MailId, MailTo, MailWhy, MessageType, Party, QueueMode, SessionKey, SessionOf,
     mail::{OF_SESSION_MAX, OF_TURN_MAX, UNREAD_MAX},
 };
 use serde_json::{Map, Value, json};
-use storage::lifecycle::mail_send::{
-    Addressee, MailFrom, NewMail, Rates, addressees, mail_answered, mail_item, mail_rates, mail_write,
+use storage::lifecycle::{
+    mail_send::{Addressee, MailFrom, NewMail, Rates, addressees, mail_answered, mail_item, mail_rates, mail_write},
+    mail_settle::changed,
 };
 use uuid::Uuid;
 
@@ -22,13 +23,21 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let (tx, account, facts) = (running.questions.tx, running.account, running.facts);
     let content = body(&arguments, "content")?;
     let address = arguments["to"].as_str().unwrap_or_default().trim();
-    let kind = arguments.get("message_type").and_then(Value::as_str).and_then(MessageType::parse);
+    let kind = arguments
+        .get("message_type")
+        .and_then(Value::as_str)
+        .and_then(MessageType::parse);
     let own = own(running).await?;
     let to = recipient(running, &own.party, address).await?;
     if to.conversation.is_some() {
         hops_left(running)?;
         if to.key() == Some(own.key.clone()) {
-            return Err(refused("own_address", "This is your own address.", "Write it down in your reply instead.").into());
+            return Err(refused(
+                "own_address",
+                "This is your own address.",
+                "Write it down in your reply instead.",
+            )
+            .into());
         }
     }
     let turn = facts.turn.as_ref().map(|turn| turn.id);
@@ -61,7 +70,8 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         now: running.setting.now,
     };
     mail_write(tx, &new).await?;
-    let mut messages = Vec::new();
+    let accepted = changed(account, (id, to.user()), MailChange::Accepted, running.setting);
+    let mut messages = vec![accepted];
     if let Some((item, message)) = mail_item(&new, actor.clone(), QueueMode::Collect) {
         let task = to.task();
         messages.push(running.setting.session_told((account, task), &item, message));
@@ -115,10 +125,18 @@ async fn recipient(running: Running<'_>, from: &Party, address: &str) -> Result<
         [_] => Ok(found.remove(0)),
         [] => {
             let why = "There is nobody of this address to whom you may write.";
-            Err(refused("unknown_recipient", why, "Use an address that you were given, or say in your reply whom it is for.").into())
+            Err(refused(
+                "unknown_recipient",
+                why,
+                "Use an address that you were given, or say in your reply whom it is for.",
+            )
+            .into())
         }
         several => {
-            let ids: Vec<String> = several.iter().filter_map(|one| Some(format!("@user:{}", one.user()?))).collect();
+            let ids: Vec<String> = several
+                .iter()
+                .filter_map(|one| Some(format!("@user:{}", one.user()?)))
+                .collect();
             let why = format!("Several people have this name: {}.", ids.join(", "));
             Err(refused("unknown_recipient", why, "Call again with one of these.").into())
         }
@@ -126,18 +144,25 @@ async fn recipient(running: Running<'_>, from: &Party, address: &str) -> Result<
 }
 
 fn room(rates: &Rates) -> Result<(), ToolError> {
-    let after = rates.next_at.map(|at| format!(" The next one may go after {}.", Timestamp::from(at)));
+    let after = rates
+        .next_at
+        .map(|at| format!(" The next one may go after {}.", Timestamp::from(at)));
     let (code, why) = match rates {
-        Rates { of_turn, .. } if *of_turn >= OF_TURN_MAX => {
-            ("too_many_messages", format!("This turn has sent {OF_TURN_MAX} pieces of mail, and may send no more."))
-        }
+        Rates { of_turn, .. } if *of_turn >= OF_TURN_MAX => (
+            "too_many_messages",
+            format!("This turn has sent {OF_TURN_MAX} pieces of mail, and may send no more."),
+        ),
         Rates { of_hour, .. } if *of_hour >= OF_SESSION_MAX => (
             "too_many_messages",
-            format!("This conversation has sent {OF_SESSION_MAX} pieces of mail within an hour.{}", after.unwrap_or_default()),
+            format!(
+                "This conversation has sent {OF_SESSION_MAX} pieces of mail within an hour.{}",
+                after.unwrap_or_default()
+            ),
         ),
-        Rates { unread, .. } if *unread >= UNREAD_MAX => {
-            ("inbox_full", format!("The recipient has {UNREAD_MAX} pieces of mail that are not read."))
-        }
+        Rates { unread, .. } if *unread >= UNREAD_MAX => (
+            "inbox_full",
+            format!("The recipient has {UNREAD_MAX} pieces of mail that are not read."),
+        ),
         Rates { .. } => return Ok(()),
     };
     Err(refused(code, why, "Say in your reply what is left.").into())
@@ -151,6 +176,11 @@ async fn answered(running: Running<'_>, own: &Own, named: &str) -> Result<(MailI
     };
     found.ok_or_else(|| {
         let why = "You have got no mail of this id.";
-        refused("mail_not_found", why, "Use the id that stands with the mail, or leave it out.").into()
+        refused(
+            "mail_not_found",
+            why,
+            "Use the id that stands with the mail, or leave it out.",
+        )
+        .into()
     })
 }

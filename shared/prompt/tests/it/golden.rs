@@ -86,6 +86,7 @@ pub(crate) fn facts() -> InputFacts {
     InputFacts {
         answer_to: None,
         result_of: None,
+        mail: None,
         notification: NotificationId::parse("ci-4711").unwrap(),
         kind: "ci_failed".to_owned(),
         sender: actor(ActorKind::Service, "ci", "CI"),

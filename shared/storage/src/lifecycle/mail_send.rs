@@ -11,9 +11,6 @@ use time::OffsetDateTime;
 
 use crate::{StorageError, Tx};
 
-/// The type of the notification.
-pub const MAIL_ITEM: &str = "mail";
-
 /// Whom an address means.
 #[derive(Clone, Debug)]
 pub struct Addressee {
@@ -258,7 +255,7 @@ pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> 
 pub fn mail_item(new: &NewMail<'_>, sender: Actor, mode: QueueMode) -> Option<(NotificationId, NotificationMessage)> {
     let key = new.to.key()?;
     let id = NotificationId::parse(&format!("mail:{}", new.id)).expect("an id of letters, digits and one colon");
-    let mut message = NotificationMessage::new(MAIL_ITEM, sender, String::new(), new.content.to_owned());
+    let mut message = NotificationMessage::new(mail::ITEM, sender, String::new(), new.content.to_owned());
     message.title = None;
     message.id = Some(id.clone());
     message.session = Some(key);

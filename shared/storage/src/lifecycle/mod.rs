@@ -14,6 +14,7 @@
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
 //! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
+//! | [`mail_settle`](mod@mail_settle) | mail whose item has ended, mail to its sender | what was not taken goes back once |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
 //! | [`orchestrator_close`] | a person's orchestrator, its queue | nobody is left whom it works for |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
@@ -24,6 +25,7 @@ mod blocked;
 mod child_open;
 mod handover;
 pub mod mail_send;
+pub mod mail_settle;
 mod messages_post;
 mod orchestrator_close;
 pub mod plan;

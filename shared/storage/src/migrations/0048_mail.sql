@@ -52,7 +52,7 @@ create index mail_thread on mail (account_id, thread_id, created_at);
 create index mail_question on mail (account_id, question_id) where question_id is not null;
 create index mail_sent on mail (account_id, sender, created_at);
 create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
-create index mail_unsettled on mail (created_at, account_id, id) where to_session is not null and settled_at is null;
+create index mail_unsettled on mail (account_id, id) where to_session is not null and settled_at is null;
 create index mail_over on mail (account_id, settled_at) where settled_at is not null;
 
 -- Agents are offered mail once there are members.
@@ -88,12 +88,48 @@ begin
             with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)$p$, one);
     end loop;
 end $$;
-grant select, insert, update (surface_at, read_at, archived_at) on mail to signalbox_orchestrator;
+grant select, insert, update (surface_at, read_at, archived_at, outcome, reason, in_turn_id, in_turn_number, settled_at) on mail
+    to signalbox_orchestrator;
+-- What its prompts say of it.
+grant select (account_id, id, to_session, message_type, context_task_id) on mail to signalbox_delivery;
 grant select, insert, update on notification_preference to signalbox_orchestrator;
 -- Its tools write mail, read whom it is for, and hold the person.
 grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
 grant select (account_id, owner, user_id, name, handle, enabled) on orchestrator_identity to signalbox_tool_gateway;
 grant update (created_at) on member to signalbox_tool_gateway;
+
+-- A share of every account's mail to sessions that is not settled, by id.
+grant select (account_id, id, to_session, settled_at) on mail to signalbox_sweeper;
+create function mail_unsettled(after_account text, accounts text[], places text[], accounts_max integer, share integer)
+    returns table (account_id text, place text, is_last boolean, found text)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive asked (account_id, number) as (
+        (select m.account_id, 1 from public.mail m
+         where m.to_session is not null and m.settled_at is null and m.account_id > after_account
+         order by m.account_id, m.id limit 1)
+        union all
+        select f.account_id, s.number + 1
+        from asked s
+        cross join lateral (
+            select m.account_id from public.mail m
+            where m.to_session is not null and m.settled_at is null and m.account_id > s.account_id
+            order by m.account_id, m.id limit 1) f
+        where s.number < accounts_max
+    )
+    select s.account_id, m.id::text, m.number = share, m.id::text
+    from asked s
+    left join unnest(accounts, places) as c (account_id, place) on c.account_id = s.account_id
+    cross join lateral (
+        select f.id, row_number() over (order by f.id) as number from (
+            select m.id from public.mail m
+            where m.to_session is not null and m.settled_at is null and m.account_id = s.account_id
+              and m.id > coalesce(c.place::uuid, '00000000-0000-0000-0000-000000000000')
+            order by m.account_id, m.id limit share) f) m
+    order by s.account_id, m.id
+$$;
+alter function mail_unsettled(text, text[], text[], integer, integer) owner to signalbox_sweeper;
+revoke all on function mail_unsettled(text, text[], text[], integer, integer) from public;
+grant execute on function mail_unsettled(text, text[], text[], integer, integer) to signalbox_orchestrator;
 
 -- Two more events of the orchestrator, and one of the tool-gateway.
 do $$

@@ -1,0 +1,128 @@
+//! The end of mail to sessions: what has become of its item goes to its row, since items go with their session. What no turn took goes back
+//! to whoever wrote it.
+
+use contracts::event::{Event, MailChange, MailChanged};
+use domain::{
+    AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, UserId,
+};
+use sea_orm::FromQueryResult;
+use uuid::Uuid;
+
+use super::mail_send::{MailFrom, NewMail, addressees, mail_item, mail_write};
+use crate::{Setting, StorageError, Tx, outbox::Owned};
+
+#[derive(FromQueryResult)]
+struct Settled {
+    id: MailId,
+    from_user: Option<UserId>,
+    from_session: Option<String>,
+    to_address: String,
+    why: MailWhy,
+    thread_id: MailId,
+    context_task_id: Option<TaskId>,
+    begins: String,
+    is_bounced: bool,
+    reason: Option<String>,
+}
+
+/// Relies on primary keys.
+pub const MAIL_SETTLE: &str = "
+    update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
+        in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
+    from unnest($2::uuid[]) as w (id)
+    cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id offset 0) n
+    where m.account_id = $1 and m.id = w.id and m.settled_at is null and n.state in ('delivered', 'failed', 'refused', 'cancelled')
+    returning m.id, m.from_user, m.from_session, m.to_address, m.why, m.thread_id, m.context_task_id, left(m.content, 200) as begins,
+              m.outcome = 'bounced' as is_bounced, m.reason";
+
+/// Settles those of these whose items have ended. Gives the messages for the outbox.
+pub async fn mail_settle(
+    tx: &Tx,
+    account: &AccountId,
+    mail: Vec<MailId>,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let values = [account.into(), mail.into()];
+    let settled: Vec<Settled> = tx.rows("settle mail", MAIL_SETTLE, values).await?;
+    let mut messages = Vec::new();
+    for mail in settled {
+        messages.push(changed(account, (mail.id, None), MailChange::Settled, setting));
+        // What goes back does not come back.
+        if mail.is_bounced && mail.why != MailWhy::Bounce {
+            messages.extend(bounce(tx, account, &mail, setting).await?);
+        }
+    }
+    Ok(messages)
+}
+
+/// Namespace of the ids of bounces, which follow from what went back.
+const BOUNCES: &[u8] = b"bounce";
+
+/// None: whoever wrote it is gone, or is a service.
+async fn bounce(
+    tx: &Tx,
+    account: &AccountId,
+    mail: &Settled,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let session = mail
+        .from_session
+        .as_deref()
+        .and_then(|key| SessionAddress::parse(key).ok());
+    let to = match (&mail.from_user, session) {
+        (Some(user), _) => MailTo::User(user.clone()),
+        (None, Some(address)) => MailTo::Session(SessionRef::Address(address)),
+        (None, None) => return Ok(Vec::new()),
+    };
+    let Some(to) = addressees(tx, account, &to).await?.pop() else {
+        return Ok(Vec::new());
+    };
+    let why = mail.reason.as_deref().unwrap_or("nobody took it");
+    let content = format!(
+        "Your mail to {} was not delivered: {why}. It began: {}",
+        mail.to_address, mail.begins
+    );
+    let system = Actor::system();
+    let new = NewMail {
+        account,
+        id: MailId(Uuid::new_v5(&mail.id.0, BOUNCES)),
+        from: MailFrom::Service(&system.id),
+        from_name: &system.name,
+        to: &to,
+        address: &mail.to_address,
+        content: &content,
+        kind: MessageType::Notification,
+        why: MailWhy::Bounce,
+        context_task: mail.context_task_id.as_ref(),
+        context_session: mail.from_session.as_deref(),
+        context_ref: None,
+        reply_to: Some((mail.id, mail.thread_id)),
+        turn: None,
+        now: setting.now,
+    };
+    mail_write(tx, &new).await?;
+    let mut messages = vec![changed(account, (new.id, to.user()), MailChange::Accepted, setting)];
+    if let Some((id, message)) = mail_item(&new, system.clone(), QueueMode::Followup) {
+        messages.push(setting.session_told((account, to.task()), &id, message));
+    }
+    Ok(messages)
+}
+
+/// The event of a change of mail.
+pub fn changed(
+    account: &AccountId,
+    (mail, to_user): (MailId, Option<&UserId>),
+    change: MailChange,
+    setting: &Setting<'_>,
+) -> Owned {
+    let data = MailChanged {
+        mail_id: mail,
+        to_user: to_user.cloned(),
+        change,
+    };
+    let id = format!(
+        "{mail}:{}",
+        serde_json::to_string(&change).unwrap_or_default().trim_matches('"')
+    );
+    setting.event(account, None, &id, Event::MailChanged(data))
+}
