@@ -67,7 +67,7 @@ pub const OWN_KINDS: [&str; 9] = [
     "branch_result",
     "task_unblocked",
     "dependency_ended",
-    mail::ITEM,
+    crate::mail::ITEM,
 ];
 
 /// Whether Signalbox sends notifications of this type itself.

@@ -4,7 +4,7 @@
 use std::fmt::{Display, Write as _};
 
 use contracts::{Timestamp, quote};
-use domain::{Actor, ActorKind, BranchId, MessageId, QuestionId, TaskId, TaskStatus, TurnState};
+use domain::{Actor, ActorKind, BranchId, MailId, MessageId, MessageType, QuestionId, TaskId, TaskStatus, TurnState};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -22,7 +22,9 @@ const NAME: Cap = (Limit::NameBytesMax, 128);
 /// template's.
 pub(crate) trait Bounded: Display {}
 impl Bounded for TaskId {}
+impl Bounded for MailId {}
 impl Bounded for MessageId {}
+impl Bounded for MessageType {}
 impl Bounded for QuestionId {}
 impl Bounded for BranchId {}
 impl Bounded for Uuid {}

@@ -255,7 +255,7 @@ pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> 
 pub fn mail_item(new: &NewMail<'_>, sender: Actor, mode: QueueMode) -> Option<(NotificationId, NotificationMessage)> {
     let key = new.to.key()?;
     let id = NotificationId::parse(&format!("mail:{}", new.id)).expect("an id of letters, digits and one colon");
-    let mut message = NotificationMessage::new(mail::ITEM, sender, String::new(), new.content.to_owned());
+    let mut message = NotificationMessage::new(domain::mail::ITEM, sender, String::new(), new.content.to_owned());
     message.title = None;
     message.id = Some(id.clone());
     message.session = Some(key);
