@@ -121,7 +121,7 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
             task,
             message,
         };
-        messages.push(item_send(app, work, account, sent).await?);
+        messages.push(item_send(app, work, access, sent).await?);
         notification_id = Some(item);
     }
     let mail = mail_find(&work.tx, account, id).await?.ok_or_else(Problem::not_found)?;

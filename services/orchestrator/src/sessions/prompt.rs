@@ -109,7 +109,6 @@ pub(super) async fn prompted(
     (address, task): (String, Option<TaskId>),
     (content, mode): (String, QueueMode),
 ) -> Result<(NotificationId, Owned), ApiError> {
-    let account = &access.account;
     let id = NotificationId::from(Uuid::now_v7());
     let mut message = NotificationMessage::new(KIND, access.caller.actor(), String::new(), content);
     message.title = None;
@@ -121,12 +120,13 @@ pub(super) async fn prompted(
         task,
         message,
     };
-    let outgoing = item_send(app, work, account, posted).await?;
+    let outgoing = item_send(app, work, access, posted).await?;
     Ok((id, outgoing))
 }
 
 /// Accepts an item for the session in its message; gives the message for the outbox.
-pub async fn item_send(app: &App, work: &Work, account: &AccountId, posted: Posted) -> Result<Owned, ApiError> {
+pub async fn item_send(app: &App, work: &Work, access: &Access, posted: Posted) -> Result<Owned, ApiError> {
+    let account = &access.account;
     let new = NewAccepted {
         account,
         id: &posted.id,
