@@ -388,6 +388,7 @@ impl Database {
             tool_policies: i32::from(policy.is_some()),
             policies: policy.into_iter().collect(),
             models: ModelKinds::default(),
+            has_mail: false,
         })
     }
 

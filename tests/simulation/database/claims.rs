@@ -614,6 +614,7 @@ impl Database {
             context_policy: ContextPolicy::Continue,
             rotation: settings.rotation.clone(),
             shows_task_context: false,
+            mail_enabled: false,
             task_context: None,
             thread: None,
             thread_there: Vec::new(),

@@ -32,6 +32,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::Orchestrator => "turns of orchestrators",
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
+        Audience::Mail => "turns of accounts with members",
         Audience::Asked => "turns that a question has woken",
         Audience::Spawner => "turns with a task, where branches may go deeper",
         Audience::Model(ModelKind::OpenResponses) => "turns with a task, if there is a model that answers in text",
