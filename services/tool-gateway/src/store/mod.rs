@@ -11,6 +11,7 @@ mod calls;
 mod children;
 mod external;
 mod later;
+mod mail;
 mod questions;
 mod sessions;
 mod tasks;
@@ -45,6 +46,8 @@ pub(crate) use external::{
     calls_running,
 };
 pub use later::LATER;
+pub use mail::MAIL_READ;
+pub(crate) use mail::{MailRow, mail_read};
 pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{

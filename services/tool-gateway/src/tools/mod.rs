@@ -10,6 +10,7 @@ mod answer_question;
 mod ask_model;
 mod ask_question;
 mod check_later;
+mod check_messages;
 mod children;
 mod create_session;
 mod generate_media;

@@ -91,13 +91,13 @@ fn refused(code: &'static str, why: impl Into<String>, instead: &str) -> ToolAns
 }
 
 /// The caller, as a sender.
-struct Own {
+pub(super) struct Own {
     party: Party,
     /// The key of its conversation's first generation.
-    key: String,
+    pub(super) key: String,
 }
 
-async fn own(running: Running<'_>) -> Result<Own, ToolError> {
+pub(super) async fn own(running: Running<'_>) -> Result<Own, ToolError> {
     let facts = running.facts;
     let conversation = Conversation::of_session(&facts.session_key, facts.agent);
     let key = conversation.map(|of| of.key(domain::Generation::FIRST).to_string());

@@ -9,6 +9,7 @@ pub mod answer_question;
 pub mod ask_model;
 pub mod ask_question;
 pub mod check_later;
+pub mod check_messages;
 pub mod create_session;
 pub mod generate_media;
 pub mod get_session_status;
@@ -61,6 +62,7 @@ macro_rules! each_tool {
             create_session
             send_to_session
             send_message
+            check_messages
             ask_model
             read_media
             generate_media

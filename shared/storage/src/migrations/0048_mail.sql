@@ -97,6 +97,8 @@ grant select, insert, update on notification_preference to signalbox_orchestrato
 grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
 grant select (account_id, owner, user_id, name, handle, enabled) on orchestrator_identity to signalbox_tool_gateway;
 grant update (created_at) on member to signalbox_tool_gateway;
+-- A turn that waits for its tools takes mail from its queue.
+grant update (notification_ids, hops) on turn to signalbox_tool_gateway;
 
 -- A share of every account's mail to sessions that is not settled, by id.
 grant select (account_id, id, to_session, settled_at) on mail to signalbox_sweeper;

@@ -12,6 +12,7 @@
 //! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
 //! | [`arrivals`] | what new items do besides waiting: steers stop turns, items open gates | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_join`](mod@items_join) | gives waiting items to the turn in progress | delivery |
+//! | [`mail_take`](mod@mail_take) | gives mail that waits to the turn in progress | tool-gateway |
 //! | [`items_expire`](mod@items_expire) | fails items that have waited too long | delivery |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |
@@ -44,6 +45,7 @@ pub mod items_append;
 pub mod items_append_known;
 pub mod items_expire;
 pub mod items_join;
+pub mod mail_take;
 pub mod items_refuse;
 pub mod queue_edit;
 pub mod replay_begin;

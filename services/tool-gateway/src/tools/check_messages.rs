@@ -1,0 +1,76 @@
+//! `check_messages`: takes mail that waits in the caller's queue (`storage::session::mail_take`). A claim takes the same items under the
+//! same lock, so each goes to one of them.
+
+use std::collections::HashSet;
+
+use contracts::{
+    Timestamp,
+    tools::check_messages::{BYTES_MAX, MESSAGES_MAX},
+};
+use domain::{MailId, TurnState, mail};
+use serde_json::{Map, Value, json};
+use storage::session::mail_take::{mail_take, mail_waiting};
+
+use super::{Running, ToolOutcome, send_message::own};
+use crate::{
+    call::Effect,
+    store::{MailRow, mail_read},
+};
+
+/// Items of the queue that are looked at.
+const LOOKED_AT: i64 = 200;
+
+pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutcome {
+    let (tx, account) = (running.questions.tx, running.account);
+    let session = (account.clone(), running.session);
+    let waiting = mail_waiting(tx, &session, LOOKED_AT).await?;
+    let ids = waiting.iter().filter_map(|item| mail_of(item)).collect();
+    let own = own(running).await?;
+    let mut found = mail_read(tx, account, &own.key, ids).await?;
+    // In the order of the queue.
+    found.sort_by_key(|row| waiting.iter().position(|item| mail_of(item) == Some(row.id)));
+    let there = found.len();
+    let mut bytes = 0;
+    found.truncate(MESSAGES_MAX);
+    found.retain(|row| {
+        bytes += row.content.len();
+        bytes <= BYTES_MAX || bytes == row.content.len()
+    });
+    let items = found.iter().map(|row| item_of(row.id)).collect();
+    // What an agent reads while it is called is not the turn's: it would be lost to a call that is made again.
+    let turn = running.facts.turn.as_ref();
+    let turn = turn.filter(|turn| turn.state == TurnState::AwaitingTools);
+    let taken = mail_take(tx, &session, items, turn.map(|turn| turn.id)).await?;
+    let taken: HashSet<MailId> = taken.iter().filter_map(|item| mail_of(item)).collect();
+    let messages: Vec<Value> = found
+        .iter()
+        .filter(|row| taken.contains(&row.id))
+        .map(shown)
+        .collect();
+    let remaining = there - messages.len();
+    Ok(Effect::new(
+        json!({"messages": messages, "remaining": remaining}),
+        Vec::new(),
+    ))
+}
+
+fn item_of(mail: MailId) -> String {
+    format!("{}:{mail}", mail::ITEM)
+}
+
+fn mail_of(item: &str) -> Option<MailId> {
+    let id = item.strip_prefix(mail::ITEM)?.strip_prefix(':')?;
+    MailId::parse(id).ok()
+}
+
+fn shown(mail: &MailRow) -> Value {
+    json!({
+        "message_id": mail.id,
+        "from": mail.from_name,
+        "message_type": mail.message_type,
+        "content": mail.content,
+        "context_task_id": mail.context_task_id,
+        "reply_to": mail.reply_to,
+        "sent_at": Timestamp::from(mail.created_at),
+    })
+}

@@ -1,0 +1,61 @@
+//! Takes mail that waits in a session's queue, whose lock the caller holds: for the turn in progress, which waits for its tools and whose
+//! items they become, or as read where none is.
+
+use domain::TurnId;
+use sea_orm::FromQueryResult;
+
+use super::SessionName;
+use crate::{StorageError, Tx};
+
+#[derive(FromQueryResult)]
+struct Waiting {
+    id: String,
+}
+
+/// Relies on notification_queue, whose order is requested.
+pub const MAIL_WAITING: &str = "
+    select n.id from (
+        select n.id, n.kind from notification n where n.account_id = $1 and n.session_id = $2 and n.state = 'queued'
+        order by n.position limit $3) n
+    where n.kind = 'mail'";
+
+/// The ids of the items of mail among the first ones of the queue, in its order.
+pub async fn mail_waiting(
+    tx: &Tx,
+    (account, session): &SessionName,
+    looked_at: i64,
+) -> Result<Vec<String>, StorageError> {
+    let values = [account.into(), (*session).into(), looked_at.into()];
+    let rows: Vec<Waiting> = tx.rows("find mail that waits", MAIL_WAITING, values).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
+
+/// Relies on primary keys. The state is compared in a form without selectivity statistics.
+pub const MAIL_TAKE: &str = "
+    with taken as (
+        update notification n set state = case when $4::uuid is null then 'delivered' else 'running' end, turn_id = $4,
+            reason = case when $4::uuid is null then 'read over HTTP' end
+        from unnest($3::text[]) as w (id)
+        where n.account_id = $1 and n.id = w.id and n.session_id = $2 and coalesce(n.state = 'queued', false)
+        returning n.id, n.hops
+    ), uncounted as (
+        update session s set queued = s.queued - t.taken from (select count(*)::integer as taken from taken) t
+        where s.account_id = $1 and s.id = $2
+    ), joined as (
+        update turn t set notification_ids = t.notification_ids || (select coalesce(array_agg(k.id), '{}') from taken k),
+            hops = greatest(t.hops, (select max(k.hops) from taken k))
+        where t.account_id = $1 and t.id = $4
+    )
+    select id from taken";
+
+/// Gives the ids of the items that were taken. `turn`: it waits for its tools.
+pub async fn mail_take(
+    tx: &Tx,
+    (account, session): &SessionName,
+    items: Vec<String>,
+    turn: Option<TurnId>,
+) -> Result<Vec<String>, StorageError> {
+    let values = [account.into(), (*session).into(), items.into(), turn.into()];
+    let rows: Vec<Waiting> = tx.rows("take mail", MAIL_TAKE, values).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
+}
