@@ -1,9 +1,10 @@
-//! The end of mail to sessions: what has become of its item goes to its row, since items go with their session. What no turn took goes back
-//! to whoever wrote it.
+//! The end of mail to sessions: what has become of its item goes to its row, since items go with their session. A person is answered with
+//! the turn's reply; what no turn took goes back to whoever wrote it.
 
 use contracts::event::{Event, MailChange, MailChanged};
 use domain::{
-    AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, UserId,
+    AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId, UserId,
+    mail::HTTP_BYTES_MAX,
 };
 use sea_orm::FromQueryResult;
 use uuid::Uuid;
@@ -16,13 +17,18 @@ struct Settled {
     id: MailId,
     from_user: Option<UserId>,
     from_session: Option<String>,
+    to_session: String,
     to_address: String,
     why: MailWhy,
+    reply_to: Option<MailId>,
     thread_id: MailId,
     context_task_id: Option<TaskId>,
     begins: String,
     is_bounced: bool,
     reason: Option<String>,
+    turn_id: Option<TurnId>,
+    /// What the turn said, if anybody is to hear it.
+    reply: Option<String>,
 }
 
 /// Relies on primary keys.
@@ -32,8 +38,11 @@ pub const MAIL_SETTLE: &str = "
     from unnest($2::uuid[]) as w (id)
     cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id offset 0) n
     where m.account_id = $1 and m.id = w.id and m.settled_at is null and n.state in ('delivered', 'failed', 'refused', 'cancelled')
-    returning m.id, m.from_user, m.from_session, m.to_address, m.why, m.thread_id, m.context_task_id, left(m.content, 200) as begins,
-              m.outcome = 'bounced' as is_bounced, m.reason";
+    returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
+              left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id,
+              case when m.from_user is not null and n.state = 'delivered' then (
+                  select nullif(t.reply, '') from turn t
+                  where t.account_id = $1 and t.id = n.turn_id and t.state = 'finished' and not t.no_reply and not t.late) end as reply";
 
 /// Settles those of these whose items have ended. Gives the messages for the outbox.
 pub async fn mail_settle(
@@ -51,9 +60,60 @@ pub async fn mail_settle(
         if mail.is_bounced && mail.why != MailWhy::Bounce {
             messages.extend(bounce(tx, account, &mail, setting).await?);
         }
+        // Two that answer each other by code would go on for ever.
+        if let (Some(reply), None, Some(turn)) = (&mail.reply, mail.reply_to, mail.turn_id) {
+            messages.extend(answer(tx, account, &mail, (turn, reply), setting).await?);
+        }
     }
     Ok(messages)
 }
+
+/// The turn's reply goes to the person who wrote. None: they were removed.
+async fn answer(
+    tx: &Tx,
+    account: &AccountId,
+    mail: &Settled,
+    (turn, reply): (TurnId, &str),
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let Some(user) = &mail.from_user else {
+        return Ok(Vec::new());
+    };
+    let Some(to) = addressees(tx, account, &MailTo::User(user.clone())).await?.pop() else {
+        return Ok(Vec::new());
+    };
+    let from = match SessionAddress::parse(&mail.to_session) {
+        Ok(address) => addressees(tx, account, &MailTo::Session(SessionRef::Address(address))).await?.pop(),
+        Err(_) => None,
+    };
+    let name = from.map_or_else(|| mail.to_address.clone(), |from| from.name);
+    let content = match reply.floor_char_boundary(HTTP_BYTES_MAX - REST.len()) {
+        end if end < reply.len() => format!("{}{REST}", &reply[..end]),
+        _ => reply.to_owned(),
+    };
+    let new = NewMail {
+        account,
+        id: MailId(Uuid::new_v5(&turn.uuid(), mail.id.0.as_bytes())),
+        from: MailFrom::Session(&mail.to_session),
+        from_name: &name,
+        to: &to,
+        address: &mail.to_address,
+        content: &content,
+        kind: MessageType::Message,
+        why: MailWhy::Answer,
+        context_task: mail.context_task_id.as_ref(),
+        context_session: Some(&mail.to_session),
+        context_ref: None,
+        reply_to: Some((mail.id, mail.thread_id)),
+        turn: Some(turn),
+        now: setting.now,
+    };
+    mail_write(tx, &new).await?;
+    Ok(vec![changed(account, (new.id, to.user()), MailChange::Accepted, setting)])
+}
+
+/// What stands at the end of a reply that is too long for mail.
+const REST: &str = "\n\n[The turn has the rest of this reply.]";
 
 /// Namespace of the ids of bounces, which follow from what went back.
 const BOUNCES: &[u8] = b"bounce";
