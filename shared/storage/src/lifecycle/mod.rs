@@ -13,6 +13,7 @@
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
 //! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
+//! | `child_mail` | a task's status, mail to its board's orchestrator | whoever gave work away hears what becomes of it, once a move |
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
 //! | [`mail_settle`](mod@mail_settle) | mail whose item has ended, mail to its sender | what was not taken goes back once |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
@@ -22,6 +23,7 @@
 mod agent_remove;
 pub mod artifact_store;
 mod blocked;
+mod child_mail;
 mod child_open;
 mod handover;
 pub mod mail_send;

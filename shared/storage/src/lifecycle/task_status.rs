@@ -3,11 +3,12 @@
 //! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, QuestionId, TASK_CLOSED, TaskId, TaskStatus, TurnId};
+use domain::{AccountId, Actor, CloseReason, NotificationId, Owner, QuestionId, TASK_CLOSED, TaskId, TaskStatus, TurnId};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
 use super::{
+    child_mail::{ChildMove, child_mail},
     plan::plan_find,
     question::{self, Ending, questions_end_of},
     stage::{Caught, stage_open, stages_again},
@@ -80,7 +81,15 @@ const TASK_SET: &str = "
         plan_submitted = plan_submitted and status not in ('done', 'cancelled', 'archived'),
         blocked_owner = case when $3 = 'blocked' then blocked_owner end,
         blocked_action = case when $3 = 'blocked' then blocked_action end
-    where account_id = $1 and id = $2";
+    where account_id = $1 and id = $2
+    returning board, title";
+
+#[derive(FromQueryResult)]
+struct MovedRow {
+    board: Option<Owner>,
+    title: String,
+}
+
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
 
 #[derive(FromQueryResult)]
@@ -98,19 +107,20 @@ pub(super) async fn task_lock_row(
     tx.one("lock task", TASK_LOCK, values).await
 }
 
-/// Writes a task's status, with its activity and event, if it is another one. The caller holds the task's lock.
+/// Writes a task's status, with its activity and event, if it is another one; whose board it is on hears of it. The caller holds the task's
+/// lock.
 pub(super) async fn status_write(
     tx: &Tx,
     (account, task): (&AccountId, &TaskId),
     (from, to): (TaskStatus, TaskStatus),
     (by, reason): (&Actor, Option<&str>),
     setting: &Setting<'_>,
-) -> Result<Option<Owned>, StorageError> {
+) -> Result<Vec<Owned>, StorageError> {
     if from == to {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let values = [account.into(), task.key().into(), to.into(), setting.now.into()];
-    tx.execute("set task status", TASK_SET, values).await?;
+    let row: Option<MovedRow> = tx.one("set task status", TASK_SET, values).await?;
     if from.is_terminal() && !to.is_terminal() {
         stages_again(tx, account, task).await?;
     }
@@ -125,7 +135,20 @@ pub(super) async fn status_write(
         by: by.clone(),
     };
     let event = setting.event(account, Some(task), &id.to_string(), Event::TaskStatusChanged(changed));
-    Ok(Some(event))
+    let mut messages = vec![event];
+    if let Some((board, title)) = row.and_then(|row| Some((row.board?, row.title))) {
+        let moved = ChildMove {
+            board: &board,
+            task,
+            title: &title,
+            to,
+            by,
+            reason,
+            activity: id,
+        };
+        messages.extend(child_mail(tx, account, moved, setting).await?);
+    }
+    Ok(messages)
 }
 
 /// Moves the task. Setting the current status changes nothing, but a terminal one still closes the sessions that were opened
