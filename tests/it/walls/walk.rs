@@ -102,7 +102,9 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     let id = |_: &str, of| match of {
         IdOf::Task => task.to_owned(),
         IdOf::Agent => "tester".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
+            uuid::Uuid::nil().to_string()
+        }
     };
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);

@@ -46,9 +46,9 @@ pub(crate) use external::{
     calls_running,
 };
 pub use later::LATER;
+pub(crate) use later::{Later, later};
 pub use mail::MAIL_READ;
 pub(crate) use mail::{MailRow, mail_read};
-pub(crate) use later::{Later, later};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
     agents_share, branch_lock, facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free,

@@ -42,11 +42,7 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
     let turn = turn.filter(|turn| turn.state == TurnState::AwaitingTools);
     let taken = mail_take(tx, &session, items, turn.map(|turn| turn.id)).await?;
     let taken: HashSet<MailId> = taken.iter().filter_map(|item| mail_of(item)).collect();
-    let messages: Vec<Value> = found
-        .iter()
-        .filter(|row| taken.contains(&row.id))
-        .map(shown)
-        .collect();
+    let messages: Vec<Value> = found.iter().filter(|row| taken.contains(&row.id)).map(shown).collect();
     let remaining = there - messages.len();
     Ok(Effect::new(
         json!({"messages": messages, "remaining": remaining}),

@@ -3,8 +3,8 @@
 
 use contracts::event::{Event, MailChange, MailChanged};
 use domain::{
-    AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId, UserId,
-    mail::HTTP_BYTES_MAX,
+    AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId,
+    UserId, mail::HTTP_BYTES_MAX,
 };
 use sea_orm::FromQueryResult;
 use uuid::Uuid;
@@ -83,7 +83,9 @@ async fn answer(
         return Ok(Vec::new());
     };
     let from = match SessionAddress::parse(&mail.to_session) {
-        Ok(address) => addressees(tx, account, &MailTo::Session(SessionRef::Address(address))).await?.pop(),
+        Ok(address) => addressees(tx, account, &MailTo::Session(SessionRef::Address(address)))
+            .await?
+            .pop(),
         Err(_) => None,
     };
     let name = from.map_or_else(|| mail.to_address.clone(), |from| from.name);
@@ -109,7 +111,12 @@ async fn answer(
         now: setting.now,
     };
     mail_write(tx, &new).await?;
-    Ok(vec![changed(account, (new.id, to.user()), MailChange::Accepted, setting)])
+    Ok(vec![changed(
+        account,
+        (new.id, to.user()),
+        MailChange::Accepted,
+        setting,
+    )])
 }
 
 /// What stands at the end of a reply that is too long for mail.

@@ -3,7 +3,9 @@
 //! its own task runs to its end.
 
 use contracts::event::{Event, TaskStatusChanged};
-use domain::{AccountId, Actor, CloseReason, NotificationId, Owner, QuestionId, TASK_CLOSED, TaskId, TaskStatus, TurnId};
+use domain::{
+    AccountId, Actor, CloseReason, NotificationId, Owner, QuestionId, TASK_CLOSED, TaskId, TaskStatus, TurnId,
+};
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
