@@ -198,12 +198,11 @@ async fn read_many(
 ) -> Result<Json<Marked>, ApiError> {
     let account = &person.access.account;
     let tx = app.begin(&person.access).await?;
-    let changes = store::mark(&tx, account, &person.user, (body.ids.clone(), true)).await?;
+    let read = store::mark(&tx, account, &person.user, (body.ids, true)).await?;
     let now = database_now(&tx).await?;
     let event = |mail: &MailId| app.event(account, now, changed(*mail, Some(&person.user), MailChange::Read));
-    let events = body.ids.iter().take(1).filter(|_| changes > 0).map(event).collect();
-    app.commit(tx, events).await?;
-    Ok(marked(changes))
+    app.commit(tx, read.iter().map(event).collect()).await?;
+    Ok(marked(read.len() as u64))
 }
 
 async fn archive(

@@ -4,12 +4,12 @@ use api::mail::{Mail, MailText, Marked, NewMail, Sent};
 use axum::{Json, extract::State};
 use contracts::event::MailChange;
 use domain::{
-    Deliver, Generation, MailId, MailWhy, MessageType, QueueMode, SessionKey, SessionRef,
+    Deliver, Generation, MailId, MailWhy, MessageType, Owner, Party, QueueMode, SessionKey, SessionOf, SessionRef,
     mail::{OF_PERSON_MAX, UNREAD_MAX},
 };
 use runtime::http::Problem;
 use storage::lifecycle::mail_send::{
-    Addressee, MailFrom, NewMail as Written, Rates, mail_item, mail_rates, mail_write,
+    Addressee, MailFrom, NewMail as Written, Rates, mail_item, mail_rates, mail_write, sender_lock,
 };
 use uuid::Uuid;
 
@@ -19,12 +19,13 @@ use super::{
 };
 use crate::{
     app::App,
-    auth::Access,
+    auth::{Access, Caller},
     body::{Named, Query},
     error::ApiError,
     idempotency::{Answer, Done, Post, Work},
     notifications::incoming::Posted,
     paging::{List, ListQuery, Shown},
+    permission::Need,
     route::routes,
     sessions::prompt::{item_send, named},
 };
@@ -47,6 +48,13 @@ async fn send(
     app.has_room(&access.account)?;
     once.run(&app, access.party(), async |work| {
         let to = recipient(&work.tx, &access.account, &access.caller, &body.to).await?;
+        let deliver = body.deliver.unwrap_or(Deliver::Turn);
+        if deliver != Deliver::Turn && !may_reach_in(&access.caller, &to) {
+            let detail = "only who may stop and resume its turns reaches into one: leave `deliver` out";
+            return Err(Problem::new(axum::http::StatusCode::FORBIDDEN, "not_permitted")
+                .detail(detail)
+                .into());
+        }
         let new = New {
             to: &to,
             address: &body.to,
@@ -55,11 +63,19 @@ async fn send(
             why: MailWhy::Addressed,
             context_task: body.context_task_id.as_ref(),
             reply_to: None,
-            deliver: body.deliver.unwrap_or(Deliver::Turn),
+            deliver,
         };
         write(&app, work, &access, new).await
     })
     .await
+}
+
+/// Whether mail of the caller's may come into a turn in progress, or end it.
+fn may_reach_in(caller: &Caller, to: &Addressee) -> bool {
+    match &to.party {
+        Party::Orchestrator(Owner::Account) => caller.is_admin(),
+        _ => caller.may(Need::Control),
+    }
 }
 
 /// Mail of the caller's.
@@ -89,6 +105,7 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
         let detail = "this is your own address: a note to yourself is no mail";
         return Err(Problem::conflict("own_address", detail).into());
     }
+    sender_lock(&work.tx, account, &sender).await?;
     let rates = mail_rates(&work.tx, account, (sender, None), new.to.user()).await?;
     room(&rates)?;
     let id = MailId(Uuid::now_v7());
@@ -161,7 +178,10 @@ async fn read(State(app): State<App>, access: Access, Named(mail): Named<MailId>
     tx.commit().await?;
     let person = access.caller.person();
     let found = found.filter(|mail| mail.is_of(person.map(|person| &person.id), access.caller.author_id()));
-    Ok(Json(found.ok_or_else(Problem::not_found)?.shown()))
+    let found = found.ok_or_else(Problem::not_found)?;
+    let is_theirs = person.is_some_and(|person| found.to_user.as_deref() == Some(person.id.as_str()));
+    let found = if is_theirs { found } else { found.of_sender() };
+    Ok(Json(found.shown()))
 }
 
 async fn list(
@@ -173,6 +193,14 @@ async fn list(
     let account = &access.account;
     let tx = app.begin_list(&access.accounts()).await?;
     let of = named(&tx, account, &session).await?.ok_or_else(Problem::not_found)?;
+    let is_seen = match &of {
+        SessionOf::Orchestrator(Owner::User(user)) => access.sees(user),
+        SessionOf::Orchestrator(Owner::Account) => access.caller.is_admin(),
+        SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => true,
+    };
+    if !is_seen {
+        return Err(Problem::not_found().into());
+    }
     let key = SessionKey {
         of,
         account: account.clone(),

@@ -48,7 +48,7 @@ pub struct MailRow {
 }
 
 /// Columns of a row `m` of mail, and what becomes of it. The item of mail that is settled may be gone. Relies on primary keys and
-/// mail_thread.
+/// mail_answer.
 macro_rules! columns {
     () => {
         "m.account_id, m.id, m.from_user, m.from_session, m.from_service, m.from_name, m.to_user, m.to_session, m.to_address, m.message_type,
@@ -72,15 +72,12 @@ macro_rules! joins {
     ($mail:literal) => {
         concat!(
             "left join lateral (
-                select a.id, a.created_at from (
-                    select * from mail a where a.account_id = ",
+                select a.id, a.created_at from mail a
+                where a.account_id = ",
             $mail,
-            ".account_id and a.thread_id = ",
+            ".account_id and a.reply_to = ",
             $mail,
-            ".thread_id order by a.created_at limit 200) a
-                where a.reply_to = ",
-            $mail,
-            ".id limit 1) a on true
+            ".id and a.why <> 'bounce' order by a.created_at limit 1) a on true
              left join lateral (
                 select * from notification n
                 where ",
@@ -100,6 +97,15 @@ impl MailRow {
     pub fn reply_address(&self) -> Option<String> {
         let person = self.from_user.as_ref().map(|user| format!("@user:{user}"));
         person.or_else(|| self.from_session.clone())
+    }
+
+    /// As whoever wrote it reads it: what its recipient does with it is theirs, but that they have read it.
+    pub fn of_sender(self) -> MailRow {
+        MailRow {
+            archived_at: None,
+            surface_at: self.created_at,
+            ..self
+        }
     }
 
     /// The conversation that a reply is about.
@@ -191,7 +197,7 @@ impl MailRow {
     }
 }
 
-/// Relies on primary keys and mail_thread.
+/// Relies on primary keys and mail_answer.
 pub const FIND: &str = concat!(
     "select ",
     columns!(),
@@ -284,20 +290,27 @@ pub async fn unread(tx: &Tx, account: &AccountId, user: &UserId) -> Result<Count
     counted.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
 }
 
-/// Marks mail of the person as read, or as unread. Relies on the primary key.
+/// Marks mail of the person as read, or as unread. Gives what changed. Relies on the primary key.
 pub const MARK: &str = "
     update mail m set read_at = case when $4 then coalesce(m.read_at, now()) end
     from unnest($3::uuid[]) as w (id)
-    where m.account_id = $1 and m.id = w.id and m.to_user = $2 and (m.read_at is null) = $4";
+    where m.account_id = $1 and m.id = w.id and m.to_user = $2 and (m.read_at is null) = $4
+    returning m.id";
+
+#[derive(FromQueryResult)]
+struct Changed {
+    id: MailId,
+}
 
 pub async fn mark(
     tx: &Tx,
     account: &AccountId,
     user: &UserId,
     (ids, is_read): (Vec<MailId>, bool),
-) -> Result<u64, StorageError> {
+) -> Result<Vec<MailId>, StorageError> {
     let values = [account.into(), user.into(), ids.into(), is_read.into()];
-    tx.execute("mark mail", MARK, values).await
+    let rows: Vec<Changed> = tx.rows("mark mail", MARK, values).await?;
+    Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
 const ARCHIVE: &str = "

@@ -32,9 +32,6 @@ pub struct NewMember<'a> {
     pub role: MemberRole,
 }
 
-/// Agents are offered mail from the first member on.
-const MAIL_ENABLE: &str = "update account set mail_enabled = true where id = $1 and not mail_enabled";
-
 /// A removed member returns by the e-mail address that they had; their keys stay revoked.
 const INSERT: &str = member!(
     "insert into member as m (account_id, user_id, name, email, role, created_at) values ($1, $2, $3, $4, $5, $6)
@@ -59,7 +56,6 @@ pub async fn member_insert(
         new.role.into(),
         now.into(),
     ];
-    tx.execute("enable mail", MAIL_ENABLE, [account.into()]).await?;
     tx.one("make member", INSERT, values).await
 }
 
@@ -205,7 +201,12 @@ const REMOVE: &str = "
 pub const KEYS_REVOKE: &str = "
     update api_key set revoked_at = $3 where account_id = $1 and user_id = $2 and revoked_at is null";
 
-/// Removes a member, with their keys and their link. The member's row is locked.
+/// What the person has not read says so to whoever wrote it. Relies on mail_unread.
+pub const MAIL_BOUNCE: &str = "
+    update mail set outcome = 'bounced', reason = 'the person was removed', settled_at = $3
+    where account_id = $1 and to_user = $2 and archived_at is null and read_at is null";
+
+/// Removes a member, with their keys, their link and their unread mail. The member's row is locked.
 pub async fn member_remove(
     tx: &Tx,
     account: &AccountId,
@@ -215,6 +216,7 @@ pub async fn member_remove(
     let values = || [account.into(), user.into(), now.into()];
     tx.execute("remove member", REMOVE, values()).await?;
     tx.execute("revoke a member's keys", KEYS_REVOKE, values()).await?;
+    tx.execute("bounce a member's mail", MAIL_BOUNCE, values()).await?;
     Ok(())
 }
 

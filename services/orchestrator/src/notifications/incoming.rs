@@ -39,6 +39,13 @@ pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) ->
         Some(id) => id.clone(),
         None => generated.into(),
     };
+    // Items of mail are Signalbox's own.
+    if id.as_str().starts_with("mail:") {
+        return Err(invalid_field(
+            "id",
+            "ids that begin with mail: are those of mail: choose another",
+        ));
+    }
     // What may not be written to is as unknown as what is not there.
     if let Some(user) = read.recipients.user()
         && !caller.may_prompt(&user)

@@ -23,6 +23,9 @@ const LOOKED_AT: i64 = 200;
 pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutcome {
     let (tx, account) = (running.questions.tx, running.account);
     let session = (account.clone(), running.session);
+    // What an agent reads while it is called would be lost to a call that is made again: it waits for the next turn.
+    let turn = running.facts.turn.as_ref();
+    let may_take = turn.is_none_or(|turn| turn.state == TurnState::AwaitingTools);
     let waiting = mail_waiting(tx, &session, LOOKED_AT).await?;
     let ids = waiting.iter().filter_map(|item| mail_of(item)).collect();
     let own = own(running).await?;
@@ -37,10 +40,10 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
         bytes <= BYTES_MAX || bytes == row.content.len()
     });
     let items = found.iter().map(|row| item_of(row.id)).collect();
-    // What an agent reads while it is called is not the turn's: it would be lost to a call that is made again.
-    let turn = running.facts.turn.as_ref();
-    let turn = turn.filter(|turn| turn.state == TurnState::AwaitingTools);
-    let taken = mail_take(tx, &session, items, turn.map(|turn| turn.id)).await?;
+    let taken = match may_take {
+        true => mail_take(tx, &session, items, turn.map(|turn| turn.id)).await?,
+        false => Vec::new(),
+    };
     let taken: HashSet<MailId> = taken.iter().filter_map(|item| mail_of(item)).collect();
     let messages: Vec<Value> = found.iter().filter(|row| taken.contains(&row.id)).map(shown).collect();
     let remaining = there - messages.len();

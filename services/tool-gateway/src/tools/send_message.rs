@@ -43,7 +43,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let turn = facts.turn.as_ref().map(|turn| turn.id);
     room(&mail_rates(tx, account, (own.key.clone(), turn), to.user()).await?)?;
     let reply_to = match arguments.get("reply_to").and_then(Value::as_str) {
-        Some(named) => Some(answered(running, &own, named).await?),
+        Some(named) => Some(answered(running, (&own, &to), named).await?),
         None => None,
     };
     let task = running.task.or(facts.task());
@@ -168,14 +168,18 @@ fn room(rates: &Rates) -> Result<(), ToolError> {
     Err(refused(code, why, "Say in your reply what is left.").into())
 }
 
-/// The mail that the call answers, with its thread: one to this conversation.
-async fn answered(running: Running<'_>, own: &Own, named: &str) -> Result<(MailId, MailId), ToolError> {
+/// The mail that the call answers, with its thread: one to this conversation, from whom the answer is for.
+async fn answered(
+    running: Running<'_>,
+    (own, to): (&Own, &Addressee),
+    named: &str,
+) -> Result<(MailId, MailId), ToolError> {
     let found = match MailId::parse(named.trim()) {
-        Ok(id) => mail_answered(running.questions.tx, running.account, id, &own.key).await?,
+        Ok(id) => mail_answered(running.questions.tx, running.account, (id, &own.key), to).await?,
         Err(_) => None,
     };
     found.ok_or_else(|| {
-        let why = "You have got no mail of this id.";
+        let why = "You have got no mail of this id from whom you write to.";
         refused(
             "mail_not_found",
             why,

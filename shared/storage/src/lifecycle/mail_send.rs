@@ -61,15 +61,16 @@ struct FoundRow {
 /// Several people of one name, at most so many, are shown in an error.
 const NAMESAKES_MAX: i64 = 5;
 
-/// Relies on the primary key. The person is held: who is removed meanwhile gets no mail.
+/// Relies on the primary key. The person is held: who is removed meanwhile gets no mail. Whoever is being removed is passed over: a
+/// removal waits for the session of the person's orchestrator, which may be the one that writes.
 const PERSON: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
-    from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for share";
+    from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for share skip locked";
 
 /// By name. An account's members are few.
 pub const NAMESAKES: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
-    from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for share";
+    from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for share skip locked";
 
 macro_rules! orchestrator {
     ($of:literal) => {
@@ -274,6 +275,15 @@ pub struct Rates {
     pub unread: i64,
 }
 
+const SENDER_LOCK: &str =
+    "select pg_advisory_xact_lock(hashtextextended('mail of ' || $1 || ' ' || $2, 0))::text as locked";
+
+/// Mail of one sender over HTTP goes one after the other, so that no limit counts the same room twice. A session's calls hold its lock.
+pub async fn sender_lock(tx: &Tx, account: &AccountId, sender: &str) -> Result<(), StorageError> {
+    let values = [account.into(), sender.into()];
+    tx.execute("lock sender of mail", SENDER_LOCK, values).await.map(drop)
+}
+
 /// Relies on mail_sent and mail_unread.
 pub const RATES: &str = "
     select (select count(*) from (
@@ -316,16 +326,23 @@ struct AnsweredRow {
 }
 
 /// Relies on the primary key.
-const ANSWERED: &str = "select thread_id from mail where account_id = $1 and id = $2 and to_session = $3";
+const ANSWERED: &str = "
+    select thread_id from mail where account_id = $1 and id = $2 and to_session = $3 and (from_user = $4 or from_session = $5)";
 
-/// Mail to this conversation, with its thread.
+/// Mail to this conversation from whom the answer is for, with its thread.
 pub async fn mail_answered(
     tx: &Tx,
     account: &AccountId,
-    mail: MailId,
-    key: &str,
+    (mail, key): (MailId, &str),
+    to: &Addressee,
 ) -> Result<Option<(MailId, MailId)>, StorageError> {
-    let values = [account.into(), mail.into(), key.into()];
+    let values = [
+        account.into(),
+        mail.into(),
+        key.into(),
+        to.user().cloned().into(),
+        to.key().into(),
+    ];
     let found: Option<AnsweredRow> = tx.one("find mail that is answered", ANSWERED, values).await?;
     Ok(found.map(|row| (mail, row.thread_id)))
 }

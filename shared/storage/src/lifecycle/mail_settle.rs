@@ -1,7 +1,10 @@
 //! The end of mail to sessions: what has become of its item goes to its row, since items go with their session. A person is answered with
 //! the turn's reply; what no turn took goes back to whoever wrote it.
 
-use contracts::event::{Event, MailChange, MailChanged};
+use contracts::{
+    event::{Event, MailChange, MailChanged},
+    outgoing::Origin,
+};
 use domain::{
     AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId,
     UserId, mail::HTTP_BYTES_MAX,
@@ -27,7 +30,9 @@ struct Settled {
     is_bounced: bool,
     reason: Option<String>,
     turn_id: Option<TurnId>,
-    /// What the turn said, if anybody is to hear it.
+    /// Of its item.
+    hops: i32,
+    /// What the turn said, if anybody is to hear it: the turn began with this mail. What an agent takes meanwhile it answers itself.
     reply: Option<String>,
 }
 
@@ -36,13 +41,14 @@ pub const MAIL_SETTLE: &str = "
     update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
     from unnest($2::uuid[]) as w (id)
-    cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id offset 0) n
+    cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
     where m.account_id = $1 and m.id = w.id and m.settled_at is null and n.state in ('delivered', 'failed', 'refused', 'cancelled')
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
-              left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id,
+              left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id, n.hops,
               case when m.from_user is not null and n.state = 'delivered' then (
                   select nullif(t.reply, '') from turn t
-                  where t.account_id = $1 and t.id = n.turn_id and t.state = 'finished' and not t.no_reply and not t.late) end as reply";
+                  where t.account_id = $1 and t.id = n.turn_id and t.state = 'finished' and not t.no_reply and not t.late
+                    and t.notification_ids[1] = n.id) end as reply";
 
 /// Settles those of these whose items have ended. Gives the messages for the outbox.
 pub async fn mail_settle(
@@ -170,6 +176,14 @@ async fn bounce(
     mail_write(tx, &new).await?;
     let mut messages = vec![changed(account, (new.id, to.user()), MailChange::Accepted, setting)];
     if let Some((id, message)) = mail_item(&new, system.clone(), QueueMode::Followup) {
+        // Two who write to each other what goes back have no more hops than two who hear each other.
+        let setting = Setting {
+            origin: Origin {
+                hops: u16::try_from(mail.hops).unwrap_or_default(),
+                ..setting.origin.clone()
+            },
+            ..*setting
+        };
         messages.push(setting.session_told((account, to.task()), &id, message));
     }
     Ok(messages)

@@ -49,6 +49,8 @@ create index mail_shown on mail (account_id, to_user, surface_at, id) where to_u
 create index mail_unread on mail (account_id, to_user, surface_at) where to_user is not null and archived_at is null and read_at is null;
 create index mail_archived on mail (account_id, to_user, archived_at, id) where to_user is not null and archived_at is not null;
 create index mail_thread on mail (account_id, thread_id, created_at);
+-- Whether it was answered: what goes back is no answer.
+create index mail_answer on mail (account_id, reply_to, created_at) where reply_to is not null and why <> 'bounce';
 create index mail_question on mail (account_id, question_id) where question_id is not null;
 create index mail_sent on mail (account_id, sender, created_at);
 create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
@@ -62,6 +64,13 @@ alter table account no force row level security;
 update account a set mail_enabled = true where exists (select from member m where m.account_id = a.id);
 alter table member force row level security;
 alter table account force row level security;
+-- By any version of the orchestrator.
+create function member_enables_mail() returns trigger language plpgsql set search_path = public, pg_temp as $$
+begin
+    update account set mail_enabled = true where id = new.account_id and not mail_enabled;
+    return null;
+end $$;
+create trigger member_enables_mail after insert on member for each row execute function member_enables_mail();
 
 create table notification_preference (
     account_id   text not null references account,
@@ -100,8 +109,9 @@ grant update (created_at) on member to signalbox_tool_gateway;
 -- A turn that waits for its tools takes mail from its queue.
 grant update (notification_ids, hops) on turn to signalbox_tool_gateway;
 
--- A share of every account's mail to sessions that is not settled, by id.
+-- A share of every account's mail to sessions that is not settled, by id; found is what has ended.
 grant select (account_id, id, to_session, settled_at) on mail to signalbox_sweeper;
+create policy sweep on mail for select to signalbox_sweeper using (true);
 create function mail_unsettled(after_account text, accounts text[], places text[], accounts_max integer, share integer)
     returns table (account_id text, place text, is_last boolean, found text)
     language sql stable security definer set search_path = public, pg_temp as $$
@@ -118,7 +128,7 @@ create function mail_unsettled(after_account text, accounts text[], places text[
             order by m.account_id, m.id limit 1) f
         where s.number < accounts_max
     )
-    select s.account_id, m.id::text, m.number = share, m.id::text
+    select s.account_id, m.id::text, m.number = share, case when n.has_ended then m.id::text end
     from asked s
     left join unnest(accounts, places) as c (account_id, place) on c.account_id = s.account_id
     cross join lateral (
@@ -127,6 +137,10 @@ create function mail_unsettled(after_account text, accounts text[], places text[
             where m.to_session is not null and m.settled_at is null and m.account_id = s.account_id
               and m.id > coalesce(c.place::uuid, '00000000-0000-0000-0000-000000000000')
             order by m.account_id, m.id limit share) f) m
+    cross join lateral (
+        select coalesce((
+            select n.state in ('delivered', 'failed', 'refused', 'cancelled') from public.notification n
+            where n.account_id = s.account_id and n.id = 'mail:' || m.id offset 0), false) as has_ended) n
     order by s.account_id, m.id
 $$;
 alter function mail_unsettled(text, text[], text[], integer, integer) owner to signalbox_sweeper;
