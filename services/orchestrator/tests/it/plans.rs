@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 123] = [
+const STATEMENTS: [Planned; 124] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
