@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Handle, Owner, SessionRef, TaskId, UserId, string_enum::string_enum};
+use crate::{Handle, MailId, Owner, SessionRef, TaskId, UserId, string_enum::string_enum};
 
 string_enum! {
     /// What mail is: people choose by it where they hear of theirs.
@@ -31,6 +31,12 @@ string_enum! {
 
 /// The type of the notification that brings mail to a session.
 pub const ITEM: &str = "mail";
+
+/// The mail that an item of this id brings, if it is mail.
+pub fn of_item(item: &str) -> Option<MailId> {
+    let id = item.strip_prefix(ITEM)?.strip_prefix(':')?;
+    MailId::parse(id).ok()
+}
 
 /// Bytes of mail that an agent writes, and of mail over HTTP.
 pub const TOOL_BYTES_MAX: usize = 16 * 1024;

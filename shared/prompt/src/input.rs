@@ -89,6 +89,8 @@ pub struct MailFacts {
     pub message_type: MessageType,
     /// The task that it is about.
     pub about: Option<TaskId>,
+    /// The sender's address, which an answer goes to.
+    pub from: Option<String>,
 }
 
 impl TryGetableFromJson for MailFacts {}
@@ -491,8 +493,12 @@ fn mail_lines(text: ModelText, mail: &MailFacts) -> ModelText {
         .value(mail.id)
         .ours("\nMail type: ")
         .value(mail.message_type);
-    match &mail.about {
+    let text = match &mail.about {
         Some(task) => text.ours("\nMail about task: ").value(task),
+        None => text,
+    };
+    match &mail.from {
+        Some(address) => text.ours("\nMail address of the sender: ").line(address, ID),
         None => text,
     }
 }

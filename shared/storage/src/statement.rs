@@ -56,3 +56,32 @@ macro_rules! coordinates {
         )
     };
 }
+
+/// What a prompt says of the mail that a session's item brings. Null: the mail is for another conversation, or there is none of this id:
+/// anybody may publish an item of its type. A conversation is named by the key of its first generation.
+#[macro_export]
+macro_rules! mail_facts {
+    ($item:literal, $session:literal) => {
+        concat!(
+            "case when ",
+            $item,
+            ".kind = 'mail' and ",
+            $item,
+            ".id ~ '^mail:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then (
+                select jsonb_build_object('id', m.id, 'message_type', m.message_type, 'about', m.context_task_id,
+                                          'from', coalesce('@user:' || m.from_user, m.from_session))
+                from mail m
+                where m.account_id = ",
+            $item,
+            ".account_id and m.id = substr(",
+            $item,
+            ".id, 6)::uuid and m.to_session = (
+                    select regexp_replace(ms.key, ':v[0-9]+$', ':v1') from session ms
+                    where ms.account_id = ",
+            $item,
+            ".account_id and ms.id = ",
+            $session,
+            " offset 0) offset 0) end"
+        )
+    };
+}

@@ -281,6 +281,24 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "mail",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("from_user", "'ann'"),
+            ("from_name", "{from_user}"),
+            ("to_user", "'bob'"),
+            ("to_address", "''"),
+            ("content", "'Look at the build.'"),
+            ("message_type", "'message'"),
+            ("why", "'addressed'"),
+            ("thread_id", "{id}"),
+            ("created_at", "now()"),
+            ("surface_at", "{created_at}"),
+        ],
+    ),
+    (
         "idempotency",
         "",
         &[

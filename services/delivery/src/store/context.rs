@@ -236,7 +236,7 @@ pub async fn queue_next(
     Ok(items)
 }
 
-/// Mail has its lines only if it is mail: anybody may publish an item of its type. Relies on index question_notification for answers, on
+/// Relies on index question_notification for answers, on
 /// branch_item for results of branches, and on primary keys.
 pub const ITEMS_COMPLETE: &str = concat!(
     "
@@ -247,16 +247,16 @@ pub const ITEMS_COMPLETE: &str = concat!(
            case when w.kind = 'branch_result' then (
                select b.group_id from branch b where b.account_id = w.account_id and b.joined_item = w.id
                order by b.account_id, b.joined_item limit 1) end as result_of,
-           case when w.kind = 'mail' and w.id ~ '^mail:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then (
-               select jsonb_build_object('id', m.id, 'message_type', m.message_type, 'about', m.context_task_id) from mail m
-               where m.account_id = w.account_id and m.id = substr(w.id, 6)::uuid and m.to_session is not null offset 0) end as mail,
+           ",
+    storage::mail_facts!("w", "w.session_id"),
+    " as mail,
            case when w.is_on_coordinator_task then ",
     storage::coordinates!("a", "w.agent_id"),
     " else false end as is_coordinator,
            tc.version as context_version, tc.body as context_body, tc.characters as context_characters,
            tc.cut_characters as context_cut_characters
-    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::boolean[], $7::text[])
-         as w (place, account_id, id, kind, agent_id, is_on_coordinator_task, context_of)
+    from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::uuid[], $6::boolean[], $7::text[], $8::uuid[])
+         as w (place, account_id, id, kind, agent_id, is_on_coordinator_task, context_of, session_id)
     join account a on a.id = any (array[w.account_id])
     left join lateral (
         select * from task_context c where w.context_of <> '' and c.account_id = w.account_id and c.task_id = w.context_of
@@ -299,6 +299,7 @@ async fn items_complete(tx: &Tx, items: &mut [QueuedItem]) -> Result<(), Storage
         column(&asked, |(_, item)| item.agent_id),
         column(&asked, |(_, item)| item.is_on_coordinator_task),
         column(&asked, |(_, item)| context_of(item)),
+        column(&asked, |(_, item)| item.session_id),
     ];
     let rows: Vec<Completed> = tx.rows("complete items", ITEMS_COMPLETE, values).await?;
     for row in rows {

@@ -81,7 +81,7 @@ const STATEMENTS: [Planned; 49] = [
     ),
     (
         context::ITEMS_COMPLETE,
-        7,
+        8,
         &[
             "question_notification",
             "account_pkey",

@@ -477,7 +477,8 @@ pub struct Sources {
 /// As delivery reads them: of a message the beginning that a prompt may show, and of what a stopped turn was about. Of
 /// activities, the newest thousand are looked at; of a task's context there are fifty versions. Relies on primary keys, and on turn_number,
 /// activity_change, question_notification and branch_item, whose orders are requested.
-pub const SOURCES: &str = "
+pub const SOURCES: &str = concat!(
+    "
     select x.what, x.id, x.number, x.task_id, x.session_id, x.agent_id, x.kind, x.title, case when x.is_whole then x.body else '' end as body,
            x.is_whole, x.message_id, x.sender_kind, x.sender_id, x.sender_name, x.sender_via, x.at, x.revision, x.answer_to, x.result_of, x.mail,
            x.session_kind, x.facts
@@ -492,9 +493,9 @@ pub const SOURCES: &str = "
                    case when n.kind = 'branch_result' then (
                        select b.group_id from branch b where b.account_id = n.account_id and b.joined_item = n.id
                        order by b.account_id, b.joined_item limit 1) end as result_of,
-                   case when n.kind = 'mail' and n.id ~ '^mail:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' then (
-                       select jsonb_build_object('id', m.id, 'message_type', m.message_type, 'about', m.context_task_id) from mail m
-                       where m.account_id = n.account_id and m.id = substr(n.id, 6)::uuid and m.to_session is not null offset 0) end as mail,
+                   ",
+    storage::mail_facts!("n", "n.session_id"),
+    " as mail,
                    (select o.kind from session o where o.account_id = n.account_id and o.id = n.session_id offset 0) as session_kind,
                    null::jsonb as facts
             from unnest($2::text[]) with ordinality as w (id, place)
@@ -545,7 +546,8 @@ pub const SOURCES: &str = "
             from unnest($11::uuid[]) as w (id)
             cross join lateral (
                 select t.id, t.number, t.session_id from turn t where t.account_id = $1 and t.id = w.id offset 0) t) i) x
-    order by x.what, x.revision desc";
+    order by x.what, x.revision desc"
+);
 
 #[derive(FromQueryResult)]
 struct SourceRow {

@@ -3,9 +3,9 @@
 use api::dead_letters::{DeadLetter, Redrive};
 use axum::{Json, extract::State};
 use contracts::{Outgoing, header::VOUCHED};
-use domain::AccountId;
+use domain::{AccountId, mail};
 use runtime::http::Problem;
-use storage::StorageError;
+use storage::{StorageError, lifecycle::mail_settle::mail_again};
 use uuid::Uuid;
 
 use super::{redrive, store};
@@ -137,6 +137,10 @@ async fn redrive_of(
         }
         let sent = store::letter_redriven(&work.tx, owner, letter, work.now).await?;
         let sent = sent.ok_or_else(Problem::not_found)?;
+        let item = redrive::sender_named(&outgoing).map(|(item, _)| item);
+        if let (Some(account), Some(mail)) = (account, item.as_ref().and_then(|item| mail::of_item(item.as_str()))) {
+            mail_again(&work.tx, account, mail).await?;
+        }
         app.meters.redriven();
         tracing::info!(owner, %letter, redrives = sent.redrives, "redrove a dead letter");
         Ok(Done::new(sent).with(vec![(account.cloned(), outgoing)]))

@@ -2,13 +2,15 @@
 
 use domain::{AccountId, MailId, error_chain};
 use runtime::sweep::{Parts, Sweep, Ticks};
-use storage::{Role, StorageError, directory::ShareRound, lifecycle::mail_settle::mail_settle};
+use storage::{Parts as Batch, Role, StorageError, directory::ShareRound, lifecycle::mail_settle::mail_settle};
 use tokio_util::sync::CancellationToken;
 
 use crate::app::{App, database_now};
 
 /// Accounts of one query, and mail of an account in a round: one account with very much delays no other.
-const PAGE: (i32, i32) = (50, 200);
+const PAGE: (i32, i32) = (50, 2000);
+/// Mail of one transaction.
+const SETTLED_AT_ONCE: usize = 100;
 
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "mail");
@@ -29,8 +31,22 @@ pub async fn settle_once(app: &App, round: &mut ShareRound, stop: &CancellationT
             break;
         };
         for (account, ids) in found.into_iter().filter(|(_, ids)| !ids.is_empty()) {
-            let mail = ids.iter().filter_map(|id| MailId::parse(id).ok()).collect();
-            parts.note(&account, settle(app, &account, mail).await);
+            let mail: Vec<MailId> = ids.iter().filter_map(|id| MailId::parse(id).ok()).collect();
+            for some in mail.chunks(SETTLED_AT_ONCE) {
+                // Mail that cannot be settled keeps no other from it.
+                let mut batch = Batch::of(some);
+                while let Some(part) = batch.next() {
+                    match settle(app, &account, part.to_vec()).await {
+                        Err(error) if error.blames_batch() && batch.halve(part) => {
+                            let error = error_chain(&error);
+                            tracing::warn!(%account, mail = part.len(), error, "could not settle mail; retrying in halves");
+                        }
+                        ended => {
+                            parts.note(&account, ended);
+                        }
+                    }
+                }
+            }
         }
         after = Some(last);
     }

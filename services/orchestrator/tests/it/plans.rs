@@ -6,9 +6,9 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
-    handlers::ended_turns::ENDED_TURNS, holds, keys, log, members, messages, notifications, orchestrators,
-    paging::Listing, personas, policies, providers::store::PROVIDERS_OF, questions, queue, recovery as recoveries,
-    replays, sessions, tasks, timers, turns,
+    handlers::ended_turns::ENDED_TURNS, holds, keys, log, mail, members, messages, notifications, orchestrators,
+    paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
+    recovery as recoveries, replays, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -32,12 +32,31 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 124] = [
+const STATEMENTS: [Planned; 129] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
         &["api_key_pkey", "member_pkey", "account_pkey"],
     ),
+    (
+        lifecycle::mail_settle::MAIL_SETTLE,
+        2,
+        &["mail_pkey", "notification_pkey", "turn_pkey"],
+    ),
+    (
+        mail::store::FIND,
+        2,
+        &[
+            "mail_pkey",
+            "mail_answer",
+            "member_pkey",
+            "notification_pkey",
+            "turn_pkey",
+        ],
+    ),
+    (mail::store::COUNT, 3, &["mail_unread", "mail_shown"]),
+    (mail::store::MARK, 4, &["mail_pkey"]),
+    (preferences::LIST, 2, &["notification_preference_pkey"]),
     (members::store::FIND, 2, &["member_pkey"]),
     (members::store::RETURNING, 2, &["member_removed"]),
     (
@@ -488,6 +507,8 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("agent").set("slug", "'a' || n").from("generate_series(1, 300) n"),
         rows("persona").from("generate_series(1, 500) n"),
         rows("persona_version").from("persona p"),
+        rows("mail").set("surface_at", ago).from(&many),
+        rows("mail").with("from_user", "u").set("archived_at", ago).from(&many),
         rows("idempotency")
             .set("key", "'key-' || n")
             .set("created_at", ago)
@@ -538,9 +559,12 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 26] = [
+const LISTS: [(Listing, usize, &str); 29] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
+    (mail::store::INBOX, 8, "mail_shown"),
+    (mail::store::ARCHIVED, 8, "mail_archived"),
+    (mail::store::OF_SESSION, 2, "mail_of_session"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),
     (contexts::VERSIONS, 2, "task_context_pkey"),

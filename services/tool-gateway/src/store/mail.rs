@@ -9,6 +9,8 @@ use time::OffsetDateTime;
 pub(crate) struct MailRow {
     pub id: MailId,
     pub from_name: String,
+    /// Which an answer goes to; none: a service has none.
+    pub from_address: Option<String>,
     pub message_type: String,
     pub content: String,
     pub context_task_id: Option<String>,
@@ -18,7 +20,7 @@ pub(crate) struct MailRow {
 
 /// Relies on the primary key. Anybody may publish an item of the type of mail: only mail to this conversation is mail.
 pub const MAIL_READ: &str = "
-    select m.id, m.from_name, m.message_type, m.content, m.context_task_id, m.reply_to, m.created_at
+    select m.id, m.from_name, coalesce('@user:' || m.from_user, m.from_session) as from_address, m.message_type, m.content, m.context_task_id, m.reply_to, m.created_at
     from unnest($2::uuid[]) as w (id)
     join mail m on m.account_id = any (array[$1]) and m.id = w.id
     where m.to_session = $3";

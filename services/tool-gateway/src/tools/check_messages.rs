@@ -27,11 +27,11 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
     let turn = running.facts.turn.as_ref();
     let may_take = turn.is_none_or(|turn| turn.state == TurnState::AwaitingTools);
     let waiting = mail_waiting(tx, &session, LOOKED_AT).await?;
-    let ids = waiting.iter().filter_map(|item| mail_of(item)).collect();
+    let ids = waiting.iter().filter_map(|item| mail::of_item(item)).collect();
     let own = own(running).await?;
     let mut found = mail_read(tx, account, &own.key, ids).await?;
     // In the order of the queue.
-    found.sort_by_key(|row| waiting.iter().position(|item| mail_of(item) == Some(row.id)));
+    found.sort_by_key(|row| waiting.iter().position(|item| mail::of_item(item) == Some(row.id)));
     let there = found.len();
     let mut bytes = 0;
     found.truncate(MESSAGES_MAX);
@@ -44,7 +44,7 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
         true => mail_take(tx, &session, items, turn.map(|turn| turn.id)).await?,
         false => Vec::new(),
     };
-    let taken: HashSet<MailId> = taken.iter().filter_map(|item| mail_of(item)).collect();
+    let taken: HashSet<MailId> = taken.iter().filter_map(|item| mail::of_item(item)).collect();
     let messages: Vec<Value> = found.iter().filter(|row| taken.contains(&row.id)).map(shown).collect();
     let remaining = there - messages.len();
     Ok(Effect::new(
@@ -57,15 +57,11 @@ fn item_of(mail: MailId) -> String {
     format!("{}:{mail}", mail::ITEM)
 }
 
-fn mail_of(item: &str) -> Option<MailId> {
-    let id = item.strip_prefix(mail::ITEM)?.strip_prefix(':')?;
-    MailId::parse(id).ok()
-}
-
 fn shown(mail: &MailRow) -> Value {
     json!({
         "message_id": mail.id,
         "from": mail.from_name,
+        "from_address": mail.from_address,
         "message_type": mail.message_type,
         "content": mail.content,
         "context_task_id": mail.context_task_id,

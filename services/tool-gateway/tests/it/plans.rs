@@ -4,9 +4,9 @@
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    lifecycle::{CHILD_FACTS, MESSAGES_INSERT, plan, task_context},
+    lifecycle::{CHILD_FACTS, MESSAGES_INSERT, mail_send, plan, task_context},
     question,
-    session::{branch_end, branch_spawn},
+    session::{branch_end, branch_spawn, mail_take},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -16,11 +16,11 @@ use testkit::{
 use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
-    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MESSAGES_NEWEST, PERSONA_FOR,
-    PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
+    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MAIL_READ, MESSAGES_NEWEST,
+    PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
 };
 
-const STATEMENTS: [Planned; 45] = [
+const STATEMENTS: [Planned; 54] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -109,6 +109,31 @@ const STATEMENTS: [Planned; 45] = [
         6,
         &["task_board", "session_active_task", "tool_call_turn"],
     ),
+    (MAIL_READ, 3, &["mail_pkey"]),
+    (mail_take::MAIL_WAITING, 3, &["notification_queue"]),
+    (
+        mail_take::MAIL_TAKE,
+        4,
+        &["notification_pkey", "session_pkey", "turn_pkey"],
+    ),
+    (mail_send::NAMESAKES, 3, &["member_pkey"]),
+    (
+        mail_send::BY_HANDLE,
+        2,
+        &["orchestrator_identity_handle", "agent_orchestrator"],
+    ),
+    (
+        mail_send::BY_OWNER,
+        2,
+        &["orchestrator_identity_pkey", "agent_orchestrator"],
+    ),
+    (
+        mail_send::BY_TASK,
+        3,
+        &["task_pkey", "agent_pkey", "session_generation"],
+    ),
+    (mail_send::BACK, 4, &["mail_thread"]),
+    (mail_send::RATES, 6, &["mail_sent", "mail_unread"]),
     (PERSONAS_FOR, 3, &["persona_slug of the account"]),
     (PERSONA_FOR, 4, &["persona_slug", "persona_pkey"]),
     (
@@ -203,6 +228,11 @@ async fn fill(owner: &PgPool, count: u32) {
     for rows in [
         rows("account").set("id", "'a' || n").from(some),
         rows("agent").set("slug", "'a' || n").from(some),
+        rows("mail").from(&many),
+        rows("mail")
+            .with("from_user", "u")
+            .set("thread_id", "gen_random_uuid()")
+            .from(some),
         rows("task").set("display_id", "'t-' || n").from(&many),
         rows("session").set("task_id", "'t-' || n").from(coder),
         rows("artifact_content")

@@ -1,6 +1,6 @@
 //! What becomes of work on an orchestrator's board is mail to the orchestrator, in the transaction of the move.
 
-use contracts::event::MailChange;
+use contracts::{event::MailChange, quote};
 use domain::{
     AccountId, Actor, ActorKind, Generation, MailId, MailTo, MailWhy, MessageType, Owner, QueueMode, SessionAddress,
     SessionKey, SessionOf, SessionRef, TaskId, TaskStatus,
@@ -12,6 +12,9 @@ use super::{
     mail_settle::changed,
 };
 use crate::{Setting, StorageError, Tx, outbox::Owned};
+
+/// Of what others wrote, in a sentence of ours.
+pub(super) const SAID_BYTES_MAX: usize = 1024;
 
 /// A move of a task on a board.
 #[derive(Clone, Copy, Debug)]
@@ -67,13 +70,17 @@ pub(super) async fn child_mail(
     if moved.by.kind == ActorKind::Agent && own.as_ref() == Some(&moved.by.id) {
         return Ok(Vec::new());
     }
+    let said = |text: &str| quote::line(text, SAID_BYTES_MAX).0;
     let mut content = format!(
         "Task {} ({}) is {} now. Moved by {}.",
-        moved.task, moved.title, moved.to, moved.by.name
+        moved.task,
+        said(moved.title),
+        moved.to,
+        said(&moved.by.name)
     );
     if let Some(reason) = moved.reason {
         content.push_str(" Reason: ");
-        content.push_str(reason);
+        content.push_str(&said(reason));
     }
     let system = Actor::system();
     let new = NewMail {

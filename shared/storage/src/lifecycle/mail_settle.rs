@@ -4,6 +4,7 @@
 use contracts::{
     event::{Event, MailChange, MailChanged},
     outgoing::Origin,
+    quote,
 };
 use domain::{
     AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId,
@@ -12,6 +13,7 @@ use domain::{
 use sea_orm::FromQueryResult;
 use uuid::Uuid;
 
+use super::child_mail::SAID_BYTES_MAX;
 use super::mail_send::{MailFrom, NewMail, addressees, mail_item, mail_write};
 use crate::{Setting, StorageError, Tx, outbox::Owned};
 
@@ -42,13 +44,24 @@ pub const MAIL_SETTLE: &str = "
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
     from unnest($2::uuid[]) as w (id)
     cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
-    where m.account_id = $1 and m.id = w.id and m.settled_at is null and n.state in ('delivered', 'failed', 'refused', 'cancelled')
+    where m.account_id = $1 and m.id = w.id and m.settled_at is null
+      and n.state in ('delivered', 'failed', 'refused', 'cancelled') and (m.outcome is null or n.state = 'delivered')
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
               left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id, n.hops,
               case when m.from_user is not null and n.state = 'delivered' then (
                   select nullif(t.reply, '') from turn t
                   where t.account_id = $1 and t.id = n.turn_id and t.state = 'finished' and not t.no_reply and not t.late
                     and t.notification_ids[1] = n.id) end as reply";
+
+const MAIL_AGAIN: &str = "
+    update mail set settled_at = null
+    where account_id = $1 and id = $2 and to_session is not null and outcome = 'bounced'";
+
+/// The item of mail that bounced is sent again: the mail stays bounced until a turn has taken it.
+pub async fn mail_again(tx: &Tx, account: &AccountId, mail: MailId) -> Result<(), StorageError> {
+    let values = [account.into(), mail.into()];
+    tx.execute("await mail again", MAIL_AGAIN, values).await.map(drop)
+}
 
 /// Settles those of these whose items have ended. Gives the messages for the outbox.
 pub async fn mail_settle(
@@ -151,9 +164,12 @@ async fn bounce(
         return Ok(Vec::new());
     };
     let why = mail.reason.as_deref().unwrap_or("nobody took it");
+    let said = |text: &str| quote::line(text, SAID_BYTES_MAX).0;
     let content = format!(
-        "Your mail to {} was not delivered: {why}. It began: {}",
-        mail.to_address, mail.begins
+        "Your mail to {} was not delivered: {}. It began: {}",
+        said(&mail.to_address),
+        said(why),
+        said(&mail.begins)
     );
     let system = Actor::system();
     let new = NewMail {

@@ -100,10 +100,15 @@ end $$;
 grant select, insert, update (surface_at, read_at, archived_at, outcome, reason, in_turn_id, in_turn_number, settled_at) on mail
     to signalbox_orchestrator;
 -- What its prompts say of it.
-grant select (account_id, id, to_session, message_type, context_task_id) on mail to signalbox_delivery;
+grant select (account_id, id, from_user, from_session, to_session, message_type, context_task_id) on mail to signalbox_delivery;
 grant select, insert, update on notification_preference to signalbox_orchestrator;
+create policy own_person on notification_preference as restrictive to signalbox_orchestrator
+    using ((select current_setting('signalbox.person', true)) in (user_id, '*')) with check (true);
 -- Its tools write mail, read whom it is for, and hold the person.
 grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
+-- What people write to each other is not for it, nor does it write in a person's name.
+create policy of_sessions on mail as restrictive to signalbox_tool_gateway
+    using (from_user is null or to_session is not null) with check (from_user is null);
 grant select (account_id, owner, user_id, name, handle, enabled) on orchestrator_identity to signalbox_tool_gateway;
 grant update (created_at) on member to signalbox_tool_gateway;
 -- A turn that waits for its tools takes mail from its queue.

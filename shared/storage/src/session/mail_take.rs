@@ -1,5 +1,6 @@
 //! Takes mail that waits in a session's queue, whose lock the caller holds: for the turn in progress, which waits for its tools and whose
-//! items they become, or as read where none is.
+//! items they become, or as read where none is. Without items, a session that has no turn rests, so that no sweep looks at it again; behind a
+//! gate, the item that is first now is looked at.
 
 use domain::TurnId;
 use sea_orm::FromQueryResult;
@@ -39,8 +40,16 @@ pub const MAIL_TAKE: &str = "
         where n.account_id = $1 and n.id = w.id and n.session_id = $2 and coalesce(n.state = 'queued', false)
         returning n.id, n.hops
     ), uncounted as (
-        update session s set queued = s.queued - t.taken from (select count(*)::integer as taken from taken) t
-        where s.account_id = $1 and s.id = $2
+        update session s set queued = s.queued - t.taken, phase = case when t.empties then 'idle' else s.phase end,
+            wake_at = case when t.empties then null when t.looks then now() else s.wake_at end,
+            gate = case when t.empties then null else s.gate end, gate_ref = case when t.empties then null else s.gate_ref end,
+            gated_since = case when t.empties then null else s.gated_since end, gate_looks = case when t.empties then 0 else s.gate_looks end
+        from (
+            select k.taken, f.rests and f.queued <= k.taken as empties, f.rests and coalesce(f.gate <> 'stopped', false) as looks
+            from (select count(*)::integer as taken from taken) k,
+                 (select o.queued, o.gate, $4::uuid is null and o.active_turn_id is null as rests from session o
+                  where o.account_id = $1 and o.id = $2 offset 0) f) t
+        where s.account_id = $1 and s.id = $2 and t.taken > 0
     ), joined as (
         update turn t set notification_ids = t.notification_ids || (select coalesce(array_agg(k.id), '{}') from taken k),
             hops = greatest(t.hops, (select max(k.hops) from taken k))
