@@ -28,6 +28,7 @@ mod house;
 mod isolation;
 mod limits;
 mod load;
+mod mail;
 mod models;
 mod one_notification;
 mod orchestrators;

@@ -7,7 +7,7 @@ use testkit::{Reply, Seen};
 
 use crate::house::House;
 
-async fn person(house: &House, account: &str, user: &str) -> String {
+pub(crate) async fn person(house: &House, account: &str, user: &str) -> String {
     person_in(house, (account, user), "member").await
 }
 
@@ -22,13 +22,13 @@ async fn person_in(house: &House, (account, user): (&str, &str), role: &str) -> 
     body["key"]["key"].as_str().expect("a key").to_owned()
 }
 
-async fn asked(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+pub(crate) async fn asked(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> (u16, Value) {
     let url = format!("{}{path}", house.api());
     let (status, body) = house.call(method, url, key, &[], body).await;
     (status.as_u16(), body)
 }
 
-async fn as_person(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> Value {
+pub(crate) async fn as_person(house: &House, method: Method, key: &str, path: &str, body: Option<Value>) -> Value {
     let (status, body) = asked(house, method, key, path, body).await;
     assert!(status < 300, "{path}: {status} {body}");
     body
@@ -286,7 +286,7 @@ async fn what_an_orchestrator_asks_is_its_persons_and_ends_with_them() {
 }
 
 /// What stands behind these words, on their line.
-fn named(input: &str, words: &str) -> String {
+pub(crate) fn named(input: &str, words: &str) -> String {
     let (_, rest) = input.rsplit_once(words).expect("the words");
     rest.lines().next().unwrap_or_default().trim().to_owned()
 }
