@@ -1,5 +1,5 @@
-//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, and holds, questions, timers and
-//! recoveries that have ended. Idempotent, and safe in several replicas at once.
+//! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, holds, questions, timers and
+//! recoveries that have ended, and memories that have faded. Idempotent, and safe in several replicas at once.
 
 use std::time::Duration;
 
@@ -84,6 +84,10 @@ pub const QUESTIONS: &str = "
     delete from question where ctid = any (array(
         select ctid from question where account_id = $1 and ended_at < now() - $2 * interval '1 second'
         order by ended_at limit $3 for update skip locked))";
+pub const MEMORIES: &str = "
+    delete from memory where ctid = any (array(
+        select ctid from memory where account_id = $1 and fades_at < now() - $2 * interval '1 second'
+        order by fades_at limit $3 for update skip locked))";
 /// Dead letters are large, so fewer are deleted at a time.
 const LETTERS_PART: u32 = 5;
 
@@ -104,6 +108,7 @@ async fn forget_of(
         (RECOVERIES, settings.control_kept_days.duration(), 1),
         (TIMERS, settings.control_kept_days.duration(), 1),
         (QUESTIONS, settings.control_kept_days.duration(), 1),
+        (MEMORIES, Duration::ZERO, 1),
     ] {
         let mut pieces = Pieces::of(&[()]);
         while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {

@@ -4,7 +4,7 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`members`],
-//! [`me`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
+//! [`me`], [`memories`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
 //! [`handlers`] consumes messages,
@@ -39,6 +39,7 @@ pub mod log;
 pub mod mail;
 pub mod me;
 pub mod members;
+pub mod memories;
 pub mod messages;
 pub mod metrics;
 pub mod models;
@@ -96,6 +97,7 @@ pub fn nouns() -> Vec<route::Noun> {
         mail::http::noun(),
         preferences::noun(),
         inbox::http::noun(),
+        memories::noun(),
         sessions::open::noun(),
         sessions::prompt::noun(),
         branches::http::noun(),

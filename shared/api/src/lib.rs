@@ -24,6 +24,7 @@ pub mod list;
 pub mod log;
 pub mod mail;
 pub mod members;
+pub mod memories;
 pub mod messages;
 pub mod models;
 pub mod next;

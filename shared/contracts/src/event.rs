@@ -3,10 +3,10 @@
 
 use domain::{
     AccountId, Actor, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState, BreakerState,
-    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MailId, MessageId, MessageType,
-    NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp, RecoveryCause,
-    RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind, TimerState,
-    ToolPolicyId, TurnId, TurnState, UserId, Verdict,
+    CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MailId, MemoryId, MessageId,
+    MessageType, NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueOp,
+    RecoveryCause, RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, TaskId, TaskStatus, TimerId, TimerKind,
+    TimerState, ToolPolicyId, TurnId, TurnState, UserId, Verdict,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -155,6 +155,8 @@ events! {
     "identity.changed" IdentityChanged(IdentityChanged) from [Orchestrator];
     /// Mail was accepted, or its person has read it, archived it or put it off, or it has its final receipt.
     "mail.changed" MailChanged(MailChanged) from [Delivery, ToolGateway, Orchestrator];
+    /// An orchestrator remembers something, or does no more.
+    "memory.changed" MemoryChanged(MemoryChanged) from [ToolGateway, Orchestrator];
     /// A person hears of mail in another way.
     "preference.changed" PreferenceChanged(PreferenceChanged) from [Orchestrator];
     /// No turn calls the provider until it is tried again.
@@ -627,6 +629,14 @@ pub struct MailChanged {
     /// The person whom it is for; none: a session.
     pub to_user: Option<UserId>,
     pub change: MailChange,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MemoryChanged {
+    /// Whose it is; none: the account's.
+    pub user_id: Option<UserId>,
+    pub memory_id: MemoryId,
+    pub change: Change,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

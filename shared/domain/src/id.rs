@@ -233,6 +233,10 @@ uuid_id! {
     MailId
 }
 uuid_id! {
+    /// A memory.
+    MemoryId
+}
+uuid_id! {
     /// One generation of one session.
     SessionId
 }

@@ -7,7 +7,7 @@
 //! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is
 //! done about work that does not move on), [`breaker`] (providers that take no calls), [`progress`] (turns that change nothing),
 //! [`turn`], [`context`] (where a turn's context comes from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`identity`] (how it is called), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
+//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`identity`] (how it is called), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`decay`] (what they remember), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
 //! as it is written).
 
 pub mod account;
@@ -21,6 +21,7 @@ pub mod breaker;
 mod columns;
 pub mod context;
 pub mod conversation;
+pub mod decay;
 mod error_chain;
 pub mod fence;
 pub mod gate;
@@ -64,14 +65,15 @@ pub use branch::{BRANCH_ENDED, BranchContext, BranchEvent, BranchState, JoinMode
 pub use breaker::{BreakerEvent, BreakerState};
 pub use context::{ContextMode, ContextPolicy, ContextReason, Rotation, RotationRule, TaskContextLayer, TurnContext};
 pub use conversation::{Conversation, ConversationOf};
+pub use decay::{MemoryCategory, Relevance};
 pub use error_chain::error_chain;
 pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, Handle, HoldId, IdError, KeyId, MailId, MessageId,
-    NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId, SessionId,
-    TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, Handle, HoldId, IdError, KeyId, MailId, MemoryId,
+    MessageId, NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId,
+    SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use identity::{Reachable, Style};
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};

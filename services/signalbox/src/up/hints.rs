@@ -97,6 +97,7 @@ fn read(message: &Message) -> Option<Hint> {
             | Event::PersonaChanged(_)
             | Event::IdentityChanged(_)
             | Event::MailChanged(_)
+            | Event::MemoryChanged(_)
             | Event::PreferenceChanged(_)
             | Event::ProviderSessionMismatched(_)
             | Event::ProviderThreadLost(_)

@@ -17,6 +17,8 @@ mod generate_media;
 mod get_session_status;
 mod list_personas;
 mod list_sessions;
+mod memory_read;
+mod memory_write;
 mod models;
 mod no_reply;
 mod questions;

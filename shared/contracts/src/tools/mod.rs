@@ -15,6 +15,8 @@ pub mod generate_media;
 pub mod get_session_status;
 pub mod list_personas;
 pub mod list_sessions;
+pub mod memory_read;
+pub mod memory_write;
 pub mod no_reply;
 pub mod read_media;
 pub mod response_request;
@@ -61,6 +63,8 @@ macro_rules! each_tool {
             list_personas
             create_session
             send_to_session
+            memory_read
+            memory_write
             send_message
             check_messages
             ask_model
@@ -510,7 +514,7 @@ mod tests {
     const NAME_CHARS_MAX: u64 = 256;
 
     /// Short texts that name nothing of an account.
-    const WORDS: [&str; 5] = ["title", "options", "model", "name", "size"];
+    const WORDS: [&str; 6] = ["title", "options", "model", "name", "size", "key"];
 
     /// `tests/it/crossing` tries names of other accounts in every declared argument, so that none may be forgotten: a
     /// text as short as a name counts as one, unless it is a word of a list or a time.

@@ -16,6 +16,7 @@
 //! | `child_mail` | a task's status, mail to its board's orchestrator | whoever gave work away hears what becomes of it, once a move |
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
 //! | [`mail_settle`](mod@mail_settle) | mail whose item has ended, mail to its sender | what was not taken goes back once |
+//! | [`memory`] | what orchestrators remember | people read and write it by API, orchestrators by tool |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
 //! | [`orchestrator_close`] | a person's orchestrator, its queue | nobody is left whom it works for |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
@@ -28,6 +29,7 @@ mod child_open;
 mod handover;
 pub mod mail_send;
 pub mod mail_settle;
+pub mod memory;
 mod messages_post;
 mod orchestrator_close;
 pub mod plan;

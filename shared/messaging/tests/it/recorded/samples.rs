@@ -5,11 +5,11 @@ use contracts::{
     dead::DeadLetter,
     event::{
         AccountChanged, AgentChanged, AgentRemoved, ArtifactCreated, ArtifactRemoved, BranchEnded, BranchSpawned,
-        Change, Event, EventMessage, HoldChanged, IdentityChanged, KeyChanged, MemberChanged, MessageDied,
-        MessagePosted, NotificationEnded, PersonaChanged, ProviderChanged, ProviderSessionMismatched, ProviderThread,
-        QuestionChanged, QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated, SessionLeaseReleased,
-        SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart, TaskRecovery,
-        TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
+        Change, Event, EventMessage, HoldChanged, IdentityChanged, KeyChanged, MemberChanged, MemoryChanged,
+        MessageDied, MessagePosted, NotificationEnded, PersonaChanged, ProviderChanged, ProviderSessionMismatched,
+        ProviderThread, QuestionChanged, QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated,
+        SessionLeaseReleased, SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart,
+        TaskRecovery, TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -20,10 +20,10 @@ use contracts::{
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentId, ArtifactId, ArtifactSource, BranchContext, BranchId, BranchState,
-    BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MessageId,
-    NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp, RecoveryCause,
-    RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId, TimerKind,
-    TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, UserId, Verdict,
+    BreakerState, CallId, CloseReason, Fence, Gate, Generation, HoldId, HoldRunning, HoldScope, KeyId, MemoryId,
+    MessageId, NotificationId, PersonaId, PolicyScope, PolicyVerdict, QuestionId, QuestionKind, QueueMode, QueueOp,
+    RecoveryCause, RecoveryId, RecoveryState, ReplayId, SessionId, SessionKind, StopKind, TaskId, TaskStatus, TimerId,
+    TimerKind, TimerState, ToolCallState, ToolPolicyId, TurnId, TurnState, UserId, Verdict,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -571,6 +571,11 @@ fn control() -> Vec<Sample> {
                 user_id: (change != Change::Removed).then(|| UserId::parse("ann").unwrap()),
                 change,
                 by: by(),
+            }),
+            Event::MemoryChanged(MemoryChanged {
+                user_id: (change != Change::Removed).then(|| UserId::parse("ann").unwrap()),
+                memory_id: MemoryId(Uuid::from_u128(16)),
+                change,
             }),
         ] {
             all.push(event(None, &format!("{change:?}").to_lowercase(), changed));
