@@ -299,6 +299,22 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "memory",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("owner", "'user:ann'"),
+            ("key", "{id}"),
+            ("category", "'general'"),
+            ("content", "'text'"),
+            ("relevance", "1"),
+            ("touched_at", "now()"),
+            ("fades_at", "now() + interval '229 days'"),
+            ("created_at", "now()"),
+        ],
+    ),
+    (
         "idempotency",
         "",
         &[

@@ -28,6 +28,12 @@ insert into persona_version (account_id, id, persona_id, number, slug, files, ha
 select account_id, version_id, id, 1 + (hashtext(account_id) & 65535), slug, '[{"filename": "STYLE.md", "sort_order": 0, "content": "{secret}"}]', '', created_by, now()
 from persona where account_id = '{account}';
 
+-- Of a person, of the account, and of sessions with a repository.
+insert into memory (account_id, id, owner, repository, key, category, content, relevance, touched_at, fades_at, created_at)
+select '{account}', pg_temp.uid('memory/' || m.name), m.owner, m.repository, '{secret} ' || m.name, 'general', '{secret}', 1, now(), '2999-01-01', now()
+from (values ('own', 'user:{account}-bob', ''), ('all', 'account', ''), ('other', 'account', ''), ('repo', 'user:ann', '{secret}'))
+    as m (name, owner, repository);
+
 insert into task (account_id, id, display_id, title, description, status)
 select '{account}', lower(name), name, '{secret}', '{secret}', status
 from (values ('LIVE-1', 'in_progress'), ('{ACCOUNT}-1', 'in_progress'), ('{ACCOUNT}-2', 'done'), ('CHAT', 'in_progress'),

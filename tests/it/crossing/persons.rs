@@ -26,7 +26,7 @@ const ROWS: &str = include_str!("persons.sql");
 const OWN: &str = "alder-alone";
 
 /// What a request can name, by kind, and all of its rows in one digest.
-const NAMED: [(&str, &str); 8] = [
+const NAMED: [(&str, &str); 9] = [
     ("session", "select id::text from session where user_id = 'ann'"),
     ("session_key", "select key from session where user_id = 'ann'"),
     ("turn", "select id::text from turn where user_id = 'ann'"),
@@ -37,6 +37,7 @@ const NAMED: [(&str, &str); 8] = [
         "select id::text from question where orchestrator = 'user:ann'",
     ),
     ("timer", "select id::text from timer where orchestrator = 'user:ann'"),
+    ("memory", "select id::text from memory where owner = 'user:ann'"),
     (
         "persona",
         "select id::text from persona where visibility = 'private' and created_by = 'ann'",
@@ -50,6 +51,7 @@ const DIGEST: &str = "
         union all select d::text from dead_letter d where for_user = 'ann'
         union all select q::text from question q where orchestrator = 'user:ann'
         union all select t::text from timer t where orchestrator = 'user:ann'
+        union all select m::text from memory m where owner = 'user:ann'
         union all select p::text from persona p where created_by = 'ann') as own (t)";
 
 async fn own_of(owner: &PgPool) -> Ids {

@@ -43,3 +43,7 @@ insert into timer (account_id, id, kind, key, due_at, session_id, agent_id, note
 select '{account}', pg_temp.uid('timer/' || n), 'check_later', 'own-' || n, '2999-01-01', pg_temp.uid('session/2'), pg_temp.uid('agent'),
        '{secret}', '{"text": "{secret}"}', 'waiting', 'user:ann'
 from generate_series(1, 2) n;
+insert into memory (account_id, id, owner, repository, key, category, content, relevance, touched_at, fades_at, created_at)
+select '{account}', pg_temp.uid('memory/' || n), 'user:ann', case when n = 2 then 'acme/own' else '' end, 'own-' || n, 'general', '{secret}', 1, now(),
+       '2999-01-01', now()
+from generate_series(1, 2) n;

@@ -118,7 +118,7 @@ pub(crate) fn opening(path: &str) -> [Request; 2] {
 }
 
 /// What is a person's own, at last the key that asks.
-pub(crate) fn own(token: &str, key: &str) -> Vec<Request> {
+pub(crate) fn own(token: &str, key: &str, memory: &str) -> Vec<Request> {
     let of = |method, path: &str, body: Option<&Value>| request(method, path.to_owned(), token, body);
     vec![
         of("GET", "/api/me", None),
@@ -129,6 +129,16 @@ pub(crate) fn own(token: &str, key: &str) -> Vec<Request> {
         ),
         of("POST", "/api/me/keys", Some(&json!({"name": "n"}))),
         of("GET", "/api/me/keys?limit=1", None),
+        // Of more than are kept, one goes.
+        of("POST", "/api/me/memories", Some(&json!({"content": "n", "key": "n"}))),
+        of(
+            "POST",
+            "/api/me/memories/session",
+            Some(&json!({"content": "n", "repo": "acme/n"})),
+        ),
+        of("GET", "/api/me/memories?query=n", None),
+        of("GET", "/api/me/memories/session?repo=acme/n", None),
+        of("DELETE", &format!("/api/me/memories/{memory}"), None),
         of("DELETE", &format!("/api/me/keys/{key}"), None),
     ]
 }

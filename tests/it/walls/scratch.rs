@@ -60,6 +60,8 @@ const DIFFERENT: &str = "
         ended_at = ended_at - interval '10 years' where account_id = '{twin}';
     update question set title = 'of the twin', created_at = created_at - interval '10 years',
         ended_at = ended_at - interval '10 years', plan_revision = plan_revision + 1000 where account_id = '{twin}';
+    update memory set fades_at = fades_at - interval '1000 years' where account_id = '{twin}' and key like '%repo';
+    update memory set content = 'n of the twin' where account_id = '{twin}';
     update agent set provider = 'of-the-twin' where account_id = '{twin}';
     update notification set sender_kind = 'user' where account_id = '{twin}' and kind = 'notification';
     insert into member (account_id, user_id, name, email, role, removed_at)

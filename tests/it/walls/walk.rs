@@ -193,12 +193,29 @@ impl Walk<'_> {
         let signed_in = self.field.send(&redeem).await;
         let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
         let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
-        self.requests(own(key, id)).await;
+        let memory = self.remembered("user:new").await;
+        self.requests(own(key, id, &memory)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
         self.api("POST", "/members", &new("member")).await;
         // The last admin stays.
         self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+    }
+
+    /// As many memories as are kept; gives the id of one.
+    async fn remembered(&self, owner: &str) -> String {
+        let sql = "
+            insert into memory (account_id, id, owner, key, category, content, relevance, touched_at, fades_at, created_at)
+            select $1, gen_random_uuid(), $2, 'k-' || n, 'general', 'n', 1, now(), now() + (200 + n) * interval '1 day', now()
+            from generate_series(1, 200) n
+            returning id::text";
+        let ids: Vec<String> = sqlx::query_scalar(sql)
+            .bind(&self.tenant.account)
+            .bind(owner)
+            .fetch_all(&self.house.world.database.owner)
+            .await
+            .expect("the database does as it is told");
+        ids[199].clone()
     }
 
     /// Two personas, of which the second becomes the default. Files are written until an old version goes. A task's turn has one.

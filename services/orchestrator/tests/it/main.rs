@@ -16,6 +16,7 @@ mod holds;
 mod idempotency;
 mod log;
 mod members;
+mod memories;
 mod messages;
 mod notifications;
 mod openapi;

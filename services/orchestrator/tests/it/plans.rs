@@ -14,7 +14,7 @@ use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Accounts, Database, Role, hold,
-    lifecycle::{self, timers_fire},
+    lifecycle::{self, memory, timers_fire},
     outbox::OUTBOX_SHARES,
     persona, question, recovery,
     session::{
@@ -261,6 +261,11 @@ const STATEMENTS: [Planned; 129] = [
         &["question_of_task", "task_pkey"],
     ),
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
+    (forget::MEMORIES, 3, &["memory_faded of the account"]),
+    (memory::MEMORY_WRITE, 11, &[]),
+    (memory::MEMORIES_PRUNE, 5, &["memory_key", "memory_pkey"]),
+    (memory::MEMORIES_FIND, 6, &["memory_key"]),
+    (memory::MEMORIES_TOUCH, 5, &["memory_pkey"]),
     (
         questions::store::FIND,
         2,
@@ -509,6 +514,10 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("persona_version").from("persona p"),
         rows("mail").set("surface_at", ago).from(&many),
         rows("mail").with("from_user", "u").set("archived_at", ago).from(&many),
+        rows("memory")
+            .set("owner", "'user:u' || n")
+            .set("fades_at", ago)
+            .from(&many),
         rows("idempotency")
             .set("key", "'key-' || n")
             .set("created_at", ago)

@@ -11,6 +11,7 @@ mod history;
 mod http;
 mod late;
 mod later;
+mod memories;
 mod models;
 mod once;
 mod plans;

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    lifecycle::{CHILD_FACTS, MESSAGES_INSERT, mail_send, plan, task_context},
+    lifecycle::{CHILD_FACTS, MESSAGES_INSERT, mail_send, memory, plan, task_context},
     question,
     session::{branch_end, branch_spawn, mail_take},
 };
@@ -17,10 +17,10 @@ use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
     CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MAIL_READ, MESSAGES_NEWEST,
-    PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, UNREAD,
+    PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, TURN_FOREIGN, UNREAD,
 };
 
-const STATEMENTS: [Planned; 54] = [
+const STATEMENTS: [Planned; 59] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -141,6 +141,11 @@ const STATEMENTS: [Planned; 54] = [
         1,
         &["account_pkey", "agent_pkey", "agent_slug of the account"],
     ),
+    (TURN_FOREIGN, 3, &["turn_pkey", "notification_pkey"]),
+    (memory::MEMORY_WRITE, 11, &[]),
+    (memory::MEMORIES_PRUNE, 5, &["memory_key", "memory_pkey"]),
+    (memory::MEMORIES_FIND, 6, &["memory_key"]),
+    (memory::MEMORIES_TOUCH, 5, &["memory_pkey"]),
     (BASES_FIND, 2, &["branch_pkey", "task_pkey"]),
     (BASE_MESSAGES, 5, &["branch_pkey", "message_pkey"]),
     (BASE_ACTIVITIES, 3, &["branch_pkey", "activity_pkey", "message_pkey"]),
@@ -244,6 +249,7 @@ async fn fill(owner: &PgPool, count: u32) {
             .from(&many),
         rows("message").set("task_id", "t.id").from("task t"),
         rows("task_context").from("task t"),
+        rows("memory").set("owner", "'user:u' || n").from(&many),
         rows("activity")
             .set("account_id", "t.account_id")
             .set("id", "gen_random_uuid()")

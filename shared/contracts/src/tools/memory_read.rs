@@ -45,8 +45,8 @@ pub(super) fn definition() -> ToolDefinition {
         }),
         ids: &[],
         offered_to: Audience::Orchestrator,
-        // What is read fades later, and nothing else changes.
-        effect: ToolEffect::Read,
+        // What is read fades later.
+        effect: ToolEffect::Write,
         reach: Reach::OwnTask,
         moves_task: false,
         runs_alone: true,

@@ -169,11 +169,15 @@ pub struct Memories {
     pub matched: bool,
 }
 
-/// Relies on memory_key: the moment is no condition of an index, or memory_faded would be read for the whole account.
+/// Relies on memory_key: the moment is no condition of an index, or memory_faded would be read for the whole account. Punctuation parts
+/// words, so that a repository is found by its name. An owner's memories are few: no index of words is kept.
 pub const MEMORIES_FIND: &str = "
     select m.id, m.category, m.key, m.content, m.access_count, m.session_id, m.created_at, m.touched_at, m.relevance,
-           case when m.words @@ $6::text::tsquery then ts_rank(m.words, $6::text::tsquery) end as rank
+           case when w.words @@ $6::text::tsquery then ts_rank(w.words, $6::text::tsquery) end as rank
     from memory m
+    cross join lateral (
+        select case when $6::text is not null then to_tsvector('simple', translate(m.content, '/.@:-_+#', '        ')) end as words
+        offset 0) w
     where m.account_id = $1 and m.owner = $2 and m.repository = $3 and m.category = any ($4) and coalesce(m.fades_at > $5, false)";
 
 /// Those that match any word of the query, by rank and relevance; without any, the most relevant ones. Reading changes nothing.

@@ -10,8 +10,6 @@ create table memory (
     key          text not null,
     category     text not null,
     content      text not null,
-    -- what a search looks at: punctuation parts words, so that a repository is found by its name
-    words        tsvector not null generated always as (to_tsvector('simple', translate(content, '/.@:-_+#', '        '))) stored,
     -- of the moment when it was touched
     relevance    double precision not null check (relevance between 0 and 1),
     touched_at   timestamptz not null,
