@@ -317,9 +317,37 @@ async fn two_writers_at_199_leave_200_and_one_key_has_one_memory() {
     let (one, other) = tokio::join!(write("one"), write("other"));
     assert_eq!(one.body["id"], other.body["id"], "{one:?} {other:?}");
     world.execute("delete from memory where key = 'shared'").await;
-    let write = async |content: &str| world.post(&ann, MINE, json!({"content": content})).await;
-    let (one, other) = tokio::join!(write("one"), write("other"));
-    let pruned = [&one, &other].map(|answer| answer.body["pruned"].as_i64().unwrap());
-    assert_eq!(pruned.iter().sum::<i64>(), 1, "{one:?} {other:?}");
+    // The second one waits until the first one is there to be counted.
+    let (account, user) = (AccountId::parse("acme").unwrap(), UserId::parse("ann").unwrap());
+    let owner = Owner::User(user.clone());
+    let of = MemoryOf {
+        account: &account,
+        owner: &owner,
+        repository: None,
+    };
+    let new = NewMemory {
+        id: MemoryId(Uuid::now_v7()),
+        category: MemoryCategory::General,
+        content: "one",
+        key: None,
+        session: None,
+        now: OffsetDateTime::now_utc(),
+    };
+    let database = world.test.connect(Role::Orchestrator).await;
+    let tx = database
+        .begin(&Accounts::one(&account).with_person(&user))
+        .await
+        .unwrap();
+    assert_eq!(memory_write(&tx, of, &new).await.unwrap().pruned, 0);
+    let first = async {
+        let waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted";
+        testkit::eventually("the second one waits", async || {
+            (world.test.count(waits).await > 0).then_some(())
+        })
+        .await;
+        tx.commit().await.unwrap();
+    };
+    let (other, ()) = tokio::join!(world.post(&ann, MINE, json!({"content": "other"})), first);
+    assert_eq!(other.body["pruned"], 1, "{other:?}");
     assert_eq!(world.test.count("select count(*) from memory").await, 200);
 }
