@@ -108,24 +108,28 @@ impl Fixture<'_> {
     }
 }
 
-/// Creates the copy, or adds the rows that it lacks. Foreign keys are not checked, so that tables need no order.
+/// Creates the copy, or adds the rows that it lacks. Foreign keys are not checked, so that tables need no order. Generated columns
+/// follow from the others.
 pub fn twin_sql(of: &str, twin: &str) -> String {
     format!(
         "do $$
-         declare name text; declare account text;
+         declare name text; declare account text; declare columns text;
          begin
              perform set_config('session_replication_role', 'replica', true);
-             for name, account in
-                 select c.relname::text, a.attname::text
+             for name, account, columns in
+                 select c.relname::text, a.attname::text,
+                        (select string_agg(quote_ident(n.attname), ', ') from pg_attribute n
+                         where n.attrelid = c.oid and n.attnum > 0 and not n.attisdropped and n.attgenerated = '')
                  from pg_class c join pg_attribute a on a.attrelid = c.oid
                  where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
                    and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
              loop
                  execute format(
-                     'insert into %1$I select row.* from %1$I t, jsonb_populate_record(null::%1$I,
-                          replace(to_jsonb(t)::text, %3$L, %4$L)::jsonb) as row where t.%2$I = %3$L
+                     'insert into %1$I (%5$s) select %5$s from (
+                          select row.* from %1$I t, jsonb_populate_record(null::%1$I,
+                              replace(to_jsonb(t)::text, %3$L, %4$L)::jsonb) as row where t.%2$I = %3$L) copied
                       on conflict do nothing',
-                     name, account, '{of}', '{twin}');
+                     name, account, '{of}', '{twin}', columns);
              end loop;
              perform set_config('session_replication_role', 'origin', true);
          end $$"

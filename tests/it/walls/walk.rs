@@ -194,12 +194,23 @@ impl Walk<'_> {
         let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
         let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
         let memory = self.remembered("user:new").await;
+        self.orchestrated("new").await;
         self.requests(own(key, id, &memory)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
         self.api("POST", "/members", &new("member")).await;
         // The last admin stays.
         self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+    }
+
+    /// A person's orchestrator calls each tool; it remembers, since its person asks it to.
+    async fn orchestrated(&self, user: &str) {
+        self.trials.next_step();
+        let (account, id) = (&self.tenant.account, "to-orchestrator");
+        let told = json!({"id": id, "session": format!("orchestrator:{user}"), "body": format!("{CALLS}LIVE-1 pending"),
+            "sender": {"kind": "user", "id": user, "name": "n"}});
+        self.house.publish(account, "-", told).await;
+        self.house.until(account, id, "delivered").await;
     }
 
     /// As many memories as are kept; gives the id of one.
