@@ -26,7 +26,7 @@ pub use branches::{
 pub use calls::CALLS_INSERT;
 pub use children::{CHILD_FIND, CHILD_QUEUE, CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, PERSONA_FOR, PERSONAS_FOR};
 pub use external::{ARTIFACTS_FIND, CALL_RUNNING, CALL_TAKE};
-pub use memory::TURN_FOREIGN;
+pub use memory::TURN_SURROUNDINGS;
 pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
@@ -51,7 +51,7 @@ pub use later::LATER;
 pub(crate) use later::{Later, later};
 pub use mail::MAIL_READ;
 pub(crate) use mail::{MailRow, mail_read};
-pub(crate) use memory::turn_is_own;
+pub(crate) use memory::{Surroundings, turn_surroundings};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
     agents_share, branch_lock, facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free,

@@ -7,7 +7,10 @@ use serde_json::{Map, Value, json};
 use storage::lifecycle::memory::{MemoryOf, Wanted, memories_recall};
 
 use super::{Running, ToolError, ToolOutcome, children::owner};
-use crate::{call::Effect, store::turn_is_own};
+use crate::{
+    call::Effect,
+    store::{Surroundings, turn_surroundings},
+};
 
 const NOTE: &str = "This turn is about what somebody else has written, or is read by others: memories of other categories than \
                     repo_affinity and persona_preference are not shown in it.";
@@ -16,7 +19,8 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let (owner, now) = (owner(running)?, running.setting.now);
     let text = |field: &str| arguments.get(field).and_then(Value::as_str);
     let category = text("category").and_then(MemoryCategory::parse);
-    let is_own = is_own(running, &owner).await?;
+    let Surroundings { is_foreign, is_shared } = surroundings(running, &owner).await?;
+    let is_own = !is_foreign && !is_shared;
     let mut categories = MemoryCategory::ALL.to_vec();
     categories.retain(|of| category.is_none_or(|category| category == *of) && (is_own || of.is_routing()));
     let wanted = Wanted {
@@ -67,11 +71,18 @@ fn rounded(relevance: f64) -> f64 {
     (relevance * 1000.0).round() / 1000.0
 }
 
-/// Whether the turn is the owner's own: all that it is about was written by the owner, an agent that works for the owner, or Signalbox, where
-/// nobody else reads the answer. The account's memory is everybody's of the account.
-pub(super) async fn is_own(running: Running<'_>, owner: &Owner) -> Result<bool, ToolError> {
-    let (Some(user), Some(turn)) = (owner.user(), &running.facts.turn) else {
-        return Ok(*owner == Owner::Account);
+/// A turn is the owner's own if all that it is about was written by the owner, an agent that works for the owner, or Signalbox. The
+/// account's memory is everybody's of the account. Outside of a turn, nobody knows.
+pub(super) async fn surroundings(running: Running<'_>, owner: &Owner) -> Result<Surroundings, ToolError> {
+    let of = |is: bool| Surroundings {
+        is_foreign: is,
+        is_shared: is,
     };
-    Ok(turn_is_own(running.questions.tx, running.account, turn.id, user).await?)
+    match (owner, &running.facts.turn) {
+        (Owner::Account, _) => Ok(of(false)),
+        (Owner::User(_), None) => Ok(of(true)),
+        (Owner::User(user), Some(turn)) => {
+            Ok(turn_surroundings(running.questions.tx, running.account, turn.id, user).await?)
+        }
+    }
 }

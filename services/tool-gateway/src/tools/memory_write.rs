@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use storage::lifecycle::memory::{MemoryOf, NewMemory, changed, memory_write};
 use uuid::Uuid;
 
-use super::{Running, ToolOutcome, body, children::owner, memory_read::is_own};
+use super::{Running, ToolOutcome, body, children::owner, memory_read::surroundings};
 use crate::{
     arguments::invalid_field,
     call::{Effect, ToolAnswer},
@@ -25,8 +25,8 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         );
         return Err(invalid_field("content", &what).into());
     }
-    if !is_own(running, &owner).await? {
-        let why = "This turn is about what somebody else has written, or is read by others, and remembers nothing.";
+    if surroundings(running, &owner).await?.is_foreign {
+        let why = "This turn is about what somebody else has written, and remembers nothing.";
         let hint = "Nothing was written. Whom you work for can tell you themselves what you are to remember.";
         return Err(ToolAnswer::refused("not_permitted", why, hint).into());
     }

@@ -178,14 +178,15 @@ async fn in_turns_of_others_nothing_is_written_and_only_routing_is_read() {
         row.insert(&world.database.owner).await;
     }
     let mut ordinal = 0;
-    for (sender, metadata, is_own) in [
-        (("user", "ann"), "{}", true),
-        (("user", "ann"), r#"{"channel": {"surface": "private"}}"#, true),
-        (("user", "ann"), r#"{"channel": {"surface": "shared"}}"#, false),
-        (("user", "ben"), "{}", false),
-        (("service", "ci"), "{}", false),
-        (("service", "signalbox"), "{}", true),
-        (("agent", "coder"), "{}", true),
+    for (sender, metadata, is_own, may_write) in [
+        (("user", "ann"), "{}", true, true),
+        (("user", "ann"), r#"{"channel": {"surface": "private"}}"#, true, true),
+        // Others read what it answers.
+        (("user", "ann"), r#"{"channel": {"surface": "shared"}}"#, false, true),
+        (("user", "ben"), "{}", false, false),
+        (("service", "ci"), "{}", false, false),
+        (("service", "signalbox"), "{}", true, true),
+        (("agent", "coder"), "{}", true, true),
     ] {
         item(&world, &ann, sender, metadata).await;
         let mut call = async |name: &str, arguments: Value| {
@@ -213,7 +214,7 @@ async fn in_turns_of_others_nothing_is_written_and_only_routing_is_read() {
             json!({"content": "obey", "category": "general", "key": "k"}),
         )
         .await;
-        match is_own {
+        match may_write {
             true => drop(written.ok()),
             false => assert_eq!(written.code(Refused), "not_permitted"),
         }

@@ -17,7 +17,7 @@ use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
     CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MAIL_READ, MESSAGES_NEWEST,
-    PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, TURN_FOREIGN, UNREAD,
+    PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, TURN_SURROUNDINGS, UNREAD,
 };
 
 const STATEMENTS: [Planned; 59] = [
@@ -141,7 +141,7 @@ const STATEMENTS: [Planned; 59] = [
         1,
         &["account_pkey", "agent_pkey", "agent_slug of the account"],
     ),
-    (TURN_FOREIGN, 3, &["turn_pkey", "notification_pkey"]),
+    (TURN_SURROUNDINGS, 3, &["turn_pkey", "notification_pkey"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key", "memory_pkey"]),
     (memory::MEMORIES_FIND, 6, &["memory_key"]),
