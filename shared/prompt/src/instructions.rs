@@ -17,7 +17,7 @@ use domain::{
 use crate::manifest::{Hash, Layer, Limit, Manifest, Part, PartKind, Source};
 
 /// Version of the templates below and of the tools' texts in them.
-pub const PROFILE_VERSION: &str = "4";
+pub const PROFILE_VERSION: &str = "5";
 const PROFILE: &str = include_str!("profile.md");
 const COORDINATOR: &str = include_str!("coordinator.md");
 static PROFILE_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(PROFILE, &[]));
@@ -573,11 +573,11 @@ mod tests {
         let [safety, review, about, style] =
             ["SAFETY", "Review", "ABOUT", "STYLE"].map(|name| format!("persona/reviewer/3/{name}.md"));
         let head = [
-            "profile/4",
+            "profile/5",
             &safety,
-            "profile/4/coordinator",
-            "profile/4/taskless",
-            "profile/4/branch",
+            "profile/5/coordinator",
+            "profile/5/taskless",
+            "profile/5/branch",
             "agent/coder",
         ];
         check(false, &[&head[..], &[&about, &style]].concat());

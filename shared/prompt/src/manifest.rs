@@ -143,8 +143,6 @@ pub enum PartKind {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Because {
-    /// The session is an orchestrator's.
-    Orchestrator,
     Always,
     Role,
     Persona,
@@ -163,6 +161,8 @@ pub enum Because {
     Base,
     /// The turn has called the tool.
     Called,
+    /// The session is an orchestrator's.
+    Orchestrator,
 }
 
 impl PartKind {

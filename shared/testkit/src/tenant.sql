@@ -34,6 +34,16 @@ select '{account}', pg_temp.uid('memory/' || m.name), m.owner, m.repository, '{s
 from (values ('own', 'user:{account}-bob', ''), ('all', 'account', ''), ('other', 'account', ''), ('repo', 'user:ann', '{secret}'))
     as m (name, owner, repository);
 
+-- To a person, from a person; in a person's archive; to a conversation, which no turn has.
+insert into mail (account_id, id, from_user, from_name, to_user, to_session, to_address, content, message_type, why, reply_to, thread_id,
+                  created_at, surface_at, archived_at)
+select '{account}', pg_temp.uid('mail/' || m.name), 'ann', '{secret}', m.person, case when m.person is null then 'orchestrator:{account}:ann:v1' end,
+       '{secret}', '{secret}', 'message', 'addressed', null, pg_temp.uid('mail/' || m.name), now(), now(), m.archived
+from (values ('shown', '{account}-bob', null), ('other', '{account}-bob', null), ('kept', '{account}-bob', now()), ('own', 'ann', null),
+             ('waits', null, null)) as m (name, person, archived);
+insert into notification_preference (account_id, user_id, message_type, slack, email, digest)
+select account_id, user_id, 'message', false, true, 'none' from member where account_id = '{account}';
+
 insert into task (account_id, id, display_id, title, description, status)
 select '{account}', lower(name), name, '{secret}', '{secret}', status
 from (values ('LIVE-1', 'in_progress'), ('{ACCOUNT}-1', 'in_progress'), ('{ACCOUNT}-2', 'done'), ('CHAT', 'in_progress'),

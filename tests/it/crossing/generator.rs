@@ -152,7 +152,8 @@ impl<'a> Generator<'a> {
             }
         }
         // A person reads what is their own; there is nothing foreign in the path.
-        let is_own = route.path.starts_with("/api/me") && draft.token == self.attacker.keys["person"];
+        let is_own = (route.path == "/api/me" || route.path.starts_with("/api/me/"))
+            && draft.token == self.attacker.keys["person"];
         if (abroad || !names_account) && !is_own {
             draft.expected = Expected::Refused;
         }

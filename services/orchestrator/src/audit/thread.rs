@@ -135,8 +135,14 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
             let found = format!("its session's key is of replay {replay}");
             return (!is_own).then_some((Violation(ForeignThread), found));
         }
-        // The account's hidden agent, whose name no key has.
-        SessionOf::Orchestrator(_) => turn.agent,
+        // Its agent is the account's hidden one, whose name no key has.
+        SessionOf::Orchestrator(owner) => {
+            if turn.session_kind.as_deref() != Some("orchestrator") {
+                let found = format!("its session's key is of the orchestrator of {owner}");
+                return Some((Violation(ForeignThread), found));
+            }
+            turn.agent
+        }
     };
     let is_own = agent == turn.agent && key.generation == turn.generation;
     (!is_own).then(|| {
@@ -206,7 +212,13 @@ mod tests {
             "violation foreign_thread",
         );
         check(&key("nonsense".to_owned()), "violation foreign_thread");
-        check(&key("orchestrator:org:acme:v1".to_owned()), "unproven unknown_source");
+        let of_account = "orchestrator:org:acme:v1".to_owned();
+        check(&key(of_account.clone()), "violation foreign_thread");
+        let orchestrator = |turn: &mut AuditedTurn| {
+            turn.session_key = Some(of_account.clone());
+            turn.session_kind = Some("orchestrator".to_owned());
+        };
+        check(&orchestrator, "proven");
         check(&|turn| turn.session_key = None, "unproven retention");
         check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
         check(&|turn| *turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");

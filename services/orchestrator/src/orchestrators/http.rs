@@ -138,6 +138,10 @@ async fn chat_theirs(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<ChatItem>, ApiError> {
     seen(&access, &user)?;
+    let tx = app.begin(&access).await?;
+    let found = identity_find(&tx, &access.account, &Owner::User(user.clone())).await?;
+    tx.commit().await?;
+    found.ok_or_else(Problem::not_found)?;
     chat_of(&app, &access, &user, &query).await
 }
 

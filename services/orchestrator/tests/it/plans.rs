@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 129] = [
+const STATEMENTS: [Planned; 134] = [
     (
         storage::api_key::API_KEY_FIND,
         2,

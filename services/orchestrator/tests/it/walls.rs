@@ -171,6 +171,7 @@ async fn what_is_theirs_is_not_found_in_ours() {
         };
         let path = mixed.path(pattern) + query;
         let asked = send(&world, &method, &path, Some(&ours.admin), body.as_ref()).await;
+        assert_eq!(asked.status, 404, "{method} {path}: {}", asked.body);
         asked.is_problem(404, "not_found", "");
     }
     assert_eq!(world.sent().await.len(), before, "nothing was done");
