@@ -2822,3 +2822,369 @@ begin
             replace(one.rule, ',member.changed,', ',member.changed,persona.changed,'));
     end loop;
 end $$;
+
+-- == 0046_orchestrators -------------------------------------------------------
+
+-- Orchestrators: one of each person's own, and one of the account's, each under one name for ever. All of an account run on one agent.
+-- That agent is removed from the first, so that nothing that names agents finds it.
+alter table agent add column kind text not null default 'worker' check (kind in ('worker', 'orchestrator')),
+    add check (kind = 'worker' or removed_at is not null);
+create unique index agent_orchestrator on agent (account_id) where kind = 'orchestrator';
+
+-- Of orchestrators; null: the default one.
+alter table account add column orchestrator_provider text,
+    -- whether admins see what people and their orchestrators say to each other
+    add column orchestrators_visible_to_admins boolean not null default true;
+
+create table orchestrator_identity (
+    account_id   text not null references account,
+    -- null: the account's
+    user_id      text,
+    owner        text not null generated always as (coalesce(user_id, '')) stored,
+    name         text not null,
+    handle       text not null,
+    avatar       text,
+    style        text not null default 'professional' check (style in ('professional', 'casual', 'terse', 'custom')),
+    instructions text not null default '',
+    -- what colleagues may ask of it
+    reachable    text not null default 'off' check (reachable in ('off', 'answer', 'delegate')),
+    -- the account's is off until an admin enables it
+    enabled      boolean not null default false,
+    -- counts what its prompts say of it
+    revision     integer not null default 1,
+    woken_at     timestamptz,
+    foreign key (account_id, user_id) references member
+);
+alter table orchestrator_identity add primary key (account_id, owner);
+create unique index orchestrator_identity_handle on orchestrator_identity (account_id, handle);
+
+-- Members of before have their orchestrators, too, under the names that new members get. The owner is held to the
+-- policies, too, and names no account.
+alter table member no force row level security;
+alter table agent no force row level security;
+insert into agent (account_id, id, slug, name, role, provider, removed_at, kind)
+select a.account_id, a.id, a.id::text, 'Orchestrator', '', 'default', now(), 'orchestrator'
+from (select account_id, gen_random_uuid() as id from member where removed_at is null and account_id <> 'org' group by account_id) a;
+insert into orchestrator_identity (account_id, user_id, name, handle)
+select m.account_id, m.user_id, 'Agent',
+       case when m.place > 1 or exists (select from agent a where a.account_id = m.account_id and a.slug = m.handle and a.removed_at is null)
+           then gen_random_uuid()::text else m.handle end
+from (select account_id, user_id, handle, row_number() over (partition by account_id, handle order by user_id) as place
+      from (select account_id, user_id, left(translate(user_id, '_.', '--'), 63) as handle from member
+            where removed_at is null and account_id <> 'org') h) m;
+alter table member force row level security;
+alter table agent force row level security;
+
+alter table orchestrator_identity enable row level security;
+alter table orchestrator_identity force row level security;
+create policy tenant on orchestrator_identity
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+grant select, insert, update, delete on orchestrator_identity to signalbox_orchestrator;
+-- Whether it is there, and for whom: held while its session opens.
+grant select (account_id, user_id, removed_at), update (created_at) on member to signalbox_resolver;
+grant select (account_id, owner, enabled) on orchestrator_identity to signalbox_resolver;
+-- What its prompts say.
+grant select (account_id, owner, user_id, name, handle, style, instructions, revision) on orchestrator_identity to signalbox_delivery;
+grant select (account_id, user_id, name) on member to signalbox_delivery;
+
+-- Whose orchestrator's a turn and an item are, for the service that shows them to people: it declares the person whose own it shows, or
+-- everybody (`*`), for an admin and for sweeps.
+alter table turn add column user_id text;
+alter table notification add column user_id text;
+alter table dead_letter add column for_user text;
+create policy own_person on dead_letter as restrictive to signalbox_orchestrator
+    using (for_user is null or (select current_setting('signalbox.person', true)) in (for_user, '*'))
+    with check (true);
+-- Of an orchestrator's: `user:{user id}` or `account`, as it is set or asked. Whom it asks sees what it asks.
+alter table question add column orchestrator text;
+alter table timer add column orchestrator text;
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['question', 'timer'] loop
+        execute format($p$create policy own_person on %I as restrictive to signalbox_orchestrator
+            using (orchestrator is null or orchestrator = 'account'
+                   or (select current_setting('signalbox.person', true)) in (substr(orchestrator, 6), '*')%s)
+            with check (true)$p$, one, case one when 'question' then
+            $p$ or 'role:admin' = any (audience) or 'user:' || (select current_setting('signalbox.person', true)) = any (audience)$p$ end);
+    end loop;
+end $$;
+-- What is open of an orchestrator ends with its person.
+create index question_of_orchestrator on question (account_id, orchestrator) where state = 'open' and orchestrator is not null;
+create index timer_of_orchestrator on timer (account_id, orchestrator) where state = 'waiting' and orchestrator is not null;
+-- Whose session a hold is on. It is shown as that is: the count of an account's holds counts all, and so no policy hides any.
+alter table hold add column user_id text;
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['session', 'turn', 'notification'] loop
+        execute format($p$create policy own_person on %I as restrictive to signalbox_orchestrator
+            using (user_id is null or (select current_setting('signalbox.person', true)) in (user_id, '*'))
+            with check (true)$p$, one);
+    end loop;
+end $$;
+
+-- A task on an orchestrator's board: a person's (`user:{user id}`) or the account's (`account`). Whose a session is follows from its task.
+alter table task add column board text,
+    -- who named its persona: a person, unless it is inferred
+    add column persona_from text check (persona_from in ('user', 'inferred'));
+-- The agent of work for which none is named.
+alter table account add column default_agent uuid;
+grant insert on task, task_assignee to signalbox_tool_gateway;
+grant update (board, persona_id, persona_by, persona_from) on task to signalbox_tool_gateway;
+grant select (name, description, slug, agent_id, is_default) on persona to signalbox_tool_gateway;
+grant select (account_id, id, slug, number) on persona_version to signalbox_tool_gateway;
+
+-- One more event of the orchestrator, and one of the tool-gateway, whose tools make tasks.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, case one.polname
+            when 'own_orchestrator' then replace(one.rule, ',persona.changed,', ',persona.changed,identity.changed,')
+            else replace(one.rule, '{task.status_changed,', '{task.created,task.status_changed,') end);
+    end loop;
+end $$;
+
+-- == 0047_orchestrator_lists --------------------------------------------------
+
+-- The lists of orchestrators' turns and boards, apart from the columns: while an index is built, its table is read.
+-- The column never changes, so updates of a turn stay in place.
+create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
+create index task_board on task (account_id, board, status, created_at) where board is not null;
+
+-- == 0048_mail ----------------------------------------------------------------
+
+-- Mail between people, orchestrators and sessions.
+create table mail (
+    account_id      text not null references account,
+    id              uuid not null,
+    -- who wrote it: one of three. A session is named by its conversation: the key of its first generation
+    from_user       text,
+    from_session    text,
+    from_service    text,
+    -- of whichever it is: what the sender's rate is counted by
+    sender          text not null generated always as (coalesce('user:' || from_user, from_session, 'service:' || from_service)) stored,
+    from_name       text not null,
+    -- whom it is for: one of two
+    to_user         text,
+    to_session      text,
+    -- as it was written
+    to_address      text not null,
+    content         text not null,
+    -- message, notification, question or escalation
+    message_type    text not null,
+    -- addressed, child_status, forwarded, answer, bounce, question or escalation
+    why             text not null,
+    context_task_id text,
+    -- the sender's conversation; of a reply, that of what it answers
+    context_session text,
+    context_ref     text,
+    reply_to        uuid,
+    -- the first mail of its thread
+    thread_id       uuid not null,
+    question_id     uuid,
+    -- the turn that wrote it
+    turn_id         uuid,
+    created_at      timestamptz not null,
+    -- when an inbox shows it
+    surface_at      timestamptz not null,
+    read_at         timestamptz,
+    archived_at     timestamptz,
+    -- the outcome of mail to a session, from its item: taken by a turn, or bounced
+    in_turn_id      uuid,
+    in_turn_number  bigint,
+    outcome         text,
+    reason          text,
+    settled_at      timestamptz,
+    check (num_nonnulls(from_user, from_session, from_service) = 1),
+    check (num_nonnulls(to_user, to_session) = 1),
+    check (outcome in ('in_turn', 'read', 'bounced'))
+);
+alter table mail add primary key (account_id, id);
+create index mail_shown on mail (account_id, to_user, surface_at, id) where to_user is not null and archived_at is null;
+create index mail_unread on mail (account_id, to_user, surface_at) where to_user is not null and archived_at is null and read_at is null;
+create index mail_archived on mail (account_id, to_user, archived_at, id) where to_user is not null and archived_at is not null;
+create index mail_thread on mail (account_id, thread_id, created_at);
+-- Whether it was answered: what goes back is no answer.
+create index mail_answer on mail (account_id, reply_to, created_at) where reply_to is not null and why <> 'bounce';
+create index mail_question on mail (account_id, question_id) where question_id is not null;
+create index mail_sent on mail (account_id, sender, created_at);
+create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
+create index mail_unsettled on mail (account_id, id) where to_session is not null and settled_at is null;
+create index mail_over on mail (account_id, settled_at) where settled_at is not null;
+
+-- Agents are offered mail once there are members.
+alter table account add column mail_enabled boolean not null default false;
+alter table member no force row level security;
+alter table account no force row level security;
+update account a set mail_enabled = true where exists (select from member m where m.account_id = a.id);
+alter table member force row level security;
+alter table account force row level security;
+-- By any version of the orchestrator.
+create function member_enables_mail() returns trigger language plpgsql set search_path = public, pg_temp as $$
+begin
+    update account set mail_enabled = true where id = new.account_id and not mail_enabled;
+    return null;
+end $$;
+revoke all on function member_enables_mail() from public;
+create trigger member_enables_mail after insert on member for each row execute function member_enables_mail();
+
+create table notification_preference (
+    account_id   text not null references account,
+    user_id      text not null,
+    message_type text not null,
+    slack        boolean not null,
+    email        boolean not null,
+    digest       text not null check (digest in ('none', 'hourly', 'daily')),
+    -- of the person's day
+    digest_hour  smallint check (digest_hour between 0 and 23),
+    foreign key (account_id, user_id) references member
+);
+alter table notification_preference add primary key (account_id, user_id, message_type);
+
+do $$
+declare
+    one text;
+begin
+    foreach one in array array['mail', 'notification_preference'] loop
+        execute format('alter table %I enable row level security', one);
+        execute format('alter table %I force row level security', one);
+        execute format($p$create policy tenant on %I
+            using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+            with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)$p$, one);
+    end loop;
+end $$;
+grant select, insert, update (surface_at, read_at, archived_at, outcome, reason, in_turn_id, in_turn_number, settled_at) on mail
+    to signalbox_orchestrator;
+-- What its prompts say of it.
+grant select (account_id, id, from_user, from_session, to_session, message_type, context_task_id) on mail to signalbox_delivery;
+grant select, insert, update on notification_preference to signalbox_orchestrator;
+create policy own_person on notification_preference as restrictive to signalbox_orchestrator
+    using ((select current_setting('signalbox.person', true)) in (user_id, '*')) with check (true);
+-- Its tools write mail, read whom it is for, and hold the person.
+grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
+-- What people write to each other is not for it, nor does it write in a person's name.
+create policy of_sessions on mail as restrictive to signalbox_tool_gateway
+    using (from_user is null or to_session is not null) with check (from_user is null);
+grant select (account_id, owner, user_id, name, handle, enabled) on orchestrator_identity to signalbox_tool_gateway;
+grant update (created_at) on member to signalbox_tool_gateway;
+-- A turn that waits for its tools takes mail from its queue.
+grant update (notification_ids, hops) on turn to signalbox_tool_gateway;
+
+-- A share of every account's mail to sessions that is not settled, by id; found is what has ended.
+grant select (account_id, id, to_session, settled_at) on mail to signalbox_sweeper;
+create policy sweep on mail for select to signalbox_sweeper using (true);
+create function mail_unsettled(after_account text, accounts text[], places text[], accounts_max integer, share integer)
+    returns table (account_id text, place text, is_last boolean, found text)
+    language sql stable security definer set search_path = public, pg_temp as $$
+    with recursive asked (account_id, number) as (
+        (select m.account_id, 1 from public.mail m
+         where m.to_session is not null and m.settled_at is null and m.account_id > after_account
+         order by m.account_id, m.id limit 1)
+        union all
+        select f.account_id, s.number + 1
+        from asked s
+        cross join lateral (
+            select m.account_id from public.mail m
+            where m.to_session is not null and m.settled_at is null and m.account_id > s.account_id
+            order by m.account_id, m.id limit 1) f
+        where s.number < accounts_max
+    )
+    select s.account_id, m.id::text, m.number = share, case when n.has_ended then m.id::text end
+    from asked s
+    left join unnest(accounts, places) as c (account_id, place) on c.account_id = s.account_id
+    cross join lateral (
+        select f.id, row_number() over (order by f.id) as number from (
+            select m.id from public.mail m
+            where m.to_session is not null and m.settled_at is null and m.account_id = s.account_id
+              and m.id > coalesce(c.place::uuid, '00000000-0000-0000-0000-000000000000')
+            order by m.account_id, m.id limit share) f) m
+    cross join lateral (
+        select coalesce((
+            select n.state in ('delivered', 'failed', 'refused', 'cancelled') from public.notification n
+            where n.account_id = s.account_id and n.id = 'mail:' || m.id offset 0), false) as has_ended) n
+    order by s.account_id, m.id
+$$;
+alter function mail_unsettled(text, text[], text[], integer, integer) owner to signalbox_sweeper;
+revoke all on function mail_unsettled(text, text[], text[], integer, integer) from public;
+grant execute on function mail_unsettled(text, text[], text[], integer, integer) to signalbox_orchestrator;
+
+-- Two more events of the orchestrator, and one of the tool-gateway.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, case one.polname
+            when 'own_orchestrator' then replace(one.rule, ',identity.changed,', ',identity.changed,mail.changed,preference.changed,')
+            else replace(one.rule, '{task.created,', '{task.created,mail.changed,') end);
+    end loop;
+end $$;
+
+-- == 0050_memory --------------------------------------------------------------
+
+-- What orchestrators remember, of a person or of the account; it fades.
+create table memory (
+    account_id   text not null references account,
+    id           uuid not null,
+    -- `account`, or `user:{user id}`
+    owner        text not null,
+    -- empty: what an orchestrator remembers; else, what sessions with this repository do
+    repository   text not null default '',
+    -- of one owner and repository, memories are few: domain::decay
+    key          text not null,
+    category     text not null,
+    content      text not null,
+    -- of the moment when it was touched
+    relevance    double precision not null check (relevance between 0 and 1),
+    touched_at   timestamptz not null,
+    -- follows from both (domain::Relevance): the less relevant of two fades earlier
+    fades_at     timestamptz not null,
+    access_count integer not null default 0,
+    -- which wrote it
+    session_id   uuid,
+    created_at   timestamptz not null
+);
+alter table memory add primary key (account_id, id);
+create unique index memory_key on memory (account_id, owner, repository, key);
+create index memory_faded on memory (account_id, fades_at);
+
+alter table memory enable row level security;
+alter table memory force row level security;
+create policy tenant on memory
+    using (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null)
+    with check (array_position((select string_to_array(current_setting('signalbox.accounts', true), ',')), account_id) is not null);
+-- A person's own, for the service that shows it to people; everybody's (`*`) for the sweep. The tool-gateway's tools name the owner.
+create policy own_person on memory as restrictive to signalbox_orchestrator
+    using (owner = 'account' or (select current_setting('signalbox.person', true)) in (substr(owner, 6), '*'))
+    with check (owner = 'account' or (select current_setting('signalbox.person', true)) = substr(owner, 6));
+grant select, insert, delete, update (category, content, relevance, touched_at, fades_at, access_count, session_id) on memory
+    to signalbox_orchestrator, signalbox_tool_gateway;
+
+-- One more event of the orchestrator and the tool-gateway.
+do $$
+declare
+    one record;
+begin
+    for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
+               from pg_policy p
+               where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
+    loop
+        execute format('alter policy %I on %s with check (%s)', one.polname, one.relation,
+                       replace(one.rule, 'mail.changed,', 'mail.changed,memory.changed,'));
+    end loop;
+end $$;

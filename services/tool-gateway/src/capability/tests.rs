@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use contracts::TraceContext;
+use contracts::{TraceContext, tools::Audience};
 use domain::{
     AccountId, AgentId, CallId, CloseReason, Fence, Generation, ModelKind, ModelKinds, PolicyScope, SessionKind,
     ToolPolicyId, TurnId, TurnState,
@@ -453,10 +453,15 @@ fn nothing_is_changed_before_the_plan_is_approved() {
             turn.call.as_mut().unwrap().name = "task_status".to_owned();
         });
         check(&case, planned, &Refusal::PlanRequired);
-        for tool in tools::all() {
+        // An orchestrator's session has no plan.
+        for tool in tools::all()
+            .iter()
+            .filter(|tool| tool.offered_to != Audience::Orchestrator)
+        {
             let leads_there = matches!(tool.effect, ToolEffect::None | ToolEffect::Read) || tool.before_plan;
             let one = self::case(case.clone(), |case| {
                 case.asked.name = tool.name.to_owned();
+                case.facts.has_mail = true;
                 case.turn().tools = Some(vec![tool.name.to_owned()]);
                 case.turn().call.as_mut().unwrap().name = tool.name.to_owned();
                 case.tool = Some(tool.clone());
@@ -528,8 +533,13 @@ fn the_listed_tools_are_the_callable_ones() {
         case.facts.turn = None;
         case.facts.models = ModelKind::ALL.iter().copied().collect();
     });
-    // But the one of turns that a question has woken.
-    assert_eq!(names(&idle).unwrap().len(), tools::all().len() - 1);
+    // But those of turns that a question has woken, of orchestrators, and of accounts with members.
+    let others = [Audience::Asked, Audience::Orchestrator, Audience::Mail];
+    let of_all = tools::all().iter().filter(|tool| !others.contains(&tool.offered_to));
+    assert_eq!(
+        names(&idle).unwrap(),
+        of_all.map(|tool| tool.name).collect::<Vec<&str>>()
+    );
     let denied = case(idle.clone(), |case| {
         let policy = ToolPolicy {
             verdict: Some(PolicyVerdict::Deny),

@@ -38,13 +38,13 @@ struct Settled {
     reply: Option<String>,
 }
 
-/// Relies on primary keys.
+/// Relies on primary keys: what is not settled is compared in a form that no partial index has.
 pub const MAIL_SETTLE: &str = "
     update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
     from unnest($2::uuid[]) as w (id)
     cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
-    where m.account_id = any (array[n.account_id]) and m.id = w.id and m.settled_at is null
+    where m.account_id = any (array[n.account_id]) and m.id = w.id and coalesce(m.settled_at, 'infinity') = 'infinity'
       and n.state in ('delivered', 'failed', 'refused', 'cancelled') and (m.outcome is null or n.state = 'delivered')
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
               left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id, n.hops,

@@ -70,6 +70,7 @@ begin
     update account set mail_enabled = true where id = new.account_id and not mail_enabled;
     return null;
 end $$;
+revoke all on function member_enables_mail() from public;
 create trigger member_enables_mail after insert on member for each row execute function member_enables_mail();
 
 create table notification_preference (
