@@ -459,8 +459,12 @@ fn known_context<'a>(item: &'a QueuedItem, branch: Option<&'a BranchStart>) -> O
 }
 
 /// The tools of which the agent is told nothing: those that policies hide, mail in accounts without members, and in a branch and for an
-/// orchestrator those that it is not offered.
+/// orchestrator those that it is not offered. An orchestrator's instructions do not change with what it is asked.
 pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'static str> {
+    let context = OfferContext {
+        is_asked: context.is_asked || context.is_orchestrator,
+        ..context
+    };
     let is_told_exactly = context.is_branch || context.is_orchestrator;
     let is_kept = |tool: &&tools::ToolDefinition| {
         (is_told_exactly || tool.offered_to == tools::Audience::Mail) && !tool.is_offered(context)

@@ -687,6 +687,25 @@ impl Starter {
         Ok(assembled.iter().map(past).collect())
     }
 
+    /// What decides which tools a turn is offered on this item.
+    pub(super) fn offer(
+        &self,
+        session: &LockedSession,
+        item: &QueuedItem,
+        branch: Option<&BranchStart>,
+    ) -> OfferContext {
+        OfferContext {
+            has_task: item.facts.task.is_some(),
+            is_coordinator: item.is_coordinator,
+            is_orchestrator: session.kind == SessionKind::Orchestrator,
+            has_mail: item.mail_enabled,
+            is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
+            is_branch: session.branch.is_some(),
+            may_branch: item.facts.task.is_some() && self.may_branch(branch),
+            models: self.models.kinds_of(&session.account),
+        }
+    }
+
     /// Builds a new turn: its prompt, its row, its work.
     fn begin(
         &self,
@@ -700,15 +719,9 @@ impl Starter {
         let marks = self.marks.marks(&session.account, turn_id);
         let hidden = hidden(session, &item, policies);
         let context = OfferContext {
-            has_task: item.facts.task.is_some(),
-            is_coordinator: item.is_coordinator,
-            is_orchestrator: session.kind == SessionKind::Orchestrator,
-            has_mail: item.mail_enabled,
-            is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
             is_branch: session.branch.is_some()
                 || planned.replay.as_ref().is_some_and(|replay| replay.branch_id.is_some()),
-            may_branch: item.facts.task.is_some() && self.may_branch(planned.branch.as_ref()),
-            models: self.models.kinds_of(&session.account),
+            ..self.offer(session, &item, planned.branch.as_ref())
         };
         let (unseen, driver) = (unseen(context, &hidden), driver.map(Arc::as_ref));
         let prompt = match &planned.replay {

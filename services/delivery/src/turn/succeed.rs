@@ -16,7 +16,7 @@ use storage::{
 use time::OffsetDateTime;
 
 use super::{
-    begin::{hidden, profile_of},
+    begin::{hidden, profile_of, unseen},
     starter::{Starter, Starting},
 };
 use crate::{
@@ -98,9 +98,10 @@ impl Starter {
         };
         let driver = self.drivers.get(&item.provider).map(Arc::as_ref);
         let hidden = hidden(session, item, policies.of(&session.account));
+        let unseen = unseen(self.offer(session, item, None), &hidden);
         let is_last = |under_review| {
             let (shown, mut manifest) = ((None, under_review), Manifest::new(item.layout));
-            *last == profile_of((session, item), shown, driver, &self.profiles, &hidden, &mut manifest).hash
+            *last == profile_of((session, item), shown, driver, &self.profiles, &unseen, &mut manifest).hash
         };
         // A persona's file for reviews comes and goes with the task's status.
         let comes_and_goes = item.persona.as_ref().is_some_and(|persona| persona.has_review());

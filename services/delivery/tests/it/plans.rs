@@ -51,7 +51,7 @@ const STATEMENTS: [Planned; 49] = [
     (turns_begin::INSTRUCTIONS_KEEP, 4, &[]),
     (
         turns_begin::TURNS_BEGIN,
-        31,
+        32,
         &["notification_pkey", "session_pkey", "instruction_text_pkey"],
     ),
     (

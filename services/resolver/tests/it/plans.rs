@@ -64,7 +64,7 @@ const STATEMENTS: [Planned; 15] = [
     ),
     (
         sessions_open::SESSIONS_OPEN,
-        7,
+        8,
         &["task_pkey", "persona_default of the account", "persona_pkey"],
     ),
     (items_append::ITEMS_APPEND, 23, &["session_pkey"]),

@@ -42,9 +42,9 @@ struct Settled {
 pub const MAIL_SETTLE: &str = "
     update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
-    from unnest($2::uuid[]) as w (id)
+    from (select $1 as account_id, w.id from unnest($2::uuid[]) as w (id) offset 0) w
     cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
-    where m.account_id = any (array[n.account_id]) and m.id = w.id and coalesce(m.settled_at, 'infinity') = 'infinity'
+    where m.account_id = any (array[w.account_id]) and m.id = w.id and coalesce(m.settled_at, 'infinity') = 'infinity'
       and n.state in ('delivered', 'failed', 'refused', 'cancelled') and (m.outcome is null or n.state = 'delivered')
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
               left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id, n.hops,
