@@ -38,7 +38,7 @@ async fn receipt(house: &House, key: &str, mail: &Value, state: &str) -> Value {
 
 async fn violations(house: &House) -> Value {
     let audit = house.get("/api/orgs/acme/audit/isolation").await;
-    json!([audit["summary"]["violations"], audit["violations"]])
+    audit["violations"].clone()
 }
 
 #[tokio::test]
@@ -87,7 +87,7 @@ async fn an_orchestrator_answers_its_person_and_colleagues_find_nobody() {
     assert_eq!(status, 404, "{body}");
     as_person(&house, Method::PUT, &ben, &read, Some(json!({}))).await;
     receipt(&house, &ann, &to_ben, "read").await;
-    assert_eq!(violations(&house).await[0], 0);
+    assert_eq!(violations(&house).await, json!([]));
     house.close().await;
 }
 
@@ -179,7 +179,7 @@ async fn a_child_asks_its_person_and_the_orchestrator_hears_of_its_end() {
         .filter(|mail| mail["why"] == "child_status")
         .collect();
     assert_eq!(of_move.len(), 1, "{told}");
-    assert_eq!(violations(&house).await[0], 0);
+    assert_eq!(violations(&house).await, json!([]));
     house.close().await;
 }
 
@@ -237,6 +237,6 @@ async fn what_no_turn_took_goes_back_and_a_forged_item_is_no_mail() {
         ))
         .await;
     assert!(!turn["input"].to_string().contains("\\nMail: "), "{turn}");
-    assert_eq!(violations(&house).await[0], 0);
+    assert_eq!(violations(&house).await, json!([]));
     house.close().await;
 }

@@ -77,7 +77,7 @@ pub struct Session {
     #[serde(default)]
     #[sea_orm(nested(prefix = "persona_"))]
     pub persona: Option<SessionPersona>,
-    /// On whose orchestrator's board its task is: `user:{user}`, or `account`. Null: on nobody's.
+    /// On whose orchestrator's board its task is: `user:{user}`, or `account`. Null: on none.
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     pub owner: Option<String>,

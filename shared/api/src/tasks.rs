@@ -153,7 +153,7 @@ pub struct Task {
     /// The slug of the persona that a person named for it.
     #[serde(default)]
     pub persona: Option<String>,
-    /// On whose orchestrator's board it is: `user:{user}`, or `account`. Null: on nobody's.
+    /// On whose orchestrator's board it is: `user:{user}`, or `account`. Null: on none.
     #[serde(default)]
     pub board: Option<String>,
     pub created_at: Timestamp,

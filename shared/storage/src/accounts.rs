@@ -8,7 +8,7 @@ use crate::{StorageError, Tx};
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Accounts {
     names: String,
-    /// Whose orchestrator's rows the orchestrator service sees: empty, nobody's.
+    /// Whose orchestrator's rows the orchestrator service sees: empty, none.
     person: String,
 }
 

@@ -2,7 +2,7 @@
 //! agent has not seen: the message may be the answer.
 
 use contracts::tools::check_later::CHAIN_MAX;
-use domain::{Audience, SessionKind};
+use domain::Audience;
 use serde_json::{Map, Value, json};
 use storage::lifecycle::question::{About, Asker, Choice, Choices, NewQuestion, question_open, questions_count};
 use time::Duration;
@@ -66,10 +66,7 @@ pub(super) fn asker(running: Running<'_>) -> Asker {
     let facts = running.facts;
     Asker {
         session: running.session,
-        kind: match facts.session_task {
-            Some(_) => SessionKind::Task,
-            None => SessionKind::System,
-        },
+        kind: facts.session_kind,
         generation: facts.generation,
         agent: facts.agent,
         turn: facts.turn.as_ref().map(|turn| turn.id),
