@@ -73,7 +73,7 @@ async fn an_orchestrator_answers_its_person_and_colleagues_find_nobody() {
         let (status, body) = asked(&house, Method::POST, &ben, "/api/messages", Some(mail)).await;
         assert_eq!(
             (status, body["code"].as_str()),
-            (400, Some("unknown_recipient")),
+            (409, Some("unknown_recipient")),
             "{to}: {body}"
         );
     }

@@ -60,7 +60,7 @@ section! {
         /// How often stalled tasks are looked for.
         pub liveness_interval_ms: Millis = Millis::new(60 * 1000),
         pub forget_interval_ms: Millis = Millis::new(10 * 60 * 1000),
-        /// How often due timers, and holds that have something left to do, are looked for.
+        /// How often due timers, holds that have something left to do, and mail whose item has ended, are looked for.
         pub timer_interval_ms: Millis = Millis::new(1_000),
         /// Timers of an account that are fired in one transaction.
         pub timers_batch_max: Count = Count::new(200),

@@ -8,13 +8,11 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, database_now};
 
 /// Accounts of one query, and mail of an account in a round: one account with very much delays no other.
-const PAGE: (i32, i32) = (50, 2000);
-/// Mail of one transaction.
-const SETTLED_AT_ONCE: usize = 100;
+const PAGE: (i32, i32) = (50, 100);
 
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "mail");
-    let mut ticks = Ticks::every(app.settings.liveness_interval_ms.duration(), stop.clone());
+    let mut ticks = Ticks::every(app.settings.timer_interval_ms.duration(), stop.clone());
     let mut round = ShareRound::of_mail();
     while ticks.next().await {
         sweep.once(settle_once(&app, &mut round, &stop)).await;
@@ -32,18 +30,16 @@ pub async fn settle_once(app: &App, round: &mut ShareRound, stop: &CancellationT
         };
         for (account, ids) in found.into_iter().filter(|(_, ids)| !ids.is_empty()) {
             let mail: Vec<MailId> = ids.iter().filter_map(|id| MailId::parse(id).ok()).collect();
-            for some in mail.chunks(SETTLED_AT_ONCE) {
-                // Mail that cannot be settled keeps no other from it.
-                let mut batch = Batch::of(some);
-                while let Some(part) = batch.next() {
-                    match settle(app, &account, part.to_vec()).await {
-                        Err(error) if error.blames_batch() && batch.halve(part) => {
-                            let error = error_chain(&error);
-                            tracing::warn!(%account, mail = part.len(), error, "could not settle mail; retrying in halves");
-                        }
-                        ended => {
-                            parts.note(&account, ended);
-                        }
+            // Mail that cannot be settled keeps no other from it.
+            let mut batch = Batch::of(&mail);
+            while let Some(part) = batch.next() {
+                match settle(app, &account, part.to_vec()).await {
+                    Err(error) if error.blames_batch() && batch.halve(part) => {
+                        let error = error_chain(&error);
+                        tracing::warn!(%account, mail = part.len(), error, "could not settle mail; retrying in halves");
+                    }
+                    ended => {
+                        parts.note(&account, ended);
                     }
                 }
             }
