@@ -101,10 +101,7 @@ fn asks_back(seen: &Seen) -> Reply {
         }
         (true, None) if input.contains("is done now") => Reply::text("I heard that it is done."),
         (true, _) => Reply::text("Yes?"),
-        (false, None) if input.contains("Make the tests pass") => {
-            let question = json!({"to": "@user:ann", "content": "Which ones?", "message_type": "question"});
-            Reply::call(&id, "send_message", question)
-        }
+        // The title of its task stands in every prompt.
         (false, None) if input.contains("All of them") => {
             let (to, of) = (named(&input, "Mail address of the sender: "), named(&input, "Mail: "));
             let said = json!({"to": to.trim_matches('"'), "content": "They pass.", "reply_to": of});
@@ -116,6 +113,10 @@ fn asks_back(seen: &Seen) -> Reply {
                     json!({"task_id": named(&input, "Task: "), "status": "done"}),
                 ),
             ])
+        }
+        (false, None) if input.contains("Make the tests pass") => {
+            let question = json!({"to": "@user:ann", "content": "Which ones?", "message_type": "question"});
+            Reply::call(&id, "send_message", question)
         }
         (false, _) => Reply::text("Done."),
     }
