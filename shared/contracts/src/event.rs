@@ -100,6 +100,8 @@ events! {
     "task.status_changed" TaskStatusChanged(TaskStatusChanged) from [ToolGateway, Orchestrator];
     /// Something else of a task than its status: see `what`.
     "task.changed" TaskChanged(TaskChanged) from [ToolGateway, Orchestrator];
+    /// What it waited for is done, or was taken away: it is `pending` from now on.
+    "task.unblocked" TaskUnblocked(TaskUnblocked) from [ToolGateway, Orchestrator];
     "task_context.written" TaskContextWritten(TaskContextWritten) from [ToolGateway, Orchestrator];
     /// Nothing moves the task on.
     "task.stalled" TaskStalled(TaskRecovery) from [Orchestrator];
@@ -221,6 +223,12 @@ pub enum TaskPart {
     Handover,
     /// Who moves it on while it is blocked.
     BlockedOn,
+    /// Which tasks it waits for.
+    Dependencies,
+    /// The task that it is below.
+    Parent,
+    /// The session that works on it.
+    Worker,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
@@ -229,6 +237,13 @@ pub struct TaskChanged {
     pub by: Actor,
     /// In a few words, for a person.
     pub detail: String,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct TaskUnblocked {
+    pub by: Actor,
+    /// The task that was done; none: what it waited for was taken away.
+    pub blocker: Option<TaskId>,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]

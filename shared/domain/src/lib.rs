@@ -7,7 +7,7 @@
 //! [`tool_policy`] (which tools may be called), [`artifact`] (files of tasks), [`model`] (what agents may ask), [`liveness`] (what is
 //! done about work that does not move on), [`breaker`] (providers that take no calls), [`progress`] (turns that change nothing),
 //! [`turn`], [`context`] (where a turn's context comes from), [`tool`], [`actor`] (authors and senders), [`fence`] (leases), [`api_key`]
-//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`identity`] (how it is called), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`decay`] (what they remember), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
+//! (authentication), [`member`] (the people of an account), [`owner`] (whose an orchestrator is), [`board`] (what waits for what), [`identity`] (how it is called), [`sign_in`] (their one-time links), [`persona`] (how an agent is to be), [`decay`] (what they remember), [`limit`] (the operator's limits), [`task_context`] (what is said of a task to whoever joins), [`Timestamp`] (a time
 //! as it is written).
 
 pub mod account;
@@ -15,6 +15,7 @@ pub mod actor;
 pub mod api_key;
 pub mod artifact;
 mod backoff;
+pub mod board;
 pub mod brake;
 pub mod branch;
 pub mod breaker;

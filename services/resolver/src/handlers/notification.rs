@@ -378,6 +378,7 @@ impl NotificationHandler {
                     title: title.filter(|title| !title.is_empty()).unwrap_or(task.as_str()),
                     description: "",
                     status: TaskStatus::Inbox,
+                    is_planned: false,
                     by: &by,
                 };
                 (new, self.setting(received, now))

@@ -26,14 +26,16 @@ pub enum NotBlocked {
     NoAgent,
 }
 
-/// Relies on question_of_task and timer_of_task.
+/// Relies on question_of_task, timer_of_task and the primary key.
 pub const BLOCK_COVERED: &str = "
     select true from (
         (select from question q where q.account_id = $1 and q.task_id = $2 and q.state = 'open' limit 1)
         union all
-        (select from timer w where w.account_id = $1 and w.task_id = $2 and w.state = 'waiting' limit 1)) c limit 1";
+        (select from timer w where w.account_id = $1 and w.task_id = $2 and w.state = 'waiting' limit 1)
+        union all
+        (select from task_dependency d where d.account_id = $1 and d.task_id = $2 and d.satisfied_at is null limit 1)) c limit 1";
 
-/// Whether something moves the task on by itself while it is blocked: an open question, or a timer.
+/// Whether something moves the task on by itself while it is blocked: an open question, a timer, or a task that it waits for.
 pub async fn block_covered(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<bool, StorageError> {
     let values = [account.into(), task.key().into()];
     tx.exists("find what moves a blocked task", BLOCK_COVERED, values).await

@@ -56,8 +56,33 @@ pub(super) async fn child_mail(
     if !is_told(moved.to) {
         return Ok(Vec::new());
     }
+    let quoted = |text: &str| quote::line(text, SAID_BYTES_MAX).0;
+    let mut content = format!(
+        "Task {} ({}) is {} now. Moved by {}.",
+        moved.task,
+        quoted(moved.title),
+        moved.to,
+        quoted(&moved.by.name)
+    );
+    if let Some(reason) = moved.reason {
+        content.push_str(" Reason: ");
+        content.push_str(&quoted(reason));
+    }
+    let said = (&*content, moved.by, moved.activity);
+    orchestrator_told(tx, account, (moved.board, moved.task), said, setting).await
+}
+
+/// Mail of the system's to a board's orchestrator about a task. None: the orchestrator did it itself, or is off or gone. `seed`: the mail's
+/// id follows from it.
+pub(super) async fn orchestrator_told(
+    tx: &Tx,
+    account: &AccountId,
+    (board, task): (&Owner, &TaskId),
+    (content, by, seed): (&str, &Actor, Uuid),
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
     let key = SessionKey {
-        of: SessionOf::Orchestrator(moved.board.clone()),
+        of: SessionOf::Orchestrator(board.clone()),
         account: account.clone(),
         generation: Generation::FIRST,
     };
@@ -67,33 +92,21 @@ pub(super) async fn child_mail(
         return Ok(Vec::new());
     };
     let own = to.conversation.as_ref().map(|of| of.agent.to_string());
-    if moved.by.kind == ActorKind::Agent && own.as_ref() == Some(&moved.by.id) {
+    if by.kind == ActorKind::Agent && own.as_ref() == Some(&by.id) {
         return Ok(Vec::new());
-    }
-    let said = |text: &str| quote::line(text, SAID_BYTES_MAX).0;
-    let mut content = format!(
-        "Task {} ({}) is {} now. Moved by {}.",
-        moved.task,
-        said(moved.title),
-        moved.to,
-        said(&moved.by.name)
-    );
-    if let Some(reason) = moved.reason {
-        content.push_str(" Reason: ");
-        content.push_str(&said(reason));
     }
     let system = Actor::system();
     let new = NewMail {
         account,
-        id: MailId(Uuid::new_v5(&moved.activity, b"child")),
+        id: MailId(Uuid::new_v5(&seed, b"child")),
         from: MailFrom::Service(&system.id),
         from_name: &system.name,
         to: &to,
         address: &address,
-        content: &content,
+        content,
         kind: MessageType::Notification,
         why: MailWhy::ChildStatus,
-        context_task: Some(moved.task),
+        context_task: Some(task),
         context_session: None,
         context_ref: None,
         reply_to: None,

@@ -101,6 +101,7 @@ pub async fn child_open(
             title,
             description: "",
             status: TaskStatus::Assigned,
+            is_planned: false,
             by: new.by,
         };
         let made = task_create(tx, &task, setting).await?;

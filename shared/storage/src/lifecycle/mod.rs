@@ -19,13 +19,17 @@
 //! | [`memory`] | what orchestrators remember | people read and write it by API, orchestrators by tool |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
 //! | [`orchestrator_close`] | a person's orchestrator, its queue | nobody is left whom it works for |
+//! | [`dependencies`](mod@dependencies) | a task, those that wait for it, their agents' queues | a blocker that is done frees in the transaction of its move |
+//! | [`board_add`](fn@board_add) | a task, its place on a board, its worker's queue | people add by API, orchestrators by tool |
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
 pub mod artifact_store;
 mod blocked;
+mod board_add;
 mod child_mail;
 mod child_open;
+pub mod dependencies;
 mod handover;
 pub mod mail_send;
 pub mod mail_settle;
@@ -44,6 +48,7 @@ pub mod timers_fire;
 pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};
 pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_block};
+pub use board_add::{BOARD_COUNT, NewOnBoard, board_add};
 pub use child_open::{
     CHILD_FACTS, ChildFacts, ChildPersona, ChildSession, NewChild, OpenedChild, child_facts, child_open,
 };
@@ -55,4 +60,4 @@ pub use task_context::{
     ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_version, task_context_write,
 };
 pub use task_create::{NewTask, task_create, tasks_create};
-pub use task_status::{TaskMove, TaskMoved, TaskNotMoved, close_reason, task_status_set};
+pub use task_status::{TASKS_LOCK, TaskMove, TaskMoved, TaskNotMoved, Written, close_reason, task_status_set};

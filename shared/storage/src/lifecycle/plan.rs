@@ -5,17 +5,23 @@ use domain::{AccountId, Actor, Audience, Gate, QuestionId, QuestionState, TaskId
 use sea_orm::FromQueryResult;
 
 use super::{
+    dependencies::{blockers_open, unless_blocked},
     question::{About, Asker, Choices, Ending, NewQuestion, QuestionRow, question_end, question_open},
-    task_status::{status_write, task_lock_row},
+    task_status::{TaskNotMoved, status_write, task_lock_row, tasks_lock},
 };
 use crate::{Setting, StorageError, Tx, outbox::Owned, session::sessions_park::sessions_open};
 
 /// Sessions that the end of a plan unparks in its transaction; a task has fewer.
 const SESSIONS_MAX: i64 = 1_000;
 
-/// Locks a task against others that move it.
+/// Locks a task against others that move it, with those that wait for it.
 pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<(), StorageError> {
-    task_lock_row(tx, account, task).await.map(|_| ())
+    tasks_lock(tx, account, task, &[]).await.map(drop)
+}
+
+/// The same with others, which the task is to wait for.
+pub async fn tasks_lock_with(tx: &Tx, account: &AccountId, task: &TaskId, others: &[TaskId]) -> Result<(), StorageError> {
+    tasks_lock(tx, account, task, others).await.map(drop)
 }
 
 /// Relies on question_of_task: the kind is compared in a form that question_decision does not serve.
@@ -64,19 +70,23 @@ pub struct NewPlan<'a> {
 }
 
 /// Opens a plan's question in place of an open one, and moves the task to `awaiting_approval`. Gives the question and the plan's
-/// revision; none: there is no such task, or it has ended. The caller holds the locks of the task's sessions and of the asker's.
+/// revision. A task that has ended is not there. The caller holds the locks of the task's sessions and of the asker's.
 pub async fn plan_submit(
     tx: &Tx,
     new: &NewPlan<'_>,
     setting: &Setting<'_>,
-) -> Result<Option<(QuestionId, i32, Vec<Owned>)>, StorageError> {
+) -> Result<Result<(QuestionId, i32, Vec<Owned>), TaskNotMoved>, StorageError> {
     let (account, task) = (new.account, new.task);
     let Some(row) = task_lock_row(tx, account, task)
         .await?
         .filter(|row| !row.status.is_terminal())
     else {
-        return Ok(None);
+        return Ok(Err(TaskNotMoved::NotThere));
     };
+    let blockers = blockers_open(tx, account, task).await?;
+    if !blockers.is_empty() {
+        return Ok(Err(TaskNotMoved::BlockedBy(blockers)));
+    }
     let (mut status, mut messages) = (row.status, Vec::new());
     if let Some(old) = plan_find(tx, account, task).await? {
         let ending = Ending::Withdrawn {
@@ -128,7 +138,7 @@ pub async fn plan_submit(
         )
         .await?,
     );
-    Ok(Some((id, next.revision, messages)))
+    Ok(Ok((id, next.revision, messages)))
 }
 
 #[derive(FromQueryResult)]
@@ -165,6 +175,7 @@ pub(crate) async fn plan_end(
             true => TaskStatus::InProgress,
             false => before.status_before.unwrap_or(TaskStatus::InProgress),
         };
+        let to = unless_blocked(tx, (account, task), to).await?;
         let system = Actor::system();
         let by = match ending {
             Ending::Answered { by, .. } | Ending::Withdrawn { by, .. } => by,

@@ -24,7 +24,10 @@ use serde_json::json;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::task_status::{TaskMove, TaskNotMoved, status_write, task_lock_row, task_status_set};
+use super::{
+    dependencies::unless_blocked,
+    task_status::{TaskMove, TaskNotMoved, status_write, task_lock_row, task_status_set},
+};
 use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
@@ -171,7 +174,7 @@ pub async fn stages_set(
     Ok(Ok(vec![told]))
 }
 
-async fn changed(
+pub(super) async fn changed(
     tx: &Tx,
     (account, task): (&AccountId, &TaskId),
     what: TaskPart,
@@ -290,7 +293,8 @@ pub(crate) async fn stage_end(
     if *verdict != Some(Verdict::Approved) {
         let detail = format!("{stage}: changes");
         messages.push(changed(tx, (account, task), TaskPart::Stage, by, detail, setting).await?);
-        let to = (now.status, TaskStatus::InProgress);
+        let to = unless_blocked(tx, (account, task), TaskStatus::InProgress).await?;
+        let to = (now.status, to);
         messages.extend(status_write(tx, (account, task), to, (by, None), setting).await?);
         let text = answer.text.as_deref().unwrap_or_default();
         messages.extend(send_back(tx, account, (row, task, stage), (by, text), setting).await?);
@@ -315,6 +319,11 @@ pub(crate) async fn stage_end(
     match Box::pin(task_status_set(tx, &asked, setting)).await? {
         Ok(moved) => messages.extend(moved.messages),
         Err(TaskNotMoved::NotThere | TaskNotMoved::AwaitsAnswer(_)) => {}
+        // Whoever frees it is told, and calls it done again.
+        Err(TaskNotMoved::BlockedBy(_)) => {
+            let to = (now.status, TaskStatus::Blocked);
+            messages.extend(status_write(tx, (account, task), to, (by, None), setting).await?);
+        }
     }
     Ok(messages)
 }

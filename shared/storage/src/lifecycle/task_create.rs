@@ -16,6 +16,8 @@ pub struct NewTask<'a> {
     pub title: &'a str,
     pub description: &'a str,
     pub status: TaskStatus,
+    /// Its work begins with a plan that somebody approves, whatever the account says.
+    pub is_planned: bool,
     pub by: &'a Actor,
 }
 
@@ -53,13 +55,24 @@ struct Inserted {
     id: TaskId,
 }
 
-const TASK_INSERT: &str = "
-    insert into task (account_id, id, display_id, title, description, status, created_at, updated_at)
-    select r.account_id, r.id, r.display_id, r.title, r.description, r.status, r.now, r.now
-    from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[])
-         as r (account_id, id, display_id, title, description, status, now)
-    on conflict do nothing
-    returning account_id, id";
+macro_rules! task_insert {
+    ($column:literal, $value:literal) => {
+        concat!(
+            "insert into task (account_id, id, display_id, title, description, status, created_at, updated_at",
+            $column,
+            ")
+             select r.account_id, r.id, r.display_id, r.title, r.description, r.status, r.now, r.now",
+            $value,
+            " from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::timestamptz[])
+                  as r (account_id, id, display_id, title, description, status, now)
+             on conflict do nothing
+             returning account_id, id"
+        )
+    };
+}
+const TASK_INSERT: &str = task_insert!("", "");
+/// Apart: not every service may write the column.
+const TASK_INSERT_PLANNED: &str = task_insert!(", plan_gate", ", 'required'");
 
 async fn insert(tx: &Tx, news: &[&(NewTask<'_>, Setting<'_>)]) -> Result<HashSet<(AccountId, TaskId)>, StorageError> {
     let values = [
@@ -71,7 +84,12 @@ async fn insert(tx: &Tx, news: &[&(NewTask<'_>, Setting<'_>)]) -> Result<HashSet
         column(news, |(new, _)| new.status),
         column(news, |(_, setting)| setting.now),
     ];
-    let rows: Vec<Inserted> = tx.rows("create tasks", TASK_INSERT, values).await?;
+    // Of one call of a tool: those of a batch are not planned.
+    let sql = match news.iter().all(|(new, _)| new.is_planned) {
+        true => TASK_INSERT_PLANNED,
+        false => TASK_INSERT,
+    };
+    let rows: Vec<Inserted> = tx.rows("create tasks", sql, values).await?;
     Ok(rows.into_iter().map(|row| (row.account_id, row.id)).collect())
 }
 

@@ -8,9 +8,11 @@ use domain::{
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use super::{
     child_mail::{ChildMove, child_mail},
+    dependencies::{blockers_open, dependents_follow},
     plan::plan_find,
     question::{self, Ending, questions_end_of},
     stage::{Caught, stage_open, stages_again},
@@ -54,12 +56,16 @@ pub struct TaskMoved {
     pub stopping: usize,
     /// A review stage asks before the task is done: the task is in review instead.
     pub caught: Option<Caught>,
+    /// Tasks that waited for this one, and wait for nothing any more.
+    pub freed: Vec<TaskId>,
     /// For the outbox of the same transaction.
     pub messages: Vec<Owned>,
 }
 
-#[derive(FromQueryResult)]
+#[derive(Debug, FromQueryResult)]
 pub(super) struct TaskRow {
+    pub id: TaskId,
+    pub board: Option<Owner>,
     pub status: TaskStatus,
     pub display_id: TaskId,
     /// Its review stages, counted.
@@ -67,16 +73,25 @@ pub(super) struct TaskRow {
 }
 
 /// Why a task was not moved.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TaskNotMoved {
     NotThere,
     /// Its plan awaits approval: the answer moves it, or the end of the task.
     AwaitsAnswer(QuestionId),
+    /// It waits for these tasks.
+    BlockedBy(Vec<TaskId>),
 }
 
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
-const TASK_LOCK: &str =
-    "select status, display_id, stages from task where account_id = $1 and id = $2 for no key update";
+/// With the task those that wait for it, and others, in one order. Relies on the primary key and task_dependency_open.
+pub const TASKS_LOCK: &str = "
+    select t.id, t.board, t.status, t.display_id, t.stages from (
+        select $1::text as account_id, $2::text as id
+        union select $1, f.id from unnest($3::text[]) as f (id)
+        union select d.account_id, d.task_id from task_dependency d
+              where d.account_id = $1 and d.blocked_by_task_id = $2 and d.satisfied_at is null) f
+    join task t on t.account_id = any (array[f.account_id]) and t.id = f.id
+    order by t.id for no key update of t";
 /// A task that has ended begins without a plan when it is opened again. Who moves a task on is of the time that it is blocked.
 const TASK_SET: &str = "
     update task set status = $3, updated_at = $4, plan_approved = plan_approved and status not in ('done', 'cancelled', 'archived'),
@@ -84,12 +99,15 @@ const TASK_SET: &str = "
         blocked_owner = case when $3 = 'blocked' then blocked_owner end,
         blocked_action = case when $3 = 'blocked' then blocked_action end
     where account_id = $1 and id = $2
-    returning board, title";
+    returning board, title, exists (
+        select from task_dependency d where d.account_id = $1 and d.blocked_by_task_id = $2 and d.satisfied_at is null) as is_waited_for";
 
 #[derive(FromQueryResult)]
 struct MovedRow {
     board: Option<Owner>,
     title: String,
+    /// Read after the lock: whoever has begun to wait before is seen.
+    is_waited_for: bool,
 }
 
 const TURN_START: &str = "select started_at from turn where account_id = $1 and id = $2";
@@ -99,27 +117,86 @@ struct TurnRow {
     started_at: OffsetDateTime,
 }
 
-/// Locks the task against others that move it.
+/// Locks the task against others that move it, with those that wait for it, and the others that are named.
+pub(super) async fn tasks_lock(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    others: &[TaskId],
+) -> Result<Vec<TaskRow>, StorageError> {
+    let others: Vec<TaskId> = others.iter().map(TaskId::key).collect();
+    let values = [account.into(), task.key().into(), others.into()];
+    tx.rows("lock task", TASKS_LOCK, values).await
+}
+
+/// The same for the task alone, with those that wait for it.
 pub(super) async fn task_lock_row(
     tx: &Tx,
     account: &AccountId,
     task: &TaskId,
 ) -> Result<Option<TaskRow>, StorageError> {
-    let values = [account.into(), task.key().into()];
-    tx.one("lock task", TASK_LOCK, values).await
+    let rows = tasks_lock(tx, account, task, &[]).await?;
+    Ok(rows.into_iter().find(|row| row.id == task.key()))
+}
+
+/// What a move has written.
+#[derive(Debug, Default)]
+pub struct Written {
+    pub messages: Vec<Owned>,
+    /// Tasks that wait for nothing any more.
+    pub freed: Vec<TaskId>,
+}
+
+/// A status that was set.
+pub(super) struct StatusSet {
+    pub messages: Vec<Owned>,
+    /// The id of its activity.
+    pub activity: Uuid,
+    is_waited_for: bool,
+}
+
+/// Writes a task's status as [`status_set`] does, and what follows for those that wait for it. The caller holds the task's lock.
+pub(super) async fn status_write(
+    tx: &Tx,
+    named: (&AccountId, &TaskId),
+    to: (TaskStatus, TaskStatus),
+    said: (&Actor, Option<&str>),
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    status_freeing(tx, named, to, said, setting)
+        .await
+        .map(|written| written.messages)
+}
+
+async fn status_freeing(
+    tx: &Tx,
+    named: (&AccountId, &TaskId),
+    to: (TaskStatus, TaskStatus),
+    said: (&Actor, Option<&str>),
+    setting: &Setting<'_>,
+) -> Result<Written, StorageError> {
+    let Some(set) = status_set(tx, named, to, said, setting).await? else {
+        return Ok(Written::default());
+    };
+    let mut written = match set.is_waited_for {
+        true => dependents_follow(tx, named, to.1, said.0, setting).await?,
+        false => Written::default(),
+    };
+    written.messages.splice(0..0, set.messages);
+    Ok(written)
 }
 
 /// Writes a task's status, with its activity and event, if it is another one; whose board it is on hears of it. The caller holds the task's
 /// lock.
-pub(super) async fn status_write(
+pub(super) async fn status_set(
     tx: &Tx,
     (account, task): (&AccountId, &TaskId),
     (from, to): (TaskStatus, TaskStatus),
     (by, reason): (&Actor, Option<&str>),
     setting: &Setting<'_>,
-) -> Result<Vec<Owned>, StorageError> {
+) -> Result<Option<StatusSet>, StorageError> {
     if from == to {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let values = [account.into(), task.key().into(), to.into(), setting.now.into()];
     let row: Option<MovedRow> = tx.one("set task status", TASK_SET, values).await?;
@@ -138,6 +215,7 @@ pub(super) async fn status_write(
     };
     let event = setting.event(account, Some(task), &id.to_string(), Event::TaskStatusChanged(changed));
     let mut messages = vec![event];
+    let is_waited_for = row.as_ref().is_some_and(|row| row.is_waited_for);
     if let Some((board, title)) = row.and_then(|row| Some((row.board?, row.title))) {
         let moved = ChildMove {
             board: &board,
@@ -150,7 +228,11 @@ pub(super) async fn status_write(
         };
         messages.extend(child_mail(tx, account, moved, setting).await?);
     }
-    Ok(messages)
+    Ok(Some(StatusSet {
+        messages,
+        activity: id,
+        is_waited_for,
+    }))
 }
 
 /// Moves the task. Setting the current status changes nothing, but a terminal one still closes the sessions that were opened
@@ -172,6 +254,12 @@ pub async fn task_status_set(
     {
         return Ok(Err(TaskNotMoved::AwaitsAnswer(plan)));
     }
+    if from != asked.to && !asked.to.is_free_of_blockers() {
+        let blockers = blockers_open(tx, account, &task).await?;
+        if !blockers.is_empty() {
+            return Ok(Err(TaskNotMoved::BlockedBy(blockers)));
+        }
+    }
     let mut moved = TaskMoved {
         from,
         to: asked.to,
@@ -180,6 +268,7 @@ pub async fn task_status_set(
         carried: Vec::new(),
         stopping: 0,
         caught: None,
+        freed: Vec::new(),
         messages: Vec::new(),
     };
     if asked.to == TaskStatus::Done
@@ -202,15 +291,10 @@ pub async fn task_status_set(
         moved.messages.extend(written);
         return Ok(Ok(moved));
     }
-    let written = status_write(
-        tx,
-        (account, &task),
-        (from, asked.to),
-        (asked.by, asked.reason),
-        setting,
-    )
-    .await?;
-    moved.messages.extend(written);
+    let said = (asked.by, asked.reason);
+    let written = status_freeing(tx, (account, &task), (from, asked.to), said, setting).await?;
+    moved.messages.extend(written.messages);
+    moved.freed = written.freed;
     if let Some(reason) = close_reason(asked.to) {
         let closing = match asked.to {
             TaskStatus::Done => Closing::TaskDone {

@@ -33,6 +33,7 @@ async fn tasks_of_one_name_are_created_for_each() {
                 title,
                 description: "",
                 status: TaskStatus::Inbox,
+                is_planned: false,
                 by: &by,
             };
             let setting = Setting {
