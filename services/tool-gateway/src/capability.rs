@@ -271,6 +271,8 @@ fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal
     let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
     let is_in_reach = match tool.reach {
         Reach::Account => facts.is_coordinator() || facts.session_kind == SessionKind::Orchestrator,
+        // The tool looks, and answers with the same text.
+        Reach::Board => true,
         Reach::OwnTask | Reach::Outside => false,
     };
     let may = is_in_reach || facts.task().is_some_and(|own| own.key() == task.key());

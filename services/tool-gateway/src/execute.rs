@@ -27,7 +27,7 @@ use std::{
 use contracts::{
     Root,
     tool::ARGUMENTS_BYTES_MAX,
-    tools::{self, subagent_cancel, subagent_spawn},
+    tools::{self, create_task, subagent_cancel, subagent_spawn},
 };
 use domain::{BranchId, Bytes, QuestionId, TaskId, ToolCallState, TurnId};
 use futures::{FutureExt, future::BoxFuture};
@@ -120,6 +120,13 @@ impl Requested<'_> {
         self.arguments.as_ref().ok()?.task.as_ref()
     }
 
+    /// What a task is to wait for. None: that does not change.
+    fn blockers(&self) -> Option<Vec<TaskId>> {
+        let named = self.arguments.as_ref().ok()?.arguments.get("blocked_by")?.as_array()?;
+        let named = named.iter().filter_map(Value::as_str);
+        Some(named.filter_map(|text| TaskId::parse(text.trim()).ok()).collect())
+    }
+
     /// The branch in the arguments.
     fn branch(&self) -> Option<BranchId> {
         let parsed = self.arguments.as_ref().ok()?;
@@ -165,7 +172,12 @@ impl Case<'_> {
 /// The rows that the checks of a call and its effect need, in the order in which every closer locks them.
 async fn lock(tx: &Tx, asked: &CallRequest, wanted: &Requested<'_>) -> Result<(), StorageError> {
     match (wanted.tool.map(|tool| tool.definition), wanted.task()) {
-        (Some(tool), Some(task)) if tool.moves_task => store::task_and_sessions_lock(tx, asked, task).await,
+        (Some(tool), Some(task)) if tool.moves_task => {
+            store::task_and_sessions_lock(tx, asked, task, wanted.blockers().as_deref()).await
+        }
+        (Some(tool), _) if tool.name == create_task::NAME => {
+            store::board_lock(tx, asked, &wanted.blockers().unwrap_or_default()).await
+        }
         (Some(tool), _) if tool.name == subagent_spawn::NAME => store::spawn_lock(tx, asked).await,
         (Some(tool), _) if tool.name == subagent_cancel::NAME => store::branch_lock(tx, asked, wanted.branch()).await,
         (Some(tool), _) if tool.runs_alone => store::question_lock(tx, asked, wanted.question()).await,

@@ -24,7 +24,7 @@ fn tool_arguments() {
         .map(|tool| Schema::compile(&tool.parameters))
         .collect();
     let id = |_: &str, of| match of {
-        IdOf::Task => "PROJ-7".to_owned(),
+        IdOf::Task | IdOf::OnBoard => "PROJ-7".to_owned(),
         IdOf::Agent => "coder".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()

@@ -70,7 +70,7 @@ fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
 fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
     let id = |argument: &str, of| match of {
         _ if argument == foreign => "{any}".to_owned(),
-        IdOf::Task => TASKS[0].to_owned(),
+        IdOf::Task | IdOf::OnBoard => TASKS[0].to_owned(),
         IdOf::Agent => "coder".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()

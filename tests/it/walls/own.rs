@@ -209,7 +209,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let sessions = &ids["session_key"];
     let session = sessions.iter().find(|key| key.starts_with("task:live-1:"));
     let id = |_: &str, of| match of {
-        IdOf::Task => "LIVE-1".to_owned(),
+        IdOf::Task | IdOf::OnBoard => "LIVE-1".to_owned(),
         IdOf::Agent => "coder".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()

@@ -100,7 +100,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     let mut words = said.split_whitespace();
     let (task, status) = (words.next().expect("a task"), words.next().expect("a status"));
     let id = |_: &str, of| match of {
-        IdOf::Task => task.to_owned(),
+        IdOf::Task | IdOf::OnBoard => task.to_owned(),
         IdOf::Agent => "tester".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()

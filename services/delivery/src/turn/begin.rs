@@ -467,7 +467,11 @@ pub(super) fn unseen(context: OfferContext, hidden: &[&'static str]) -> Vec<&'st
     };
     let is_told_exactly = context.is_branch || context.is_orchestrator;
     let is_kept = |tool: &&tools::ToolDefinition| {
-        (is_told_exactly || tool.offered_to == tools::Audience::Mail) && !tool.is_offered(context)
+        let is_of_members = matches!(
+            tool.offered_to,
+            tools::Audience::Mail | tools::Audience::Board | tools::Audience::OnBoard
+        );
+        (is_told_exactly || is_of_members) && !tool.is_offered(context)
     };
     let kept = tools::all().iter().filter(is_kept).map(|tool| tool.name);
     hidden.iter().copied().chain(kept).collect()

@@ -33,6 +33,8 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
         Audience::Mail => "turns of accounts with members",
+        Audience::Board => "turns of orchestrators, and those with a task in accounts with members",
+        Audience::OnBoard => "turns with a task in accounts with members",
         Audience::Asked => "turns that a question has woken",
         Audience::Spawner => "turns with a task, where branches may go deeper",
         Audience::Model(ModelKind::OpenResponses) => "turns with a task, if there is a model that answers in text",
@@ -47,6 +49,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
     let reach = match tool.reach {
         Reach::OwnTask => "own task",
         Reach::Account => "account",
+        Reach::Board => "board",
         Reach::Outside => "outside",
     };
     (offered, effect, reach)

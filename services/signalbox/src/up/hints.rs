@@ -61,6 +61,7 @@ fn read(message: &Message) -> Option<Hint> {
             Event::TaskCreated(_)
             | Event::TaskStatusChanged(_)
             | Event::TaskChanged(_)
+            | Event::TaskUnblocked(_)
             | Event::TaskContextWritten(_)
             | Event::TaskStalled(_)
             | Event::TaskNeedsPerson(_)

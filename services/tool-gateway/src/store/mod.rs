@@ -2,10 +2,12 @@
 //! [`external`] that of a call of somebody outside,
 //! [`sessions`] the rows that decide a call, [`tasks`] the rows that tools read. Each query is for many calls at once.
 //!
-//! Order of locks, the same for every transaction: for a tool that moves a task, which runs alone, the task; then sessions
+//! Order of locks, the same for every transaction: for a tool that changes what waits for what, the account's graph; for one that moves a
+//! task, which runs alone, the task, with those that wait for it; then sessions
 //! by account and id; then branches; then the calls' records. Closing sessions locks the task before them as well, so two such
 //! transactions cannot deadlock.
 
+mod board;
 mod branches;
 mod calls;
 mod children;
@@ -20,6 +22,7 @@ mod tasks;
 use sea_orm::{DbErr, FromQueryResult, QueryResult, Value};
 use storage::{StorageError, Tx};
 
+pub use board::{BOARD_LIST, WORKER_TASKS};
 pub use branches::{
     BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
 };
@@ -31,6 +34,7 @@ pub use questions::{EXECUTES, UNREAD};
 pub use sessions::{AGENTS_SHARE, FACTS, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL};
 pub use tasks::{ACTIVITIES_NEWEST, ASSIGNEES, MESSAGES_NEWEST, TASKS_FIND};
 
+pub(crate) use board::{BoardTaskRow, PlaceRow, board_list, place_of, worker_tasks};
 pub(crate) use branches::{
     BaseAsked, BaseRows, BranchRow, bases_read, branch_of_session, branches_of_session, context_of_branch,
 };
@@ -54,8 +58,8 @@ pub(crate) use mail::{MailRow, mail_read};
 pub(crate) use memory::{Surroundings, turn_surroundings};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
-    agents_share, branch_lock, facts, question_lock, session_facts, session_find, session_lock, sessions_lock_free,
-    spawn_lock, task_and_sessions_lock,
+    agents_share, board_lock, branch_lock, facts, question_lock, session_facts, session_find, session_lock,
+    sessions_lock_free, spawn_lock, task_and_sessions_lock,
 };
 pub(crate) use tasks::{
     ActivityRow, AgentRow, MessageRow, NamedAgents, Newest, TaskName, TaskRow, activities_newest, agents_find,

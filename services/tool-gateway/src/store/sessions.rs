@@ -6,6 +6,10 @@ use domain::{AccountId, AgentId, BranchId, QuestionId, QuestionKind, SessionId, 
 use sea_orm::FromQueryResult;
 use storage::{
     StorageError, Tx,
+    lifecycle::{
+        dependencies::graph_lock,
+        plan::{task_lock, tasks_lock_with},
+    },
     question::question_find,
     session::{
         SessionName,
@@ -57,14 +61,29 @@ pub(crate) async fn sessions_lock_free(tx: &Tx, calls: &[CallRequest]) -> Result
     Ok(left)
 }
 
-const TASK_LOCK: &str = "select id from task where account_id = $1 and id = $2 for no key update";
-
 /// The locks of a call that moves a task and may close its sessions. With weaker locks first, two such calls would
-/// deadlock. Locks the sessions that closing locks, in the same order, and the caller's own session.
-pub(crate) async fn task_and_sessions_lock(tx: &Tx, asked: &CallRequest, task: &TaskId) -> Result<(), StorageError> {
-    let values = [(&asked.account).into(), task.key().into()];
-    tx.execute("lock task", TASK_LOCK, values).await?;
+/// deadlock. Locks the sessions that closing locks, in the same order, and the caller's own session. `blockers`: what the task is to wait
+/// for from now on.
+pub(crate) async fn task_and_sessions_lock(
+    tx: &Tx,
+    asked: &CallRequest,
+    task: &TaskId,
+    blockers: Option<&[TaskId]>,
+) -> Result<(), StorageError> {
+    if blockers.is_some() {
+        graph_lock(tx, &asked.account).await?;
+    }
+    tasks_lock_with(tx, &asked.account, task, blockers.unwrap_or_default()).await?;
     task_sessions_lock(tx, &asked.account, task, asked.session).await
+}
+
+/// The locks of a call that makes a task which waits for others.
+pub(crate) async fn board_lock(tx: &Tx, asked: &CallRequest, blockers: &[TaskId]) -> Result<(), StorageError> {
+    graph_lock(tx, &asked.account).await?;
+    if let Some(first) = blockers.first() {
+        tasks_lock_with(tx, &asked.account, first, blockers).await?;
+    }
+    session_lock(tx, asked).await
 }
 
 /// Relies on the primary keys.
@@ -82,8 +101,7 @@ pub(crate) async fn question_lock(tx: &Tx, asked: &CallRequest, question: Questi
         .filter(|row| matches!(row.kind, QuestionKind::Plan | QuestionKind::Review))
         .and_then(|row| row.task)
     {
-        let values = [(&asked.account).into(), task.key().into()];
-        tx.execute("lock task", TASK_LOCK, values).await?;
+        task_lock(tx, &asked.account, &task).await?;
     }
     let values = [(&asked.account).into(), asked.session.into(), question.into()];
     tx.execute("lock sessions of a question", SESSIONS_OF_QUESTION, values)

@@ -98,7 +98,7 @@ fn not_yours(task: &TaskId) -> ToolError {
 }
 
 /// The id of a task that is made follows from the call.
-fn new_task(running: Running<'_>) -> Result<TaskId, ToolError> {
+pub(super) fn new_task(running: Running<'_>) -> Result<TaskId, ToolError> {
     let id = Uuid::new_v5(&running.call, b"task").to_string();
     TaskId::parse(&id).map_err(|error| storage::StorageError::unreadable("name a task", error).into())
 }

@@ -45,7 +45,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     Ok(Effect::new(result, vec![posted, told]))
 }
 
-fn ended(child: &ChildRow) -> ToolAnswer {
+pub(super) fn ended(child: &ChildRow) -> ToolAnswer {
     ToolAnswer::refused(
         "task_ended",
         format!(

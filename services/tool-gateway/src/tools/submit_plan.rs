@@ -4,11 +4,8 @@
 use serde_json::{Map, Value, json};
 use storage::lifecycle::plan::{NewPlan, plan_submit};
 
-use super::{Running, ToolOutcome, ask_question::asker, body, task_existing, task_named};
-use crate::{
-    call::{Effect, ToolAnswer},
-    refusal::Refusal,
-};
+use super::{Running, ToolOutcome, ask_question::asker, body, task_existing, task_named, task_status::not_moved};
+use crate::call::{Effect, ToolAnswer};
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let (plan, summary) = (body(&arguments, "plan")?, body(&arguments, "summary")?);
@@ -31,7 +28,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         plan,
     };
     let submitted = plan_submit(running.questions.tx, &new, running.setting).await?;
-    let (id, revision, messages) = submitted.ok_or_else(|| Refusal::not_there(&row.id, running.facts).told())?;
+    let (id, revision, messages) = submitted.map_err(|why| not_moved(running, &row.id, why))?;
     let note = "The plan waits for approval, and this turn ends here. You are told the decision by a notification.";
     Ok(Effect::new(
         json!({"question_id": id, "plan_revision": revision, "note": note}),

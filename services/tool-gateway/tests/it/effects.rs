@@ -57,7 +57,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         let branches = "select b.id::text from branch b join agent g on g.id = b.agent_id where b.state = 'live'";
         let branches = world.database.texts(branches).await;
         let id = |_: &str, of| match of {
-            IdOf::Task => "PROJ-7".to_owned(),
+            IdOf::Task | IdOf::OnBoard => "PROJ-7".to_owned(),
             IdOf::Agent => "reviewer".to_owned(),
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),

@@ -11,12 +11,15 @@ pub mod ask_question;
 pub mod check_later;
 pub mod check_messages;
 pub mod create_session;
+pub mod create_task;
 pub mod generate_media;
 pub mod get_session_status;
 pub mod list_personas;
 pub mod list_sessions;
 pub mod memory_read;
 pub mod memory_write;
+pub mod list_tasks;
+pub mod my_tasks;
 pub mod no_reply;
 pub mod read_media;
 pub mod response_request;
@@ -31,6 +34,7 @@ pub mod task_context_write;
 pub mod task_history;
 pub mod task_message;
 pub mod task_status;
+pub mod update_task;
 pub mod withdraw_question;
 
 use std::{collections::HashMap, sync::LazyLock};
@@ -65,6 +69,10 @@ macro_rules! each_tool {
             send_to_session
             memory_read
             memory_write
+            create_task
+            list_tasks
+            update_task
+            my_tasks
             send_message
             check_messages
             ask_model
@@ -127,6 +135,8 @@ pub struct ToolDefinition {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdOf {
     Task,
+    /// A task of the caller's board, which the tool looks up.
+    OnBoard,
     /// By slug or by id.
     Agent,
     Question,
@@ -149,6 +159,10 @@ pub enum Audience {
     Orchestrator,
     /// Turns of accounts with members.
     Mail,
+    /// Turns of orchestrators, and those that are about a task in accounts with members.
+    Board,
+    /// Of these, those that are about a task.
+    OnBoard,
     /// Turns that are about a task.
     WithTask,
     /// Turns on the account's coordinator task.
@@ -180,6 +194,8 @@ pub enum Reach {
     OwnTask,
     /// In the coordinator's chat, and for an orchestrator, any task of the account; elsewhere the turn's task.
     Account,
+    /// Those that the tool lets the caller have: of an orchestrator's board, or given to a session.
+    Board,
     /// None: what is sent leaves Signalbox.
     Outside,
 }
@@ -237,6 +253,8 @@ impl Audience {
             Self::Worker => !context.is_orchestrator,
             Self::Orchestrator => context.is_orchestrator,
             Self::Mail => context.has_mail,
+            Self::Board => context.is_orchestrator || Self::OnBoard.includes(context),
+            Self::OnBoard => context.has_mail && context.has_task && !context.is_orchestrator && !context.is_branch,
             Self::WithTask => context.has_task,
             Self::Coordinator => context.is_coordinator,
             Self::Asked => context.is_asked,
@@ -391,7 +409,9 @@ mod tests {
 
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
-        use Audience::{Asked, Coordinator, Everyone, Mail, Model, Orchestrator, Spawner, WithTask, Worker};
+        use Audience::{
+            Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Spawner, WithTask, Worker,
+        };
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
             for audience in [
@@ -399,6 +419,8 @@ mod tests {
                 Worker,
                 Orchestrator,
                 Mail,
+                Board,
+                OnBoard,
                 WithTask,
                 Coordinator,
                 Asked,
@@ -442,12 +464,14 @@ mod tests {
             is_orchestrator: true,
             ..taskless
         };
-        check(orchestrator, &[Everyone, Orchestrator]);
+        check(orchestrator, &[Everyone, Orchestrator, Board]);
         let with_mail = OfferContext {
             has_mail: true,
             ..taskless
         };
         check(with_mail, &[Everyone, Worker, Mail]);
+        let on_board = OfferContext { has_mail: true, ..task };
+        check(on_board, &[Everyone, Worker, Mail, Board, OnBoard, WithTask, Spawner]);
         let asked = OfferContext { is_asked: true, ..task };
         check(asked, &[Everyone, Worker, WithTask, Asked, Spawner]);
         let deep = OfferContext {

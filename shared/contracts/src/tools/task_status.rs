@@ -1,7 +1,7 @@
 //! `task_status`: the agent sets its task's status (S3, S5).
 
 use domain::TaskStatus;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{Audience, BODY_BYTES_MAX, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect, task_id};
 
@@ -31,6 +31,31 @@ Report the task's status with `{task_status}` when it changes: `in_progress` whe
   reason when you cannot go on, `review` when somebody should look, `done` only when nothing is left to do. Moving a
   task to `done` ends this conversation, so post what people should know first, with `{task_message}`.";
 
+/// Who moves a blocked task on.
+pub(super) fn blocked_on() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "owner": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 160,
+                "description": "An agent's slug or id, role:member, role:admin, or user: and an id.",
+            },
+            "action": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": 1024,
+                "description": "What the owner has to do, in a sentence.",
+            },
+        },
+        "required": ["owner", "action"],
+        "additionalProperties": false,
+        "description": "With `blocked`: who has to do what before you can go on. Needed unless a question of \
+                        the task is open or a timer is set. An agent is told at once.",
+    })
+}
+
 pub(super) fn definition() -> ToolDefinition {
     let statuses: Vec<&str> = AGENT_STATUSES.iter().map(|status| status.as_str()).collect();
     ToolDefinition {
@@ -52,27 +77,7 @@ pub(super) fn definition() -> ToolDefinition {
                     "description": "Optional. One or two sentences for the people on the task: what is done, what is \
                                     missing, what you need from whom. Posted to the task's thread. At most 16 KiB.",
                 },
-                "blocked_on": {
-                    "type": "object",
-                    "properties": {
-                        "owner": {
-                            "type": "string",
-                            "minLength": 1,
-                            "maxLength": 160,
-                            "description": "An agent's slug or id, role:member, role:admin, or user: and an id.",
-                        },
-                        "action": {
-                            "type": "string",
-                            "minLength": 1,
-                            "maxLength": 1024,
-                            "description": "What the owner has to do, in a sentence.",
-                        },
-                    },
-                    "required": ["owner", "action"],
-                    "additionalProperties": false,
-                    "description": "With `blocked`: who has to do what before you can go on. Needed unless a question of \
-                                    the task is open or a timer is set. An agent is told at once.",
-                },
+                "blocked_on": blocked_on(),
             },
             "required": ["task_id", "status"],
             "additionalProperties": false,

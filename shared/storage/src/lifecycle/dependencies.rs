@@ -60,7 +60,9 @@ impl NotPlaced {
         match self {
             Self::NotThere(task) => format!("there is no task {task} here: leave it out, or name another one"),
             Self::TooMany => {
-                format!("a task waits for at most {BLOCKERS_MAX} others: put some of them below one task, and wait for that")
+                format!(
+                    "a task waits for at most {BLOCKERS_MAX} others: put some of them below one task, and wait for that"
+                )
             }
             Self::Cycle(way) => format!("the task would wait for itself: {way}. Leave one of these out"),
             Self::TooDeep => format!("at most {PARENTS_MAX} tasks are above one: put it higher up"),
@@ -233,7 +235,15 @@ async fn free(
     );
     let text = format!("Task {id} ({}) waits for no other task any more. {because}", task.title);
     let title = format!("{id} can begin");
-    let told = told(tx, account, task, (UNBLOCKED, &title, &text), (by, set.activity), setting).await?;
+    let told = told(
+        tx,
+        account,
+        task,
+        (UNBLOCKED, &title, &text),
+        (by, set.activity),
+        setting,
+    )
+    .await?;
     written.messages.extend(told);
     written.freed.push(id.clone());
     Ok(())
@@ -345,9 +355,8 @@ pub async fn dependencies_set(
     let Some(task) = find(&key) else {
         return Ok(Err(NotPlaced::NotThere(asked.task.clone())));
     };
-    let is_known = |id: &&TaskId| {
-        find(id).is_some_and(|row| asked.board.is_none_or(|board| row.board.as_ref() == Some(board)))
-    };
+    let is_known =
+        |id: &&TaskId| find(id).is_some_and(|row| asked.board.is_none_or(|board| row.board.as_ref() == Some(board)));
     if let Some(unknown) = blockers.iter().find(|id| !is_known(id)) {
         return Ok(Err(NotPlaced::NotThere(unknown.clone())));
     }
@@ -368,7 +377,11 @@ pub async fn dependencies_set(
         return Ok(Ok(written));
     }
     let edges: Vec<EdgeRow> = tx
-        .rows("read what tasks wait for", WAITS_FOR, [account.into(), key.clone().into()])
+        .rows(
+            "read what tasks wait for",
+            WAITS_FOR,
+            [account.into(), key.clone().into()],
+        )
         .await?;
     let edges: Vec<(TaskId, TaskId)> = edges
         .into_iter()
@@ -398,7 +411,10 @@ pub async fn dependencies_set(
         from if waits && added > 0 && !from.is_terminal() && from != TaskStatus::Blocked => {
             for task in dependents(tx, account, vec![key]).await? {
                 let title = format!("{id} waits for other tasks now");
-                let text = format!("Task {id} ({}) {detail}. It cannot be moved on before they are done.", task.title);
+                let text = format!(
+                    "Task {id} ({}) {detail}. It cannot be moved on before they are done.",
+                    task.title
+                );
                 let told = told(tx, account, &task, (ADDED, &title, &text), (by, fresh_id()), setting).await?;
                 written.messages.extend(told);
             }
@@ -541,7 +557,10 @@ pub async fn worker_set(
     ];
     let given: Option<GivenRow> = tx.one("give a task to a session", WORKER, values).await?;
     let Some(given) = given else { return Ok(Vec::new()) };
-    let detail = worker.map_or_else(|| "no session works on it".to_owned(), |(on, _)| format!("the session on {on} works on it"));
+    let detail = worker.map_or_else(
+        || "no session works on it".to_owned(),
+        |(on, _)| format!("the session on {on} works on it"),
+    );
     let mut messages = vec![changed(tx, (account, task), TaskPart::Worker, by, detail, setting).await?];
     if let Some((on, agent)) = worker {
         let title = format!("{task} is yours: {}", given.title);

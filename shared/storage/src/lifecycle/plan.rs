@@ -20,7 +20,12 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<()
 }
 
 /// The same with others, which the task is to wait for.
-pub async fn tasks_lock_with(tx: &Tx, account: &AccountId, task: &TaskId, others: &[TaskId]) -> Result<(), StorageError> {
+pub async fn tasks_lock_with(
+    tx: &Tx,
+    account: &AccountId,
+    task: &TaskId,
+    others: &[TaskId],
+) -> Result<(), StorageError> {
     tasks_lock(tx, account, task, others).await.map(drop)
 }
 

@@ -9,7 +9,7 @@ use contracts::{
         MessageDied, MessagePosted, NotificationEnded, PersonaChanged, ProviderChanged, ProviderSessionMismatched,
         ProviderThread, QuestionChanged, QueueChanged, RecoveryChanged, ReplyTo, SessionEnded, SessionGated,
         SessionLeaseReleased, SessionOpened, SessionReset, TaskChanged, TaskContextWritten, TaskCreated, TaskPart,
-        TaskRecovery, TaskStatusChanged, TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
+        TaskRecovery, TaskStatusChanged, TaskUnblocked, TimerChanged, ToolPolicyChanged, TurnFinished, TurnReplayed, TurnStarted,
     },
     live::LiveText,
     message::{Addressed, Message},
@@ -604,6 +604,9 @@ fn control() -> Vec<Sample> {
         TaskPart::PlanGate,
         TaskPart::Handover,
         TaskPart::BlockedOn,
+        TaskPart::Dependencies,
+        TaskPart::Parent,
+        TaskPart::Worker,
     ] {
         let changed = TaskChanged {
             what,
@@ -611,6 +614,14 @@ fn control() -> Vec<Sample> {
             detail: "in a few words".to_owned(),
         };
         all.push(event(Some(task()), &format!("{what:?}"), Event::TaskChanged(changed)));
+    }
+    for blocker in [Some(task()), None] {
+        let name = if blocker.is_some() { "done" } else { "taken away" };
+        let unblocked = TaskUnblocked {
+            by: actor(ActorKind::Agent),
+            blocker,
+        };
+        all.push(event(Some(task()), name, Event::TaskUnblocked(unblocked)));
     }
     let written = TaskContextWritten {
         version: 3,
