@@ -19,6 +19,7 @@ pub mod app;
 pub mod artifacts;
 pub mod audit;
 pub mod auth;
+pub mod board;
 pub mod body;
 pub mod branches;
 pub mod contexts;
@@ -86,6 +87,7 @@ pub fn nouns() -> Vec<route::Noun> {
         orchestrators::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
+        board::noun(),
         stages::noun(),
         contexts::noun(),
         messages::http::noun(),

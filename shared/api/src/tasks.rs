@@ -1,7 +1,9 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{AgentRef, ContextNeed, PersonaRef, QuestionId, TaskId, TaskStatus, Timestamp};
+use domain::{
+    AgentRef, ContextNeed, PersonaRef, QuestionId, SessionRef, TaskId, TaskStatus, Timestamp, board::BLOCKERS_MAX,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +28,83 @@ pub struct NewTask {
     /// What sessions have that are opened for it. One that the caller may use.
     #[serde(alias = "personaSlug")]
     pub persona: Option<PersonaRef>,
+    /// The task that it is a part of.
+    #[serde(alias = "parentTask", alias = "parent_task_id", alias = "parentTaskId")]
+    pub parent_task: Option<TaskId>,
+    /// The tasks that have to be done first.
+    #[serde(alias = "blockedBy")]
+    pub blocked_by: Option<Blockers>,
 }
+
+/// Tasks that have to be done before another one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<TaskId>")]
+#[schemars(inline, !try_from)]
+pub struct Blockers(#[schemars(length(max = BLOCKERS_MAX))] pub Vec<TaskId>);
+
+impl TryFrom<Vec<TaskId>> for Blockers {
+    type Error = String;
+    fn try_from(tasks: Vec<TaskId>) -> Result<Self, String> {
+        if tasks.len() > BLOCKERS_MAX {
+            Err(format!("at most {BLOCKERS_MAX}"))
+        } else {
+            Ok(Blockers(tasks))
+        }
+    }
+}
+
+/// A task for an orchestrator's board.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewBoardTask {
+    pub title: Title,
+    pub description: Option<Description>,
+    /// The session that works on it: one of the board's. It is told.
+    #[serde(alias = "sessionId")]
+    pub session_id: Option<SessionRef>,
+    /// The task of the board that it is a part of; the session's when absent.
+    #[serde(alias = "parentTaskId", alias = "parent_task", alias = "parentTask")]
+    pub parent_task_id: Option<TaskId>,
+    /// The tasks of the board that have to be done first.
+    #[serde(alias = "blockedBy")]
+    pub blocked_by: Option<Blockers>,
+    /// `required`: the work begins with a plan that somebody approves.
+    #[serde(alias = "planGate")]
+    pub plan_gate: Option<RequiredPlan>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RequiredPlan {
+    Required,
+}
+
+/// Changes of a task on a board; absent fields stay.
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BoardTaskChange {
+    /// A task that waits for others is moved to `blocked`, `cancelled` and `archived` alone.
+    pub status: Option<TaskStatus>,
+    /// With status `blocked`: who moves it on, and how.
+    #[serde(alias = "blockedOn")]
+    pub blocked_on: Option<Blocked>,
+    /// What came of it.
+    pub result: Option<TaskResult>,
+    /// All tasks of the board that have to be done first.
+    #[serde(alias = "blockedBy")]
+    pub blocked_by: Option<Blockers>,
+    /// The session that works on it; null for none.
+    #[serde(
+        default,
+        alias = "sessionId",
+        deserialize_with = "nullable",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<SessionRef>")]
+    pub session_id: Option<Option<SessionRef>>,
+}
+
+pub type TaskResult = Text<0, { 16 * 1024 }>;
 
 /// The requested changes; absent fields stay.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
@@ -55,6 +133,20 @@ pub struct TaskChange {
     )]
     #[schemars(with = "Option<PersonaRef>")]
     pub persona: Option<Option<PersonaRef>>,
+    /// The task that it is a part of; null for none.
+    #[serde(
+        default,
+        alias = "parentTask",
+        alias = "parent_task_id",
+        alias = "parentTaskId",
+        deserialize_with = "nullable",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<TaskId>")]
+    pub parent_task: Option<Option<TaskId>>,
+    /// All tasks that have to be done first. It is `blocked` until they are, if nobody works on it yet; and goes on by itself then.
+    #[serde(alias = "blockedBy")]
+    pub blocked_by: Option<Blockers>,
     /// With `done`: pass over the review stages that are not passed. Admins only; it is on record.
     #[serde(rename = "override")]
     pub overrides: Option<bool>,
@@ -66,7 +158,7 @@ pub struct TaskChange {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
-    /// And the tasks below it. No task has any yet.
+    /// And the tasks below it that have not ended.
     pub tree: Option<bool>,
     pub reason: Option<Reason>,
     /// Only say what would follow; nothing is changed.
@@ -156,6 +248,18 @@ pub struct Task {
     /// On whose orchestrator's board it is: `user:{user}`, or `account`. Null: on none.
     #[serde(default)]
     pub board: Option<String>,
+    /// The task that it is a part of.
+    #[serde(default)]
+    pub parent_task: Option<String>,
+    /// The tasks that have to be done first.
+    #[serde(default)]
+    pub blocked_by: Vec<BlockedBy>,
+    /// The session that it was given to, as the key of its first generation. Null: it has none but its own.
+    #[serde(default)]
+    pub worker_session: Option<String>,
+    /// What came of it.
+    #[serde(default)]
+    pub result: Option<String>,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// What moves it next. Absent from answers to changes.
@@ -170,6 +274,16 @@ pub struct Task {
     /// Only in the answer to a change to `done`: a review stage asks first, and the task is in review.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub caught: Option<CaughtBy>,
+}
+
+/// A task that has to be done before another one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct BlockedBy {
+    pub id: String,
+    #[schemars(with = "TaskStatus")]
+    pub status: String,
+    /// It was done: what becomes of it later changes nothing.
+    pub satisfied: bool,
 }
 
 /// The review stage that asks before a task is done.

@@ -202,9 +202,10 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
             (_, _) if is_refused => proven(),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
             (_, _) if tool.offered_to == Audience::Orchestrator => of_orchestrator(turn),
+            (_, _) if matches!(tool.offered_to, Audience::Board | Audience::OnBoard) => of_board(turn),
             (_, Err(ruling)) => ruling,
             (_, Ok(None)) => proven(),
-            (Reach::OwnTask | Reach::Account, Ok(Some(task))) => {
+            (Reach::OwnTask | Reach::Account | Reach::Board, Ok(Some(task))) => {
                 let foreign = foreign(turn, Some(&task), "the task of its arguments");
                 let by_policy = || {
                     (
@@ -214,7 +215,7 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
                 };
                 foreign.map_or_else(proven, |ruling| match (tool.reach, is_coordinator(turn)) {
                     (Reach::Account, true) => by_policy(),
-                    (Reach::Account | Reach::OwnTask | Reach::Outside, _) => ruling,
+                    (Reach::Account | Reach::OwnTask | Reach::Board | Reach::Outside, _) => ruling,
                 })
             }
         },
@@ -233,6 +234,17 @@ fn of_orchestrator(turn: &AuditedTurn) -> Ruling {
             "only an orchestrator has this tool".to_owned(),
         ),
         None => gone(turn, "its session"),
+    }
+}
+
+/// It shows the tasks of a session: its own, and those of its board that it was given.
+fn of_board(turn: &AuditedTurn) -> Ruling {
+    match turn.session_kind.as_deref() {
+        Some("orchestrator") | None => of_orchestrator(turn),
+        Some(_) => (
+            ByPolicy(Policy::Board),
+            "a session looked at the tasks that it was given".to_owned(),
+        ),
     }
 }
 

@@ -25,6 +25,8 @@ pub enum Policy {
     SessionScope,
     /// An orchestrator looks at the sessions on its own board, which are of other tasks.
     Orchestrator,
+    /// A session works on tasks of its board that it was given.
+    Board,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -86,6 +88,7 @@ impl Verdict {
             Verdict::ByPolicy(Policy::Coordinator) => "coordinator",
             Verdict::ByPolicy(Policy::SessionScope) => "session_scope",
             Verdict::ByPolicy(Policy::Orchestrator) => "orchestrator",
+            Verdict::ByPolicy(Policy::Board) => "board",
             Verdict::Unproven(doubt) => match doubt {
                 Doubt::Retention => "retention",
                 Doubt::UnknownTemplate => "unknown_template",

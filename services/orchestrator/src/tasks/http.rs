@@ -5,24 +5,30 @@ use std::slice;
 use api::{
     next::Next,
     questions::{PlanMode, StoredPlanGate},
-    tasks::{Blocked, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange},
+    tasks::{
+        Blocked, BlockedBy, Blockers, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange,
+    },
 };
 use axum::{Json, extract::State, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, AgentRef, Audience, TaskId, TaskStatus, UserId, next::task_next,
-    question::NotAudience,
+    AccountId, Actor, ActorKind, AgentId, AgentRef, Audience, Conversation, Generation, SessionScope, TaskId,
+    TaskStatus, UserId, next::task_next, question::NotAudience,
 };
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use storage::{
-    StorageError, Tx,
+    Setting, StorageError, Tx,
     entity::task::Model,
     lifecycle::{
-        self, BlockedOn, NotBlocked, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert, task_create,
-        task_status_set,
+        self, BlockedOn, NotBlocked, NotHandedOver, TaskMove, TaskMoved, TaskNotMoved, activity_insert,
+        dependencies::{
+            NotPlaced, Waits, dependencies_set, graph_lock, parent_set, result_set, tasks_below, worker_set,
+        },
+        plan::tasks_lock_with,
+        task_create, task_status_set,
     },
     outbox::Owned,
 };
@@ -36,7 +42,7 @@ use crate::{
     auth::Access,
     body::{JsonBody, Named, Query},
     dry_run::alone,
-    error::{ApiError, invalid_field, unknown_agent},
+    error::{ApiError, invalid_field, unknown_agent, unknown_task},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     personas::{http::usable, store::persona_slugs},
@@ -47,7 +53,7 @@ use crate::{
 routes! {
     "tasks": "Units of work that people and agents share";
     /// Create a task.
-    POST "/api/orgs/{account}/tasks" ChangeTasks => create;
+    POST "/api/orgs/{account}/tasks" ChangeTasks => create or 409;
     /// Tasks, newest first.
     GET "/api/orgs/{account}/tasks" Read => list;
     /// A task, in any spelling of its id.
@@ -77,6 +83,8 @@ async fn create(
         assignees,
         task_context,
         persona,
+        parent_task,
+        blocked_by,
     } = body;
     let task = id.unwrap_or_else(|| TaskId::parse(&Uuid::now_v7().to_string()).expect("a UUID is a task id"));
     let (assignees, account) = (assignees.unwrap_or_default().0, &access.account);
@@ -86,16 +94,22 @@ async fn create(
         TaskStatus::Assigned
     };
     once.run(&app, access.party(), async |work| {
+        if parent_task.is_some() || blocked_by.is_some() {
+            graph_lock(&work.tx, account).await?;
+        }
         let assignees = resolve(&work.tx, account, &assignees).await?;
+        let by = access.caller.actor();
         let new = lifecycle::NewTask {
             account,
             task: &task,
             title: &title,
             description: description.as_deref().unwrap_or_default(),
             status,
-            by: &access.caller.actor(),
+            is_planned: false,
+            by: &by,
         };
-        let Some(messages) = task_create(&work.tx, &new, &app.setting(None, work.now)).await? else {
+        let setting = app.setting(None, work.now);
+        let Some(mut messages) = task_create(&work.tx, &new, &setting).await? else {
             let what = format!("task {task} already exists, in this or another spelling");
             return Err(Problem::conflict("task_exists", what).into());
         };
@@ -107,10 +121,57 @@ async fn create(
             let persona = usable(&work.tx, &access, persona).await?;
             store::persona_set(&work.tx, account, &task, (Some(persona), access.caller.author_id())).await?;
         }
+        let placed = Placed {
+            parent: parent_task.as_ref().map(Some),
+            blockers: blocked_by.as_ref(),
+        };
+        messages.extend(place(&work.tx, (account, &task), placed, &by, &setting).await?);
         let task = task_find(&work.tx, account, &task).await?;
         Ok(Done::new(task).with(messages))
     })
     .await
+}
+
+/// Where a task is to stand among others.
+struct Placed<'a> {
+    parent: Option<Option<&'a TaskId>>,
+    blockers: Option<&'a Blockers>,
+}
+
+/// The caller holds the account's graph, if anything is to change, and the locks of the tasks.
+async fn place(
+    tx: &Tx,
+    (account, task): (&AccountId, &TaskId),
+    placed: Placed<'_>,
+    by: &Actor,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, ApiError> {
+    let mut messages = Vec::new();
+    if let Some(parent) = placed.parent {
+        let parent = parent.map(|parent| (parent, None));
+        let told = parent_set(tx, (account, task), parent, by, setting).await?;
+        messages.extend(told.map_err(not_placed)?);
+    }
+    if let Some(Blockers(blockers)) = placed.blockers {
+        let waits = Waits {
+            account,
+            task,
+            blockers,
+            board: None,
+            by,
+        };
+        let written = dependencies_set(tx, &waits, setting).await?;
+        messages.extend(written.map_err(not_placed)?.messages);
+    }
+    Ok(messages)
+}
+
+pub fn not_placed(why: NotPlaced) -> Problem {
+    match &why {
+        NotPlaced::NotThere(task) => unknown_task(task),
+        NotPlaced::TooMany => invalid_field("blocked_by", why.message()),
+        NotPlaced::Cycle(_) | NotPlaced::TooDeep | NotPlaced::Full => Problem::conflict(why.code(), why.message()),
+    }
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -177,13 +238,37 @@ async fn change(
     Named(task): Named<TaskId>,
     JsonBody(change): JsonBody<TaskChange>,
 ) -> Result<Json<Task>, ApiError> {
+    let tx = app.begin(&access).await?;
+    changed(&app, &access, tx, (&task, change), None).await
+}
+
+/// What a board's task is given besides.
+pub struct Given<'a> {
+    /// A task and an agent; none: it is taken back.
+    pub worker: Option<Option<(&'a TaskId, AgentId)>>,
+    pub result: Option<&'a str>,
+}
+
+/// Changes a task, and ends the transaction, in which no task is locked yet.
+pub async fn changed(
+    app: &App,
+    access: &Access,
+    tx: Tx,
+    (task, change): (&TaskId, TaskChange),
+    given: Option<Given<'_>>,
+) -> Result<Json<Task>, ApiError> {
     let (account, by) = (&access.account, access.caller.actor());
     if change.overrides == Some(true) && !access.caller.is_admin() {
         return Err(Problem::forbidden("only an admin passes over review stages").into());
     }
-    let tx = app.begin(&access).await?;
-    // Lock order: the task first, then sessions, then the rest. Of two concurrent changes, one waits here.
-    let row = store::task_lock(&tx, account, &task)
+    // Lock order: the account's graph, the task with those that wait for it, then sessions, then the rest. Of two concurrent changes,
+    // one waits here.
+    if change.parent_task.is_some() || change.blocked_by.is_some() {
+        graph_lock(&tx, account).await?;
+    }
+    let blockers = change.blocked_by.as_ref().map(|blockers| &blockers.0[..]);
+    tasks_lock_with(&tx, account, task, blockers.unwrap_or_default()).await?;
+    let row = store::task_lock(&tx, account, task)
         .await?
         .ok_or_else(Problem::not_found)?;
     if change.dry_run == Some(true) {
@@ -194,6 +279,21 @@ async fn change(
     let now = database_now(&tx).await?;
     let note = async |kind, detail| activity_insert(&tx, (account, &task), kind, &by, detail, now).await;
     let (mut messages, mut affected, mut caught) = (Vec::new(), None, None);
+    // What is taken away there is no longer in the way of a move.
+    let placed = Placed {
+        parent: change.parent_task.as_ref().map(Option::as_ref),
+        blockers: change.blocked_by.as_ref(),
+    };
+    let setting = app.setting(None, now);
+    messages.extend(place(&tx, (account, &task), placed, &by, &setting).await?);
+    if let Some(given) = given {
+        if let Some(worker) = given.worker {
+            messages.extend(worker_set(&tx, (account, &task), worker, &by, &setting).await?);
+        }
+        if let Some(result) = given.result {
+            result_set(&tx, (account, &task), result, &setting).await?;
+        }
+    }
     if let Some(to) = change.status {
         let asked = TaskMove {
             account,
@@ -209,13 +309,13 @@ async fn change(
             .map_err(not_moved)?;
         affected = Some(affected_by(&moved));
         caught = moved.caught;
-        messages = moved.messages;
+        messages.extend(moved.messages);
         if to == TaskStatus::Blocked {
             let on = change
                 .blocked_on
                 .as_ref()
                 .map(|on| (on.owner.to_string(), on.action.to_string()));
-            messages.extend(blocked_by(&app, (&tx, now), (account, &task), on, &by).await?);
+            messages.extend(blocked_by(app, (&tx, now), (account, &task), on, &by).await?);
         }
     } else if change.blocked_on.is_some() {
         let what = "blocked_on says who moves a blocked task on: send it with status blocked";
@@ -243,7 +343,7 @@ async fn change(
         }
         if let Some(persona) = &change.persona {
             let persona = match persona {
-                Some(persona) => Some(usable(&tx, &access, persona).await?),
+                Some(persona) => Some(usable(&tx, access, persona).await?),
                 None => None,
             };
             store::persona_set(&tx, account, &task, (persona, access.caller.author_id())).await?;
@@ -463,20 +563,42 @@ async fn cancelled(
     task: &TaskId,
     body: &Cancel,
 ) -> Result<(Task, Vec<Owned>), ApiError> {
-    let asked = TaskMove {
-        account: &access.account,
-        task,
-        to: TaskStatus::Cancelled,
-        by: &access.caller.actor(),
-        reason: body.reason.as_deref(),
-        turn: None,
-        passes_stages: false,
-    };
-    let moved = task_status_set(tx, &asked, &app.setting(None, now)).await?;
-    let moved = moved.map_err(not_moved)?;
-    let affected = Some(affected_by(&moved));
-    let task = task_find(tx, &access.account, task).await?;
-    Ok((Task { affected, ..task }, moved.messages))
+    let (account, by, setting) = (&access.account, access.caller.actor(), app.setting(None, now));
+    let mut tasks = vec![task.clone()];
+    if body.tree == Some(true) {
+        graph_lock(tx, account).await?;
+        let below = tasks_below(tx, account, task).await?;
+        let below: Vec<TaskId> = below.into_iter().map(|row| row.task).collect();
+        tasks_lock_with(tx, account, task, &below).await?;
+        let open = tasks_below(tx, account, task).await?;
+        let open = open
+            .into_iter()
+            .filter(|row| row.depth > 0 && !row.status.is_terminal());
+        tasks.extend(open.map(|row| row.task));
+    }
+    let (mut affected, mut messages) = (StatusEffect::default(), Vec::new());
+    // From the last of the tree to its top.
+    for task in tasks.iter().rev() {
+        let asked = TaskMove {
+            account,
+            task,
+            to: TaskStatus::Cancelled,
+            by: &by,
+            reason: body.reason.as_deref(),
+            turn: None,
+            passes_stages: false,
+        };
+        let moved = task_status_set(tx, &asked, &setting).await?.map_err(not_moved)?;
+        let of = affected_by(&moved);
+        affected.turns += of.turns;
+        affected.items.cancelled += of.items.cancelled;
+        affected.items.carried += of.items.carried;
+        affected.sessions += of.sessions;
+        messages.extend(moved.messages);
+    }
+    let task = task_find(tx, account, task).await?;
+    let affected = Some(affected);
+    Ok((Task { affected, ..task }, messages))
 }
 
 fn not_moved(why: TaskNotMoved) -> Problem {
@@ -488,6 +610,15 @@ fn not_moved(why: TaskNotMoved) -> Problem {
                  the task"
             );
             Problem::conflict("awaiting_answer", what)
+        }
+        TaskNotMoved::BlockedBy(blockers) => {
+            let blockers: Vec<&str> = blockers.iter().map(TaskId::as_str).collect();
+            let what = format!(
+                "the task waits for {}: end these, or leave them out of its `blocked_by`; until then it is moved to `blocked`, \
+                 `cancelled` and `archived` alone",
+                blockers.join(", ")
+            );
+            Problem::conflict("blocked_by", what)
         }
     }
 }
@@ -531,15 +662,26 @@ async fn task_find(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Task, 
     task.ok_or_else(|| Problem::not_found().into())
 }
 
-async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Result<Vec<Task>, StorageError> {
+/// The tasks as they are shown.
+pub async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Result<Vec<Task>, StorageError> {
     let keys = rows.iter().map(|row| row.id.clone()).collect();
     let mut assignees = store::assignees_of(tx, account, keys).await?;
+    let keys = rows.iter().map(|row| row.id.clone()).collect();
+    let mut places = store::places_of(tx, account, keys).await?;
     let named = |row: &Model| Some((row.persona_id?, row.persona_by.clone().unwrap_or_default()));
     let personas = rows.iter().filter_map(named).collect();
     let personas = persona_slugs(tx, account, personas).await?;
     let task = |row: Model| {
         let assignees = assignees.remove(&row.id).unwrap_or_default();
         let persona = named(&row).and_then(|named| personas.get(&named).cloned());
+        let place = places.remove(&row.id);
+        let worker = place
+            .as_ref()
+            .and_then(|place| place.worker_task.as_ref().zip(place.worker_agent));
+        let worker = worker.map(|(task, agent)| Conversation::of(account, SessionScope::Task, Some(task), agent));
+        let blocked_by: Option<Vec<BlockedBy>> = place
+            .as_ref()
+            .and_then(|place| serde_json::from_value(place.blocked_by.clone()).ok());
         Task {
             id: row.display_id,
             title: row.title,
@@ -552,6 +694,10 @@ async fn with_assignees(tx: &Tx, account: &AccountId, rows: Vec<Model>) -> Resul
             }),
             task_context: row.task_context,
             board: row.board,
+            parent_task: place.and_then(|place| place.parent_task),
+            blocked_by: blocked_by.unwrap_or_default(),
+            worker_session: worker.map(|worker| worker.key(Generation::FIRST).to_string()),
+            result: row.result,
             persona,
             created_at: row.created_at.into(),
             updated_at: row.updated_at.into(),

@@ -33,14 +33,71 @@ pub async fn task_lock(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<Op
 /// Relies on task_newest.
 pub const LIST: Listing = Listing {
     rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
-            plan_gate, plan_audience, task_context, persona_id, persona_by, board
+            plan_gate, plan_audience, task_context, persona_id, persona_by, board, result
         from task where account_id = $1",
     order: &[("created_at", Column::Time), ("id", Column::Text)],
     begins: Order::NewestFirst,
     wanted: Some("$2::text is null or status = $2"),
-    bytes: "octet_length(title) + octet_length(description) + coalesce(octet_length(blocked_action), 0)",
+    bytes: BYTES,
     names: ("", ""),
 };
+
+const BYTES: &str = "octet_length(title) + octet_length(description) + coalesce(octet_length(blocked_action), 0) + coalesce(octet_length(result), 0)";
+
+/// A board's. Relies on task_board_newest.
+pub const ON_BOARD: Listing = Listing {
+    rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
+            plan_gate, plan_audience, task_context, persona_id, persona_by, board, result
+        from task where account_id = $1 and board = $2",
+    wanted: Some("$3::text is null or status = $3"),
+    ..LIST
+};
+
+/// Those of a session: its own, and those that it was given. Relies on the primary key and task_worker.
+pub const OF_SESSION: Listing = Listing {
+    rows: "select account_id, id, display_id, title, description, status, blocked_owner, blocked_action, created_at, updated_at,
+            plan_gate, plan_audience, task_context, persona_id, persona_by, board, result
+        from (
+            select * from task where account_id = $1 and id = $2
+            union all
+            select * from task where account_id = $1 and worker_task_id = $2 and worker_agent_id = $3) task
+        where account_id = $1",
+    wanted: Some("$4::text is null or status = $4"),
+    ..LIST
+};
+
+/// Where a task stands among others.
+#[derive(Debug, FromQueryResult)]
+pub struct PlaceRow {
+    pub task_id: String,
+    pub parent_task: Option<String>,
+    pub worker_task: Option<TaskId>,
+    pub worker_agent: Option<AgentId>,
+    pub blocked_by: serde_json::Value,
+}
+
+/// Relies on primary keys.
+pub const PLACES: &str = concat!(
+    "select t.id as task_id, p.display_id as parent_task, w.display_id as worker_task, t.worker_agent_id as worker_agent, ",
+    storage::blocked_by!(),
+    " as blocked_by
+     from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
+     cross join lateral (select * from task t where t.account_id = f.account_id and t.id = f.id offset 0) t
+     left join lateral (select * from task p where p.account_id = t.account_id and p.id = t.parent_task_id offset 0) p on true
+     left join lateral (select * from task w where w.account_id = t.account_id and w.id = t.worker_task_id offset 0) w on true"
+);
+
+/// By task key.
+pub async fn places_of(
+    tx: &Tx,
+    account: &AccountId,
+    tasks: Vec<String>,
+) -> Result<HashMap<String, PlaceRow>, StorageError> {
+    let rows: Vec<PlaceRow> = tx
+        .rows("read places of tasks", PLACES, [account.into(), tasks.into()])
+        .await?;
+    Ok(rows.into_iter().map(|row| (row.task_id.clone(), row)).collect())
+}
 
 #[derive(FromQueryResult)]
 struct AssigneeRow {

@@ -24,6 +24,7 @@ pub struct Model {
     pub persona_id: Option<Uuid>,
     pub persona_by: Option<String>,
     pub board: Option<String>,
+    pub result: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -10,7 +10,9 @@ alter table task add column parent_task_id text,
     add check (parent_task_id <> id),
     add check (num_nulls(worker_task_id, worker_agent_id) <> 1);
 create index task_parent on task (account_id, parent_task_id) where parent_task_id is not null;
-create index task_worker on task (account_id, worker_task_id, worker_agent_id, created_at) where worker_task_id is not null;
+create index task_worker on task (account_id, worker_task_id, worker_agent_id, created_at, id) where worker_task_id is not null;
+-- A board, whatever the status, in the order of its list.
+create index task_board_newest on task (account_id, board, created_at, id) where board is not null;
 
 create table task_dependency (
     account_id         text not null references account,
