@@ -127,13 +127,11 @@ async fn page(
 }
 
 /// A session that may work on tasks of a board: one of the board's, by its task and its agent.
-async fn worker(
-    tx: &Tx,
-    account: &AccountId,
-    session: &SessionRef,
-    board: &Owner,
-) -> Result<(TaskId, AgentId), ApiError> {
-    let found = addressees(tx, account, &MailTo::Session(session.clone())).await?.pop();
+async fn worker(tx: &Tx, account: &AccountId, session: &str, board: &Owner) -> Result<(TaskId, AgentId), ApiError> {
+    let found = match session.trim().parse() {
+        Ok(session) => addressees(tx, account, &MailTo::Session(session)).await?.pop(),
+        Err(_) => None,
+    };
     let found = found.and_then(|found| match found.party {
         Party::Session { task, board: Some(of) } if of == *board => Some((task, found.conversation?.agent)),
         _ => None,

@@ -1,9 +1,7 @@
 //! Tasks. Ids are compared without case and shown as their client spelled them.
 
 use contracts::notification::{AGENTS_MAX, TITLE_BYTES_MAX};
-use domain::{
-    AgentRef, ContextNeed, PersonaRef, QuestionId, SessionRef, TaskId, TaskStatus, Timestamp, board::BLOCKERS_MAX,
-};
+use domain::{AgentRef, ContextNeed, PersonaRef, QuestionId, TaskId, TaskStatus, Timestamp, board::BLOCKERS_MAX};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -61,7 +59,7 @@ pub struct NewBoardTask {
     pub description: Option<Description>,
     /// The session that works on it: one of the board's. It is told.
     #[serde(alias = "sessionId")]
-    pub session_id: Option<SessionRef>,
+    pub session_id: Option<SessionName>,
     /// The task of the board that it is a part of; the session's when absent.
     #[serde(alias = "parentTaskId", alias = "parent_task", alias = "parentTask")]
     pub parent_task_id: Option<TaskId>,
@@ -100,10 +98,12 @@ pub struct BoardTaskChange {
         deserialize_with = "nullable",
         skip_serializing_if = "Option::is_none"
     )]
-    #[schemars(with = "Option<SessionRef>")]
-    pub session_id: Option<Option<SessionRef>>,
+    #[schemars(with = "Option<SessionName>")]
+    pub session_id: Option<Option<SessionName>>,
 }
 
+/// The id of a session, or the key of any of its generations.
+pub type SessionName = Text<1, 320>;
 pub type TaskResult = Text<0, { 16 * 1024 }>;
 
 /// The requested changes; absent fields stay.

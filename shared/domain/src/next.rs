@@ -6,7 +6,7 @@ use uuid::Uuid;
 
 use crate::{
     BranchId, Gate, NotificationState, QuestionId, QuestionKind, RecoveryCause, RecoveryId, RecoveryState,
-    SessionPhase, TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
+    SessionPhase, TaskId, TaskStatus, TimerId, Timestamp, TurnId, string_enum::string_enum,
 };
 
 string_enum! {
@@ -40,6 +40,8 @@ string_enum! {
         Collect = "collect",
         /// Its time comes.
         Timer = "timer",
+        /// Another task is done.
+        Blocker = "blocker",
         /// The next attempt.
         Retry = "retry",
         /// A hold is released, or ends.
@@ -267,6 +269,8 @@ pub struct TaskNow {
     /// The oldest open question.
     pub question: Option<AskedNow>,
     pub branches: Option<BranchesNow>,
+    /// The task at the end of what it waits for: that one waits for no other.
+    pub blocker: Option<(TaskId, TaskStatus)>,
     /// The next timer, with its note.
     pub timer: Option<(TimerId, Timestamp)>,
     pub recovery: Option<(RecoveryId, RecoveryState, RecoveryCause)>,
@@ -367,6 +371,13 @@ pub fn task_next(task: &TaskNow) -> Next {
             ..task.waiting(WaitsOn::Timer, "an agent looks again at `until`")
         })
     };
+    let blocker = || {
+        let (id, status) = task.blocker.as_ref()?;
+        Some(Next {
+            of: Some(id.to_string()),
+            ..task.waiting(WaitsOn::Blocker, &format!("it waits for task {id}, which is {status}"))
+        })
+    };
     let blocked = || {
         let (owner, action) = task
             .blocked_on
@@ -401,6 +412,7 @@ pub fn task_next(task: &TaskNow) -> Next {
         .or_else(|| waits(&[WaitsOn::Tools, WaitsOn::Retry, WaitsOn::Collect]))
         .or_else(|| task.branched())
         .or_else(timer)
+        .or_else(blocker)
         .or_else(|| first(NextCode::Waiting))
         .or_else(blocked)
         .or_else(|| Some(task.waiting(WaitsOn::Person, task.person()?)))
@@ -657,6 +669,7 @@ mod tests {
             sessions: Vec::new(),
             question: None,
             branches: None,
+            blocker: None,
             timer: None,
             recovery: None,
         };
@@ -750,6 +763,14 @@ mod tests {
             ..with(TaskStatus::Blocked)
         };
         check(&blocked, "waiting person user:ann has to: buy it");
+        let behind = TaskNow {
+            blocker: Some((TaskId::parse("PROJ-8").unwrap(), TaskStatus::InProgress)),
+            ..with(TaskStatus::Blocked)
+        };
+        check(
+            &behind,
+            "waiting blocker it waits for task PROJ-8, which is in_progress",
+        );
         check(
             &with(TaskStatus::Inbox),
             "waiting person a person takes it up: assign it",

@@ -16,7 +16,7 @@ const SESSIONS_MAX: i64 = 8;
 const WAITS_MAX: i64 = 200;
 
 /// The facts of tasks. Relies on the primary keys, session_generation, session_active_task, turn_number, recovery_facts,
-/// question_of_task, timer_of_task and branch_live.
+/// question_of_task, timer_of_task and branch_live. What a task waits for is followed to its end.
 pub const TASKS_NOW: &str = concat!(
     "select k.id as task, k.display_id, k.status, k.blocked_owner, k.blocked_action, a.liveness, a.session_scope,
         (select g.agent_id from task_assignee g
@@ -26,6 +26,7 @@ pub const TASKS_NOW: &str = concat!(
         r.id as recovery, r.state as recovery_state, r.cause as recovery_cause,
         q.id as question_id, q.kind as question_kind, q.title as question_title, q.created_at as question_since, q.lapse_at as question_until,
         w.id as timer, w.due_at as timer_due,
+        leaf.display_id as blocker, leaf.status as blocker_status,
         b.count as branches_count, b.id as branches_id, b.since as branches_since, b.until as branches_until
      from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
      cross join lateral (select * from task k where k.account_id = f.account_id and k.id = f.id offset 0) k
@@ -61,6 +62,19 @@ pub const TASKS_NOW: &str = concat!(
             where w.account_id = k.account_id and w.task_id = k.id and w.state = 'waiting' and w.kind = 'check_later'
             order by w.account_id, w.task_id limit $3) w
         order by w.due_at limit 1) w on true
+     left join lateral (
+        with recursive chain (id, depth) as (
+            (select d.blocked_by_task_id, 1 from task_dependency d
+             where d.account_id = k.account_id and d.task_id = k.id and d.satisfied_at is null
+             order by d.blocked_by_task_id limit 1)
+            union all
+            select (select d.blocked_by_task_id from task_dependency d
+                    where d.account_id = k.account_id and d.task_id = c.id and d.satisfied_at is null
+                    order by d.blocked_by_task_id limit 1), c.depth + 1
+            from chain c where c.id is not null and c.depth < 20)
+        select b.display_id, b.status from chain c
+        cross join lateral (select * from task b where b.account_id = k.account_id and b.id = c.id offset 0) b
+        order by c.depth desc limit 1) leaf on true
      left join lateral (
         select count(*) over () as count, b.id, b.created_at as since, b.deadline_at as until from (
             select * from branch b where b.account_id = k.account_id and b.state = 'live'
@@ -113,6 +127,8 @@ struct TaskRow {
     question: Option<AskedNow>,
     timer: Option<TimerId>,
     timer_due: Option<Timestamp>,
+    blocker: Option<TaskId>,
+    blocker_status: Option<TaskStatus>,
     #[sea_orm(nested(prefix = "branches_"))]
     branches: Option<BranchesNow>,
 }
@@ -166,6 +182,7 @@ pub async fn tasks_now(
             question: row.question,
             branches: row.branches,
             timer: row.timer.zip(row.timer_due),
+            blocker: row.blocker.zip(row.blocker_status),
             recovery: row
                 .recovery
                 .zip(row.recovery_state)

@@ -7,6 +7,7 @@ mod agents;
 mod artifacts;
 mod audit;
 mod audit_forgeries;
+mod board;
 mod branches;
 mod contexts;
 mod dead_letters;

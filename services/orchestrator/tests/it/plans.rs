@@ -14,7 +14,7 @@ use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Accounts, Database, Role, hold,
-    lifecycle::{self, memory, timers_fire},
+    lifecycle::{self, dependencies, memory, timers_fire},
     outbox::OUTBOX_SHARES,
     persona, question, recovery,
     session::{
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 134] = [
+const STATEMENTS: [Planned; 146] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -342,9 +342,32 @@ const STATEMENTS: [Planned; 134] = [
             "recovery_facts",
             "question_of_task",
             "timer_of_task",
+            "task_dependency_pkey",
             "branch_live of the account",
         ],
     ),
+    (tasks::store::PLACES, 2, &["task_pkey", "task_dependency_pkey"]),
+    (dependencies::BLOCKERS_OPEN, 2, &["task_dependency_pkey", "task_pkey"]),
+    (dependencies::SATISFY, 3, &["task_dependency_open"]),
+    (dependencies::END, 3, &["task_dependency_open"]),
+    (
+        dependencies::DEPENDENTS,
+        2,
+        &[
+            "task_pkey",
+            "task_assignee_pkey",
+            "task_dependency_pkey",
+            "question_of_task",
+            "timer_of_task",
+        ],
+    ),
+    (dependencies::DEPENDENCIES_ADD, 4, &["task_pkey"]),
+    (dependencies::WAITS_FOR, 2, &["task_dependency_pkey"]),
+    (dependencies::ABOVE, 2, &["task_pkey"]),
+    (dependencies::BELOW, 2, &["task_pkey", "task_parent"]),
+    (dependencies::EDGES_BETWEEN, 3, &["task_dependency_pkey"]),
+    (lifecycle::TASKS_LOCK, 3, &["task_pkey", "task_dependency_open"]),
+    (lifecycle::BOARD_COUNT, 4, &["task_board"]),
     (
         branches::store::GRAPH,
         8,
@@ -531,6 +554,12 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("notification").set("id", "'n-' || n").from(&many),
         rows("outbox").with("service", "orchestrator").from(&many),
         rows("task").set("display_id", "'t-' || n").from(&many),
+        rows("task_dependency")
+            .set("account_id", "'acme'")
+            .set("task_id", "'t-' || n")
+            .set("blocked_by_task_id", "'t-' || (n - 1)")
+            .set("created_at", "now()")
+            .from("generate_series(2, 20) n"),
         rows("task_context").from("task t"),
         rows("artifact_content")
             .set("content", "('c-' || n)::bytea")
@@ -568,7 +597,7 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 29] = [
+const LISTS: [(Listing, usize, &str); 30] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (mail::store::INBOX, 8, "mail_shown"),
@@ -585,6 +614,7 @@ const LISTS: [(Listing, usize, &str); 29] = [
     (personas::store::VERSIONS, 2, "persona_version_number"),
     (agents::store::LIST, 1, "agent_pkey"),
     (tasks::store::LIST, 2, "task_newest"),
+    (tasks::store::ON_BOARD, 3, "task_board_newest"),
     (notifications::store::LIST, 5, "notification_newest"),
     (branches::store::LIST, 3, "branch_of_task"),
     (sessions::store::LIST, 6, "session_newest"),

@@ -4,7 +4,7 @@
 use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role,
-    lifecycle::{CHILD_FACTS, MESSAGES_INSERT, mail_send, memory, plan, task_context},
+    lifecycle::{self, CHILD_FACTS, MESSAGES_INSERT, dependencies, mail_send, memory, plan, task_context},
     question,
     session::{branch_end, branch_spawn, mail_take},
 };
@@ -14,14 +14,14 @@ use testkit::{
     rows,
 };
 use tool_gateway::statements::{
-    ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND,
+    ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BOARD_LIST,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
     CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MAIL_READ, MESSAGES_NEWEST,
     PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, TURN_SURROUNDINGS,
-    UNREAD,
+    UNREAD, WORKER_TASKS,
 };
 
-const STATEMENTS: [Planned; 59] = [
+const STATEMENTS: [Planned; 67] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -103,6 +103,22 @@ const STATEMENTS: [Planned; 59] = [
             "account_pkey",
         ],
     ),
+    (
+        BOARD_LIST,
+        6,
+        &["task_board", "task_pkey", "task_assignee_pkey", "task_dependency_pkey"],
+    ),
+    (
+        WORKER_TASKS,
+        5,
+        &["task_worker", "task_pkey", "task_assignee_pkey", "task_dependency_pkey"],
+    ),
+    (lifecycle::TASKS_LOCK, 3, &["task_pkey", "task_dependency_open"]),
+    (lifecycle::BOARD_COUNT, 4, &["task_board"]),
+    (dependencies::DEPENDENTS, 2, &["task_pkey", "task_dependency_pkey"]),
+    (dependencies::WAITS_FOR, 2, &["task_dependency_pkey"]),
+    (dependencies::ABOVE, 2, &["task_pkey"]),
+    (dependencies::BELOW, 2, &["task_pkey", "task_parent"]),
     (CHILD_TURNS, 5, &["turn_number"]),
     (CHILD_QUEUE, 4, &["notification_queue"]),
     (
@@ -248,6 +264,12 @@ async fn fill(owner: &PgPool, count: u32) {
             .set("task_id", "'t-' || n")
             .set("sha256", "sha256(('c-' || n)::bytea)")
             .from(&many),
+        rows("task_dependency")
+            .set("account_id", "'acme'")
+            .set("task_id", "'t-' || n")
+            .set("blocked_by_task_id", "'t-' || (n - 1)")
+            .set("created_at", "now()")
+            .from("generate_series(2, 20) n"),
         rows("message").set("task_id", "t.id").from("task t"),
         rows("task_context").from("task t"),
         rows("memory").set("owner", "'user:u' || n").from(&many),

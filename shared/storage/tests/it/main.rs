@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod attacker;
+mod board;
 mod branches;
 mod cancelled_begin;
 mod economy;
