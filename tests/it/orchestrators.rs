@@ -479,3 +479,89 @@ async fn an_orchestrator_remembers_what_its_person_says() {
     assert_eq!(known["memories"], json!([]), "{known}");
     house.close().await;
 }
+
+/// An orchestrator that keeps a board, and a session that does what it is given there.
+fn keeps_a_board(seen: &Seen) -> Reply {
+    let (input, id) = (seen.input(), format!("c-{}", seen.order));
+    let outputs = seen.tool_outputs();
+    match (seen.key.starts_with("orchestrator:"), outputs.last()) {
+        (true, None) if input.contains("Begin it") => Reply::call(&id, "create_session", json!({"prompt": "Wait."})),
+        (true, None) if input.contains("First of all") => Reply::call(&id, "create_task", json!({"title": "First"})),
+        (true, None) if input.contains("Then after ") => {
+            let words = named(&input, "Then after ");
+            let (first, session) = words.split_once(" by ").expect("both");
+            let second = json!({"title": "Second", "session_id": session, "blocked_by": [first]});
+            Reply::call(&id, "create_task", second)
+        }
+        (true, None) if input.contains("Finish ") => {
+            let change = json!({"task_id": named(&input, "Finish "), "status": "done", "result": "It is there."});
+            Reply::call(&id, "update_task", change)
+        }
+        (true, None) if input.contains("What is open") => Reply::call(&id, "list_tasks", json!({})),
+        (true, None) => Reply::text("Yes?"),
+        (true, Some((_, result))) => Reply::text(result),
+        (false, None) if input.contains("waits for no other task any more") => {
+            Reply::call(&id, "my_tasks", json!({"status": "pending"}))
+        }
+        (false, None) => Reply::text("I wait."),
+        (false, Some((_, result))) => {
+            let result: Value = serde_json::from_str(result).expect("a result");
+            match result["tasks"][0]["id"].as_str() {
+                Some(task) => {
+                    let change = json!({"task_id": task, "status": "done", "result": "It runs."});
+                    Reply::call(&id, "update_task", change)
+                }
+                None => Reply::text("Done."),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_second_task_of_a_board_begins_when_the_first_is_done() {
+    let house = House::open(keeps_a_board).await;
+    house.account("acme").await;
+    house.agent("acme", "coder").await;
+    let ann = person(&house, "acme", "ann").await;
+    let child = answered(&house, &ann, "Begin it.").await;
+    let (session, own) = (
+        child["session_key"].as_str().expect("a key"),
+        child["task_id"].as_str().expect("a task"),
+    );
+    let first = answered(&house, &ann, "First of all.").await;
+    assert_eq!(first["status"], "pending", "{first}");
+    let first = first["task_id"].as_str().expect("a task");
+    let second = answered(&house, &ann, &format!("Then after {first} by {session}")).await;
+    assert_eq!(second["status"], "blocked", "{second}");
+    let second = second["task_id"].as_str().expect("a task");
+    let task = house.get(&format!("/api/orgs/acme/tasks/{second}")).await;
+    assert_eq!(
+        (&task["parent_task"], &task["worker_session"]),
+        (&json!(own), &json!(session)),
+        "{task}"
+    );
+
+    let finished = answered(&house, &ann, &format!("Finish {first}")).await;
+    assert_eq!(
+        (&finished["freed"], &finished["task"]["status"]),
+        (&json!([second]), &json!("done")),
+        "{finished}"
+    );
+    let done = testkit::eventually("the second is done", || async {
+        let task = house.get(&format!("/api/orgs/acme/tasks/{second}")).await;
+        (task["status"] == "done").then_some(task)
+    })
+    .await;
+    assert_eq!(done["result"], "It runs.", "{done}");
+    let board = answered(&house, &ann, "What is open?").await;
+    let ids: Vec<&str> = board["tasks"]
+        .as_array()
+        .expect("tasks")
+        .iter()
+        .filter_map(|task| task["id"].as_str())
+        .collect();
+    assert_eq!(ids, [second, first, own], "{board}");
+    let audit = house.get("/api/orgs/acme/audit/isolation").await;
+    assert_eq!(audit["summary"]["violations"], 0, "{audit}");
+    house.close().await;
+}

@@ -150,6 +150,7 @@ impl Walk<'_> {
         self.requests(reading(self.tenant, self.ids)).await;
         self.people().await;
         self.personas().await;
+        self.board().await;
         self.turns().await;
         self.assembled().await;
         self.addressed().await;
@@ -262,6 +263,49 @@ impl Walk<'_> {
         // What is left of it goes.
         let third = json!({"slug": "third", "name": "n", "files": files("z")});
         self.api("POST", "/personas", &third).await;
+    }
+
+    /// Tasks that wait for others and are below others: what is done frees, what is given up does not, and a tree goes at once. On the
+    /// account's board, too.
+    async fn board(&self) {
+        let waits = |id: &str, blockers: &[&str]| json!({"id": id, "title": "t", "assignees": ["coder"], "blocked_by": blockers});
+        for (id, blockers) in [
+            ("WAITED-1", &[][..]),
+            ("WAITED-2", &[]),
+            ("WAITS-1", &["WAITED-1"]),
+            ("WAITS-2", &["WAITED-1", "WAITED-2"]),
+        ] {
+            self.api("POST", "/tasks", &waits(id, blockers)).await;
+        }
+        let below = json!({"id": "BELOW-1", "title": "t", "parent_task": "WAITS-2"});
+        self.api("POST", "/tasks", &below).await;
+        self.api("PATCH", "/tasks/BELOW-1", &json!({"blocked_by": ["WAITS-1"]}))
+            .await;
+        self.conflicts("PATCH", "/tasks/WAITED-1", &json!({"blocked_by": ["WAITS-1"]}))
+            .await;
+        self.conflicts("PATCH", "/tasks/WAITS-2", &json!({"parent_task": "BELOW-1"}))
+            .await;
+        self.conflicts("PATCH", "/tasks/WAITS-2", &json!({"status": "in_progress"}))
+            .await;
+        self.api("GET", "/tasks/BELOW-1", &Value::Null).await;
+        self.api("PATCH", "/tasks/WAITED-1", &json!({"status": "done"})).await;
+        self.api("PATCH", "/tasks/WAITED-2", &json!({"status": "failed"})).await;
+        self.api("PATCH", "/tasks/WAITS-2", &json!({"blocked_by": []})).await;
+        self.api("POST", "/tasks/WAITS-2/cancel", &json!({"tree": true})).await;
+        let on_board = |method, more: &str, body: Value| Request {
+            door: Door::Api,
+            method,
+            path: format!("/api/sessions/orchestrator:org:{}/tasks{more}", self.tenant.account),
+            token: self.tenant.keys["admin"].clone(),
+            headers: Vec::new(),
+            body: Some(body).filter(|body| !body.is_null()).map(|body| body.to_string()),
+        };
+        let requests = [
+            on_board("POST", "", json!({"title": "t", "plan_gate": "required"})),
+            on_board("POST", "", json!({"title": "u"})),
+            on_board("GET", "?limit=1", Value::Null),
+        ];
+        self.requests(requests.into()).await;
     }
 
     async fn requests(&self, requests: Vec<Request>) {
