@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod asking;
+mod board;
 mod branches;
 mod capability;
 mod contexts;

@@ -277,6 +277,15 @@ async fn told(
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
     let id = &task.display_id;
+    // No hop: a chain of tasks is as long as it is, and has no ring. What gives new work away counts.
+    let mut origin = setting.origin.clone();
+    if kind == UNBLOCKED {
+        origin.hops = origin.hops.saturating_sub(1);
+    }
+    let setting = &Setting {
+        origin,
+        ..setting.clone()
+    };
     let item = |on: &TaskId, agent: AgentId| {
         let item = NotificationId::from(Uuid::new_v5(&seed, agent.uuid().as_bytes()));
         let message = NotificationMessage::new(kind, Actor::system(), title.to_owned(), text.to_owned());
