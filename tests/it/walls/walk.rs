@@ -353,16 +353,20 @@ impl Walk<'_> {
 
     async fn asked(&self, method: &'static str, path: &str, body: &Value) -> (u16, Value) {
         self.trials.next_step();
-        let request = Request {
+        let answer = self.field.send(&self.request(method, path, body)).await;
+        (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+    }
+
+    /// An admin's, of this account.
+    fn request(&self, method: &'static str, path: &str, body: &Value) -> Request {
+        Request {
             door: Door::Api,
             method,
             path: format!("/api/orgs/{}{path}", self.tenant.account),
             token: self.tenant.keys["admin"].clone(),
             headers: Vec::new(),
             body: Some(body).filter(|body| !body.is_null()).map(Value::to_string),
-        };
-        let answer = self.field.send(&request).await;
-        (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))
+        }
     }
 
     /// On tasks that both accounts have, on new ones, without a task; the coordinator's; with tools, to the end.
@@ -796,6 +800,9 @@ impl Walk<'_> {
         for path in [format!("/questions/{plan}"), "/questions?kind=plan".to_owned()] {
             self.api("GET", &path, &Value::Null).await;
         }
+        // After a first page of one question, a second page has the plan.
+        self.requests(vec![self.request("GET", &format!("/questions?{PAGED}"), &Value::Null)])
+            .await;
         self.api("PATCH", "/tasks/PLAN-1", &gate(&format!("agent:{tester}")))
             .await;
         self.delivered("PLAN-1", "plans-2", "please plan PLAN-1").await;
