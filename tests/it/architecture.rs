@@ -216,6 +216,7 @@ const PLANTED: &[&str] = &[
     "services/tool-gateway/tests/it/http.rs",
     "services/tool-gateway/tests/it/late.rs",
     "services/tool-gateway/tests/it/later.rs",
+    "services/tool-gateway/tests/it/memories.rs",
     "services/tool-gateway/tests/it/models.rs",
     "services/tool-gateway/tests/it/once.rs",
     "services/tool-gateway/tests/it/policies.rs",

@@ -26,7 +26,6 @@ use uuid::Uuid;
 
 use crate::{
     SOURCE,
-    auth::Access,
     error::ApiError,
     metrics::Metrics,
     settings::{OrchestratorSettings, Providers},
@@ -93,11 +92,6 @@ impl App {
     pub fn base_url(&self) -> String {
         let public = self.settings.public_url.as_ref().map(|url| url.as_str().to_owned());
         public.unwrap_or_else(|| local_url(*self.listens.get().unwrap_or(&self.settings.listen)))
-    }
-
-    /// A transaction of a request: in its account, with what its caller may see.
-    pub async fn begin(&self, access: &Access) -> Result<Tx, StorageError> {
-        self.database.begin(&access.accounts()).await
     }
 
     /// A transaction of a sweep in one account, which is for everybody in it.

@@ -193,7 +193,7 @@ async fn change(
     JsonBody(change): JsonBody<BoardTaskChange>,
 ) -> Result<Json<Task>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let shows = shows(&tx, &access, &session).await?;
     let row = task_find(&tx, account, &task).await?;
     let board = row.as_ref().and_then(|row| row.board.as_ref()?.parse::<Owner>().ok());

@@ -33,7 +33,7 @@ async fn read(
     access: Access,
     Named(task): Named<TaskId>,
 ) -> Result<Json<TaskContext>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = task_context_find(&tx, &access.account, &task).await?;
     tx.commit().await?;
     let found = found.ok_or_else(Problem::not_found)?;
@@ -62,7 +62,7 @@ async fn write(
     let kept = KeptContext::of(&new.body);
     let kept = kept.ok_or_else(|| Problem::unprocessable("invalid_field", "body: empty"))?;
     let (account, by) = (&access.account, access.caller.actor());
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let of = task_context_lock(&tx, account, &task).await?;
     let of = of.ok_or_else(Problem::not_found)?;
     let newest = of.version();

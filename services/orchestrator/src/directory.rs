@@ -50,7 +50,7 @@ async fn list(
     Query(query): Query<DirectoryQuery>,
 ) -> Result<Json<Directory>, ApiError> {
     let words = query.q.unwrap_or_default().chars().take(128).collect();
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let person = access.caller.person().map(|person| &person.id);
     let items = entries(&tx, &access.account, words, person).await?;
     tx.commit().await?;

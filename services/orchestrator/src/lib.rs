@@ -44,6 +44,7 @@ pub mod memories;
 pub mod messages;
 pub mod metrics;
 pub mod models;
+pub mod new_session;
 pub mod notifications;
 pub mod objects;
 pub mod openapi;
@@ -100,7 +101,7 @@ pub fn nouns() -> Vec<route::Noun> {
         preferences::noun(),
         inbox::http::noun(),
         memories::noun(),
-        sessions::open::noun(),
+        new_session::noun(),
         sessions::prompt::noun(),
         branches::http::noun(),
         holds::http::noun(),

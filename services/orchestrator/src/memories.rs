@@ -71,7 +71,7 @@ async fn found(
     (query, repository): (&MemoryQuery, Option<&str>),
 ) -> Result<Json<Memories>, ApiError> {
     let of = of(&access.account, owner, repository);
-    let tx = app.begin(access).await?;
+    let tx = access.begin(app).await?;
     let now = database_now(&tx).await?;
     let category = query.category.as_ref().map(std::slice::from_ref);
     let wanted = Wanted {
@@ -152,7 +152,7 @@ async fn forget(
     Named(memory): Named<MemoryId>,
 ) -> Result<NoContent, ApiError> {
     let (account, owner) = (&person.access.account, Owner::User(person.user.clone()));
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     if !memory_remove(&tx, account, &owner, memory).await? {
         return Err(Problem::not_found().into());
     }

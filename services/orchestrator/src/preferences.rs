@@ -64,7 +64,7 @@ fn of(stored: &[Preference], kind: MessageType) -> Preference {
 }
 
 async fn list(State(app): State<App>, person: PersonAccess) -> Result<Json<Preferences>, ApiError> {
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let stored = stored(&tx, &person.access.account, &person.user).await?;
     tx.commit().await?;
     let items = MessageType::ALL.iter().map(|kind| of(&stored, *kind)).collect();
@@ -86,7 +86,7 @@ async fn change(
         return Err(invalid_field("deliver_web", "the inbox always has it").into());
     }
     let (account, kind) = (&person.access.account, change.message_type);
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let before = of(&stored(&tx, account, &person.user).await?, kind);
     let set = changed(before, &change)?;
     let values = [

@@ -34,7 +34,7 @@ routes! {
 }
 
 async fn read(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Stages>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     if !is_task(&tx, &access.account, &task).await? {
         return Err(Problem::not_found().into());
     }
@@ -60,7 +60,7 @@ async fn replace(
             (String::from(stage.name), audience)
         })
         .collect();
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     // Locked before they are judged: nobody else replaces them meanwhile.
     task_lock(&tx, account, &task).await?;
     for old in stages_of(&tx, account, &task).await? {

@@ -26,6 +26,7 @@ fn tool_arguments() {
     let id = |_: &str, of| match of {
         IdOf::Task | IdOf::OnBoard => "PROJ-7".to_owned(),
         IdOf::Agent => "coder".to_owned(),
+        IdOf::Recipient => "@coder".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()
         }

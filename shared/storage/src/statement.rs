@@ -75,7 +75,7 @@ macro_rules! mail_facts {
             $item,
             ".account_id and m.id = substr(",
             $item,
-            ".id, 6)::uuid and m.to_session = (
+            ".id, 6)::uuid and coalesce(m.to_session, '') = (
                     select regexp_replace(ms.key, ':v[0-9]+$', ':v1') from session ms
                     where ms.account_id = ",
             $item,

@@ -2,6 +2,8 @@
 //! have grown: so it must use the same indexes for tables of any size. The plans are those of the service's own
 //! connections.
 
+use std::fmt::Write as _;
+
 use domain::AccountId;
 use sea_orm::{ConnectionTrait, Statement};
 use storage::{Accounts, Database, Tx};
@@ -13,36 +15,47 @@ pub type Planned = (&'static str, usize, &'static [&'static str]);
 /// After an index's name: it may be read for the whole account, as for the newest rows of a list.
 const OF_THE_ACCOUNT: &str = " of the account";
 
-/// Fails if a statement does not use its indexes. `tables` describes their content, for the failure's text.
+/// Fails if statements do not use their indexes, and names each. `tables` describes their content, for the failure's text.
 pub async fn check_plans(database: &Database, account: &AccountId, statements: &[Planned], tables: &str) {
+    let mut faults = String::new();
     for (sql, parameters, indexes) in statements {
         let tx = database.begin(&Accounts::one(account)).await.expect("a transaction");
         let plan = plan(&tx, sql, *parameters).await;
         tx.rollback().await.expect("a rollback");
-        let scans = scans(&plan);
-        for index in *indexes {
-            let name = index.strip_suffix(OF_THE_ACCOUNT).unwrap_or(index);
-            assert!(
-                scans.iter().any(|scan| scan.index == name),
-                "{tables}: {name} is not used\n{sql}\n{plan}"
-            );
+        let found: Vec<String> = faults_of(&plan, indexes);
+        if !found.is_empty() {
+            writeln!(faults, "{}\n{sql}\n{plan}\n", found.join(", ")).expect("a string");
         }
-        for scan in &scans {
-            let index = scan.index;
-            let whole = indexes
-                .iter()
-                .any(|named| named.strip_suffix(OF_THE_ACCOUNT) == Some(index));
-            assert!(
-                whole || indexes.contains(&index),
-                "{tables}: {index} is used\n{sql}\n{plan}"
-            );
-            assert!(
-                whole || scan.finds_few(),
-                "{tables}: {index} is read as a whole, or all of the account's\n{sql}\n{plan}"
-            );
-        }
-        assert!(!plan.contains("Seq Scan"), "{tables}\n{sql}\n{plan}");
     }
+    assert!(faults.is_empty(), "{tables}:\n{faults}");
+}
+
+/// What is wrong with how a plan finds its rows.
+fn faults_of(plan: &str, indexes: &[&str]) -> Vec<String> {
+    let scans = scans(plan);
+    let mut faults = Vec::new();
+    for index in indexes {
+        let name = index.strip_suffix(OF_THE_ACCOUNT).unwrap_or(index);
+        if !scans.iter().any(|scan| scan.index == name) {
+            faults.push(format!("{name} is not used"));
+        }
+    }
+    for scan in &scans {
+        let index = scan.index;
+        let whole = indexes
+            .iter()
+            .any(|named| named.strip_suffix(OF_THE_ACCOUNT) == Some(index));
+        if !whole && !indexes.contains(&index) {
+            faults.push(format!("{index} is used"));
+        }
+        if !whole && !scan.finds_few() {
+            faults.push(format!("{index} is read as a whole, or all of the account's"));
+        }
+    }
+    if plan.contains("Seq Scan") {
+        faults.push("a table is read as a whole".to_owned());
+    }
+    faults
 }
 
 /// An index that a plan reads, and its search condition.

@@ -72,6 +72,7 @@ fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
         _ if argument == foreign => "{any}".to_owned(),
         IdOf::Task | IdOf::OnBoard => TASKS[0].to_owned(),
         IdOf::Agent => "coder".to_owned(),
+        IdOf::Recipient => "@user:ann".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()
         }

@@ -211,6 +211,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     let id = |_: &str, of| match of {
         IdOf::Task | IdOf::OnBoard => "LIVE-1".to_owned(),
         IdOf::Agent => "coder".to_owned(),
+        IdOf::Recipient => "@user:ann".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()
         }

@@ -102,6 +102,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     let id = |_: &str, of| match of {
         IdOf::Task | IdOf::OnBoard => task.to_owned(),
         IdOf::Agent => "tester".to_owned(),
+        IdOf::Recipient => "@user:ann".to_owned(),
         IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
             uuid::Uuid::nil().to_string()
         }

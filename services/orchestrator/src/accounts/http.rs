@@ -75,7 +75,7 @@ async fn list(
 }
 
 async fn read(State(app): State<App>, access: Access) -> Result<Json<Account>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let account = store::account_find(&tx, &access.account).await?;
     tx.commit().await?;
     Ok(Json(account))
@@ -86,7 +86,7 @@ async fn change(
     access: Access,
     JsonBody(change): JsonBody<AccountChange>,
 ) -> Result<Json<Account>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     if let Some(Some(task)) = &change.coordinator_task
         && tasks::store::task_find(&tx, &access.account, task).await?.is_none()
     {

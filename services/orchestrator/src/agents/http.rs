@@ -90,7 +90,7 @@ async fn list(
 }
 
 async fn read(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<Json<Agent>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let agent = store::agent_find(&tx, &access.account, &agent).await?;
     tx.commit().await?;
     Ok(Json(agent.ok_or_else(Problem::not_found)?))
@@ -102,7 +102,7 @@ async fn change(
     Named(agent): Named<AgentRef>,
     JsonBody(change): JsonBody<AgentChange>,
 ) -> Result<Json<Agent>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;
@@ -116,7 +116,7 @@ async fn change(
 }
 
 async fn remove(State(app): State<App>, access: Access, Named(agent): Named<AgentRef>) -> Result<NoContent, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let agent = store::agent_find(&tx, &access.account, &agent)
         .await?
         .ok_or_else(Problem::not_found)?;

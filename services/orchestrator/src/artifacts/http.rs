@@ -191,7 +191,7 @@ async fn show(
     access: Access,
     Named(artifact): Named<ArtifactId>,
 ) -> Result<Json<Artifact>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = artifact_find(&tx, &access.account, artifact).await?;
     tx.commit().await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?))
@@ -203,7 +203,7 @@ async fn remove(
     Named(artifact): Named<ArtifactId>,
 ) -> Result<NoContent, ApiError> {
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let removed = artifact_remove(&tx, account, artifact, &access.caller.actor(), &setting).await?;
     let removed = removed.ok_or_else(Problem::not_found)?;
@@ -218,7 +218,7 @@ async fn content(
     Room(room): Room,
     Named(artifact): Named<ArtifactId>,
 ) -> Result<Content, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = artifact_find(&tx, &access.account, artifact).await?;
     let found = found.ok_or_else(Problem::not_found)?;
     // Counted before it is read: many contents at one time are more than a process holds.

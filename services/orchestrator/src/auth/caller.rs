@@ -4,12 +4,13 @@ use axum::{extract::FromRequestParts, http::request::Parts};
 use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs, UserId};
 use runtime::http::{Problem, openapi::Operation};
 use storage::{
-    Accounts,
+    Accounts, StorageError, Tx,
     accounts::OPERATOR,
     api_key::{KeyHolder, Person},
 };
 
 use crate::{
+    app::App,
     error::invalid_field,
     permission::{Need, may},
     route::Described,
@@ -142,6 +143,11 @@ pub struct PersonAccess {
 }
 
 impl Access {
+    /// A transaction of the request: in its account, with what its caller may see.
+    pub async fn begin(&self, app: &App) -> Result<Tx, StorageError> {
+        app.database.begin(&self.accounts()).await
+    }
+
     /// The account, with the persons whose orchestrators' rows the request may reach: a person's own, and the operator's everybody's. An
     /// admin reads everybody's, if the account says so, and changes none but their own.
     pub fn accounts(&self) -> Accounts {

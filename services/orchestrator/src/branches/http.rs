@@ -72,7 +72,7 @@ async fn read(
     access: Access,
     Named(branch): Named<BranchId>,
 ) -> Result<Json<Branch>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let branch = branch_read(&tx, &access.account, branch).await?;
     tx.commit().await?;
     Ok(Json(branch))

@@ -64,7 +64,7 @@ async fn read(
     })?;
     let (account, ids) = (&access.account, [turn, with]);
     let bytes_max = app.settings.list_bytes_max.usize();
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = async |turn: TurnId| -> Result<Turn, ApiError> {
         let found = turn_find(&tx, account, turn, bytes_max).await?;
         found.ok_or_else(|| {

@@ -76,7 +76,7 @@ async fn place(
     Post { body, once }: Post<NewHold>,
 ) -> Result<Answer<201, Placed, 200>, ApiError> {
     if body.dry_run == Some(true) {
-        let tx = app.begin(&access).await?;
+        let tx = access.begin(&app).await?;
         alone(&tx, &access.account).await?;
         let now = database_now(&tx).await?;
         let (_, affected, _) = set(&app, &tx, &access, &body, now).await?;
@@ -128,7 +128,7 @@ async fn set(
 
 async fn release(State(app): State<App>, access: Access, Named(hold): Named<HoldId>) -> Result<Json<Hold>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     store::hold_find(&tx, account, hold)
         .await?
         .ok_or_else(Problem::not_found)?;

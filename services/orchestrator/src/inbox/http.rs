@@ -128,7 +128,7 @@ async fn list(
 }
 
 async fn count(State(app): State<App>, person: PersonAccess) -> Result<Json<InboxCount>, ApiError> {
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let counted = store::unread(&tx, &person.access.account, &person.user).await?;
     tx.commit().await?;
     let by_type = ByType {
@@ -158,7 +158,7 @@ async fn read(
     person: PersonAccess,
     Named(mail): Named<MailId>,
 ) -> Result<Json<Mail>, ApiError> {
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let found = own(&tx, &person.access.account, &person.user, mail).await?;
     tx.commit().await?;
     Ok(Json(found.shown()))
@@ -185,7 +185,7 @@ async fn mark(
     Named(mail): Named<MailId>,
     JsonBody(body): JsonBody<Read>,
 ) -> Result<Json<Mail>, ApiError> {
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let ids = (vec![mail], body.read.unwrap_or(true));
     store::mark(&tx, &person.access.account, &person.user, ids).await?;
     done(&app, tx, &person, (mail, MailChange::Read)).await
@@ -197,7 +197,7 @@ async fn read_many(
     JsonBody(body): JsonBody<ReadMany>,
 ) -> Result<Json<Marked>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let read = store::mark(&tx, account, &person.user, (body.ids, true)).await?;
     let now = database_now(&tx).await?;
     let event = |mail: &MailId| app.event(account, now, changed(*mail, Some(&person.user), MailChange::Read));
@@ -211,7 +211,7 @@ async fn archive(
     Named(mail): Named<MailId>,
     JsonBody(body): JsonBody<Archive>,
 ) -> Result<Json<Mail>, ApiError> {
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     store::archive(&tx, &person.access.account, &person.user, (mail, body.archived)).await?;
     done(&app, tx, &person, (mail, MailChange::Archived)).await
 }
@@ -222,7 +222,7 @@ async fn snooze(
     Named(mail): Named<MailId>,
     JsonBody(body): JsonBody<Snooze>,
 ) -> Result<Json<Mail>, ApiError> {
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let (now, until) = (database_now(&tx).await?, body.until.map(|until| until.0));
     if let Some(until) = until
         && !(now + SNOOZE.0..=now + SNOOZE.1).contains(&until)

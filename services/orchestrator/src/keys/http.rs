@@ -72,7 +72,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
 }
 
 async fn revoke(State(app): State<App>, access: Access, Named(key): Named<KeyId>) -> Result<NoContent, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let now = database_now(&tx).await?;
     let revoked = store::key_revoke(&tx, &access.account, &key, None, now).await?;
     let of = revoked.ok_or_else(Problem::not_found)?.user_id;

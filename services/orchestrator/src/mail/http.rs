@@ -173,7 +173,7 @@ fn room(rates: &Rates) -> Result<(), ApiError> {
 }
 
 async fn read(State(app): State<App>, access: Access, Named(mail): Named<MailId>) -> Result<Json<Mail>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = mail_find(&tx, &access.account, mail).await?;
     tx.commit().await?;
     let person = access.caller.person();

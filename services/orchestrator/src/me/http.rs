@@ -48,7 +48,7 @@ fn shown(person: &PersonAccess, member: Member) -> Json<Me> {
 
 async fn read(State(app): State<App>, person: PersonAccess) -> Result<Json<Me>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let member = members::store::member_find(&tx, account, &person.user).await?;
     tx.commit().await?;
     // Removed since the guard found the key.
@@ -61,7 +61,7 @@ async fn change(
     JsonBody(change): JsonBody<MeChange>,
 ) -> Result<Json<Me>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     if let Some(zone) = &change.time_zone
         && !members::store::time_zone_exists(&tx, zone).await?
     {
@@ -140,7 +140,7 @@ async fn key_revoke(
     Named(key): Named<KeyId>,
 ) -> Result<NoContent, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let now = database_now(&tx).await?;
     let asking = keys::store::key_hold(&tx, account, person.access.caller.principal()).await?;
     let asking = asking.ok_or_else(Problem::unauthorized)?;

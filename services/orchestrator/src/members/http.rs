@@ -152,7 +152,7 @@ async fn change(
     Named(user): Named<UserId>,
     JsonBody(change): JsonBody<MemberChange>,
 ) -> Result<Json<Member>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let another = match change.role {
         Some(MemberRole::Member) => store::has_other_admin(&tx, &access.account, &user).await?,
         Some(MemberRole::Admin) | None => true,

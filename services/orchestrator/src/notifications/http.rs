@@ -110,7 +110,7 @@ async fn read(
     access: Access,
     Named(id): Named<NotificationId>,
 ) -> Result<Json<Notification>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let account = &access.account;
     let own_alone = access.caller.sees_own_alone();
     if own_alone && !store::notification_is_of(&tx, account, &id, access.caller.principal()).await? {

@@ -84,7 +84,7 @@ async fn read_theirs(
 }
 
 async fn read_of(app: &App, access: &Access, user: UserId) -> Result<Json<Orchestrator>, ApiError> {
-    let tx = app.begin(access).await?;
+    let tx = access.begin(app).await?;
     let orchestrator = shown(app, &tx, &access.account, &Owner::User(user)).await?;
     tx.commit().await?;
     Ok(Json(orchestrator))
@@ -138,7 +138,7 @@ async fn chat_theirs(
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<ChatItem>, ApiError> {
     seen(&access, &user)?;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = identity_find(&tx, &access.account, &Owner::User(user.clone())).await?;
     tx.commit().await?;
     found.ok_or_else(Problem::not_found)?;
@@ -156,7 +156,7 @@ async fn chat_of(app: &App, access: &Access, user: &UserId, query: &ListQuery) -
 
 async fn read_own(State(app): State<App>, person: PersonAccess) -> Result<Json<Identity>, ApiError> {
     let account = &person.access.account;
-    let tx = app.begin(&person.access).await?;
+    let tx = person.access.begin(&app).await?;
     let found = identity_find(&tx, account, &Owner::User(person.user)).await?;
     tx.commit().await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?))
@@ -176,7 +176,7 @@ async fn change_own(
 }
 
 async fn read(State(app): State<App>, access: Access) -> Result<Json<Identity>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = identity_find(&tx, &access.account, &Owner::Account).await?;
     tx.commit().await?;
     Ok(Json(found.unwrap_or_else(|| Identity {
@@ -212,7 +212,7 @@ async fn change_of(
 ) -> Result<Json<Identity>, ApiError> {
     let (account, caller) = (&access.account, &access.caller);
     not_reserved(account)?;
-    let tx = app.begin(access).await?;
+    let tx = access.begin(app).await?;
     // No agent gets the handle as its slug meanwhile.
     account_lock(&tx, account).await?;
     let now = database_now(&tx).await?;

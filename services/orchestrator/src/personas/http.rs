@@ -197,7 +197,7 @@ async fn read(
     access: Access,
     Named(persona): Named<PersonaRef>,
 ) -> Result<Json<Persona>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = persona_find(&tx, &access.account, viewer(&access.caller), &persona).await?;
     tx.commit().await?;
     Ok(Json(found.ok_or_else(Problem::not_found)?.shown()))
@@ -225,7 +225,7 @@ async fn change(
     if change.is_default.is_some() && !access.caller.is_admin() {
         return Err(only_admins().into());
     }
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     account_lock(&tx, account).await?;
     let found = editable(&tx, &access, &persona).await?;
     let is_default = change.is_default.unwrap_or(found.is_default);
@@ -263,7 +263,7 @@ async fn write(
 ) -> Result<Json<Persona>, ApiError> {
     let (account, by) = (&access.account, access.caller.author_id());
     fit(&new.files)?;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = editable(&tx, &access, &persona).await?;
     let newest = store::version_newest(&tx, account, &found).await?;
     if let Some(asked) = new.base_version.map(i32::from).filter(|asked| *asked != newest.number) {
@@ -291,7 +291,7 @@ async fn remove(
     Named(persona): Named<PersonaRef>,
 ) -> Result<NoContent, ApiError> {
     let (account, by) = (&access.account, access.caller.author_id());
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = editable(&tx, &access, &persona).await?;
     if found.is_default {
         return Err(in_use().into());
@@ -328,7 +328,7 @@ async fn version(
     Within(persona, number): Within<PersonaRef, i32>,
 ) -> Result<Json<PersonaVersion>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = persona_find(&tx, account, viewer(&access.caller), &persona).await?;
     let found = found.ok_or_else(Problem::not_found)?;
     let version = store::version_find(&tx, account, found.id, number).await?;

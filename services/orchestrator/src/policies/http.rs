@@ -111,7 +111,7 @@ async fn change(
 ) -> Result<Json<ToolPolicy>, ApiError> {
     let terms = terms(change.visible, change.verdict, change.audience.as_ref())?;
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let (named, by) = ((policy, Some(change.revision.into())), access.caller.actor());
     let messages = policy_change(&tx, account, named, &terms, &by, &setting).await?;
@@ -129,7 +129,7 @@ async fn remove(
     Named(policy): Named<ToolPolicyId>,
 ) -> Result<NoContent, ApiError> {
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let (was_there, messages) = policy_remove(&tx, account, policy, &access.caller.actor(), &setting).await?;
     if !was_there {

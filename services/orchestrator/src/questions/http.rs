@@ -83,7 +83,7 @@ async fn read(
     access: Access,
     Named(question): Named<QuestionId>,
 ) -> Result<Json<Question>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let found = store::find(&tx, &access.account, question).await?;
     tx.commit().await?;
     let found = found.ok_or_else(Problem::not_found)?;

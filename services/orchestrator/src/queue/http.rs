@@ -139,7 +139,7 @@ async fn order(
     JsonBody(order): JsonBody<Order>,
 ) -> Result<Json<Queue>, ApiError> {
     let page = first_page(&app, &access, session)?;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let now = database_now(&tx).await?;
     let Order { revision, items } = &order;
     let messages = edit(
@@ -198,7 +198,7 @@ async fn item_edit(
     (session, item): (SessionId, &NotificationId),
     wanted: Edit<'_>,
 ) -> Result<Json<Item>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let now = database_now(&tx).await?;
     let messages = edit(app, access, (&tx, now), session, Some(item), wanted).await?;
     let item = item_read(&tx, access, session, item).await?;

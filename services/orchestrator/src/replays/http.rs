@@ -90,7 +90,7 @@ async fn read(
     access: Access,
     Named(replay): Named<ReplayId>,
 ) -> Result<Json<Replay>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let row = store::replay_find(&tx, &access.account, replay).await?;
     tx.commit().await?;
     Ok(Json(row.ok_or_else(Problem::not_found)?.shown()))

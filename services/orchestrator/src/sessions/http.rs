@@ -96,7 +96,7 @@ async fn read(
     access: Access,
     Named(session): Named<SessionId>,
 ) -> Result<Json<Session>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let session = session_read(&tx, &access.account, session).await?;
     tx.commit().await?;
     Ok(Json(session))

@@ -102,7 +102,7 @@ fn writable(account: &AccountId, of: SessionOf, caller: &Caller) -> Result<(Stri
 }
 
 /// Accepts what the caller writes to the session with this address, on this task. Gives its id and the message for the outbox.
-pub(super) async fn prompted(
+pub async fn prompted(
     app: &App,
     work: &Work,
     access: &Access,

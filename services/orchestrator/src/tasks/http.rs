@@ -208,14 +208,14 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
 }
 
 async fn read(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Task>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let task = task_shown(&tx, &access.account, &task).await?;
     tx.commit().await?;
     Ok(Json(task))
 }
 
 async fn next(State(app): State<App>, access: Access, Named(task): Named<TaskId>) -> Result<Json<Next>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let task = task_shown(&tx, &access.account, &task).await?;
     tx.commit().await?;
     Ok(Json(task.next.ok_or_else(Problem::not_found)?))
@@ -238,7 +238,7 @@ async fn change(
     Named(task): Named<TaskId>,
     JsonBody(change): JsonBody<TaskChange>,
 ) -> Result<Json<Task>, ApiError> {
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     changed(&app, &access, tx, (&task, change), None).await
 }
 
@@ -438,7 +438,7 @@ async fn dry_run(
     act: impl AsyncFnOnce((&Tx, OffsetDateTime)) -> Result<(Task, Vec<Owned>), ApiError>,
 ) -> Result<Answer<200, Task>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(access).await?;
+    let tx = access.begin(app).await?;
     task_find(&tx, account, task).await?;
     alone(&tx, account).await?;
     let now = database_now(&tx).await?;

@@ -54,7 +54,7 @@ async fn list(
 
 async fn clear(State(app): State<App>, access: Access, Named(timer): Named<TimerId>) -> Result<Json<Timer>, ApiError> {
     let account = &access.account;
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let setting = app.setting(None, database_now(&tx).await?);
     let reason = format!("cleared: by {}", access.caller.actor().name);
     let messages = timers_clear(&tx, account, Scope::One(timer), &reason, &setting).await?;

@@ -47,7 +47,7 @@ async fn list(
 
 async fn read(State(app): State<App>, access: Access, Named(turn): Named<TurnId>) -> Result<Json<Turn>, ApiError> {
     let bytes_max = app.settings.list_bytes_max.usize();
-    let tx = app.begin(&access).await?;
+    let tx = access.begin(&app).await?;
     let turn = store::turn_find(&tx, &access.account, turn, bytes_max).await?;
     tx.commit().await?;
     Ok(Json(turn.ok_or_else(Problem::not_found)?))

@@ -41,7 +41,7 @@ const STATEMENTS: [Planned; 146] = [
     (
         lifecycle::mail_settle::MAIL_SETTLE,
         2,
-        &["mail_pkey", "notification_pkey", "turn_pkey"],
+        &["mail_unsettled", "notification_pkey", "turn_pkey"],
     ),
     (
         mail::store::FIND,

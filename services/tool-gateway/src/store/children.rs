@@ -75,14 +75,15 @@ macro_rules! child {
     };
 }
 
-/// Relies on task_board, whose order is requested, on session_active_task, session_generation, session_active_system, turn_number, and on
+/// Relies on task_board, whose order is requested with a status as a range: a single value is no order. Relies on session_active_task, session_generation, session_active_system, turn_number, and on
 /// primary keys.
 pub const CHILDREN_LIST: &str = concat!(
     child!(
         "select t.*, null::uuid as agent_id from unnest($3::text[], $4::bigint[]) as w (status, most)
          cross join lateral (
-            select * from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
-            order by t.created_at desc limit w.most) t"
+            select * from task t
+            where t.account_id = $1 and t.board = $2 and t.status >= w.status and t.status <= w.status
+            order by t.status desc, t.created_at desc limit w.most) t"
     ),
     " order by last_activity desc limit $5"
 );

@@ -5,31 +5,16 @@ use serde_json::{Value, json};
 
 use crate::world::{TestSession, World};
 
-const ALL: &str = "create_task,list_tasks,update_task,my_tasks";
-
 impl World {
-    /// The account has members, and this turn was offered the tools of the board.
-    async fn on_board(&self, session: &TestSession) {
+    async fn has_members(&self) {
         self.run(sqlx::query("update account set mail_enabled = true")).await;
-        let offered = sqlx::query("update turn set tools = tools || string_to_array($2, ',') where id = $1");
-        self.run(offered.bind(session.turn.uuid()).bind(ALL)).await;
     }
 
-    /// Ann's orchestrator, with a turn in progress.
-    async fn orchestrator(&self, worker: &TestSession) -> TestSession {
-        let account = &worker.account;
-        let agent = self.fixture().agent(account, "hidden").await;
-        let mut session = self.session(account, None, agent).await;
-        let hidden = "update agent set kind = 'orchestrator', removed_at = now() where slug = 'hidden'";
-        self.run(sqlx::query(hidden)).await;
-        session.key = format!("orchestrator:{account}:ann:v1");
-        let own = "update session set kind = 'orchestrator', user_id = 'ann', key = $2 where id = $1";
-        self.run(sqlx::query(own).bind(session.id.uuid()).bind(session.key.clone()))
-            .await;
-        self.on_board(&session).await;
-        let board = "update task set board = 'user:ann' where id = 'proj-7'";
-        self.run(sqlx::query(board)).await;
-        session
+    /// Ann's orchestrator, on whose board the worker's task is.
+    async fn ann_of(&self, worker: &TestSession) -> TestSession {
+        self.has_members().await;
+        self.run(sqlx::query("update task set board = 'user:ann' where id = 'proj-7'")).await;
+        self.orchestrator(&worker.account, "ann").await
     }
 }
 
@@ -38,7 +23,7 @@ async fn an_orchestrator_says_what_waits_and_whoever_works_is_told() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
-    let ann = world.orchestrator(&coder).await;
+    let ann = world.ann_of(&coder).await;
     let first = world
         .call(&ann.request(1, "create_task", &json!({"title": "First"})))
         .await
@@ -100,7 +85,7 @@ async fn a_session_moves_what_it_was_given_and_nothing_else() {
     let world = World::new().await;
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
-    world.on_board(&coder).await;
+    world.has_members().await;
     for id in ["GIVEN-1", "FOREIGN-1"] {
         world.fixture().task(&coder.account, id, &[]).await;
     }

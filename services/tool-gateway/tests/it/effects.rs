@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use contracts::{
     header,
     notification::NotificationMessage,
-    tools::{IdOf, ToolEffect},
+    tools::{Audience, IdOf, ToolEffect},
 };
 use domain::{
     AgentId,
@@ -26,6 +26,11 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     let gateway = world.gateway().await;
     let coder = world.coder("acme").await;
     world.fixture().agent(&coder.account, "reviewer").await;
+    // Its task is on the board of a person's orchestrator: the agent's session is a child.
+    world.run(sqlx::query("update account set mail_enabled = true")).await;
+    world.run(sqlx::query("update task set board = 'user:ann'")).await;
+    rows("member").with("user_id", "ann").insert(&world.database.owner).await;
+    let ann = world.orchestrator(&coder.account, "ann").await;
     rows("task_context").from("task t").insert(&world.database.owner).await;
     let tenant = Tenant {
         account: coder.account.to_string(),
@@ -62,10 +67,16 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),
             IdOf::Branch => branches.first().cloned().unwrap_or_default(),
-            IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
+            IdOf::Session => coder.id.to_string(),
+            IdOf::Recipient => "@user:ann".to_owned(),
+            IdOf::Artifact | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
-        let request = coder.request(ordinal, tool.name, &said);
+        let caller = match tool.offered_to {
+            Audience::Orchestrator => &ann,
+            _ => &coder,
+        };
+        let request = caller.request(ordinal, tool.name, &said);
         world.record(&request).await;
         let before = all_rows().await;
         world.call(&request).await.ok();

@@ -1,41 +1,15 @@
 //! What an orchestrator remembers, by its tools: in its person's own turns, and in those of others.
 
-use domain::{
-    SessionId,
-    ToolCallState::{Failed, Refused},
-    TurnId,
-};
+use domain::ToolCallState::{Failed, Refused};
 use serde_json::{Value, json};
 use testkit::{enqueued, rows};
-use uuid::Uuid;
 
-use crate::world::{TestSession, World};
+use crate::world::{ITEM, TestSession, World};
 
 /// A person's orchestrator in a turn on one item.
 async fn orchestrator(world: &World, user: &str) -> TestSession {
-    let fixture = world.fixture();
-    let account = fixture.account("acme").await;
-    let agent = Uuid::now_v7();
-    let hidden = rows("agent").with("id", agent).with("slug", agent);
-    let hidden = hidden.with("kind", "orchestrator").set("removed_at", "now()");
-    hidden.insert(&world.database.owner).await;
-    let session = TestSession {
-        account,
-        task: None,
-        agent: agent.to_string().parse().unwrap(),
-        id: SessionId(Uuid::now_v7()),
-        key: format!("orchestrator:acme:{user}:v1"),
-        turn: TurnId(Uuid::now_v7()),
-    };
-    let row = rows("session").with("id", session.id).with("agent_id", agent);
-    let row = row.with("kind", "orchestrator").with("user_id", user);
-    let row = row.with("key", &session.key).with("phase", "waiting").with("fence", 1);
-    row.with("active_turn_id", session.turn)
-        .insert(&world.database.owner)
-        .await;
-    world.turn(&session, 1).await;
-    let tools = "update turn set tools = '{memory_read,memory_write}', notification_ids = '{the-item}'";
-    world.run(sqlx::query(tools)).await;
+    let account = world.fixture().account("acme").await;
+    let session = world.orchestrator(&account, user).await;
     item(world, &session, ("user", user), "{}").await;
     session
 }
@@ -43,7 +17,7 @@ async fn orchestrator(world: &World, user: &str) -> TestSession {
 /// What its turn is about.
 async fn item(world: &World, session: &TestSession, (kind, sender): (&str, &str), metadata: &str) {
     world.run(sqlx::query("delete from notification")).await;
-    let row = enqueued(&session.account, session.id).with("id", "the-item");
+    let row = enqueued(&session.account, session.id).with("id", ITEM);
     let row = row.with("sender_kind", kind).with("sender_id", sender);
     let row = row.with("metadata", metadata).with("state", "running");
     row.with("turn_id", session.turn).insert(&world.database.owner).await;

@@ -27,6 +27,9 @@ use storage::Role;
 use testkit::{Fixture, TestDatabase, enqueued, eventually, rows};
 use uuid::Uuid;
 
+/// The item that an orchestrator's first turn answers.
+pub(crate) const ITEM: &str = "the-item";
+
 const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct World {
@@ -213,13 +216,45 @@ impl World {
         session
     }
 
+    /// A person's orchestrator, whose first turn calls tools.
+    pub(crate) async fn orchestrator(&self, account: &AccountId, user: &str) -> TestSession {
+        let agent = Uuid::now_v7();
+        let hidden = rows("agent").with("id", agent).with("slug", agent);
+        let hidden = hidden.with("account_id", account).with("kind", "orchestrator");
+        hidden.set("removed_at", "now()").insert(&self.database.owner).await;
+        let session = TestSession {
+            account: account.clone(),
+            task: None,
+            agent: AgentId(agent),
+            id: SessionId(Uuid::now_v7()),
+            key: format!("orchestrator:{account}:{user}:v1"),
+            turn: TurnId(Uuid::now_v7()),
+        };
+        let row = rows("session").with("id", session.id).with("agent_id", agent);
+        let row = row.with("kind", "orchestrator").with("user_id", user);
+        let row = row.with("key", &session.key).with("phase", "waiting").with("fence", 1);
+        let row = row.with("account_id", account).with("active_turn_id", session.turn);
+        row.insert(&self.database.owner).await;
+        self.turn(&session, 1).await;
+        session
+    }
+
     /// The turn of the session, awaiting tools under fence 1: all tools of its task are offered, and time is left.
     pub(crate) async fn turn(&self, session: &TestSession, number: i64) {
         let row = rows("turn")
             .with("id", session.turn)
             .with("number", number)
             .with("state", "awaiting_tools");
-        let row = row.with("tools", format!("{{{}}}", offered(session.task.is_some()).join(",")));
+        let is_orchestrator = session.key.starts_with("orchestrator:");
+        let tools = names_of(OfferContext {
+            is_orchestrator,
+            has_mail: true,
+            ..context(session.task.is_some())
+        });
+        let mut row = row.with("tools", format!("{{{}}}", tools.join(",")));
+        if is_orchestrator {
+            row = row.with("notification_ids", format!("{{{ITEM}}}"));
+        }
         let row = row
             .with("hops", 2)
             .set("waiting_since", "now()")
@@ -408,9 +443,13 @@ impl World {
     }
 }
 
-/// The tools of a turn outside of the coordinator's chat.
+/// The tools of a turn outside of the coordinator's chat, in an account without members.
 pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
-    let tools = contracts::tools::offered(OfferContext {
+    names_of(context(has_task))
+}
+
+fn context(has_task: bool) -> OfferContext {
+    OfferContext {
         has_task,
         is_coordinator: false,
         is_asked: true,
@@ -419,7 +458,11 @@ pub(crate) fn offered(has_task: bool) -> Vec<&'static str> {
         is_branch: false,
         may_branch: true,
         models: ModelKinds::default(),
-    });
+    }
+}
+
+fn names_of(context: OfferContext) -> Vec<&'static str> {
+    let tools = contracts::tools::offered(context);
     tools.into_iter().map(|tool| tool.name).collect()
 }
 

@@ -16,9 +16,9 @@ pub mod generate_media;
 pub mod get_session_status;
 pub mod list_personas;
 pub mod list_sessions;
+pub mod list_tasks;
 pub mod memory_read;
 pub mod memory_write;
-pub mod list_tasks;
 pub mod my_tasks;
 pub mod no_reply;
 pub mod read_media;
@@ -147,6 +147,8 @@ pub enum IdOf {
     /// By its slug or id.
     Persona,
     Mail,
+    /// A person, an orchestrator, an agent or a session, by an address.
+    Recipient,
 }
 
 /// The turns that a tool is offered in, and in which calls to it are accepted.

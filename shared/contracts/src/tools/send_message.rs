@@ -53,7 +53,11 @@ pub(super) fn definition() -> ToolDefinition {
             "required": ["to", "content"],
             "additionalProperties": false,
         }),
-        ids: &[("context_task_id", IdOf::Task), ("reply_to", IdOf::Mail)],
+        ids: &[
+            ("to", IdOf::Recipient),
+            ("context_task_id", IdOf::Task),
+            ("reply_to", IdOf::Mail),
+        ],
         offered_to: Audience::Mail,
         effect: ToolEffect::Write,
         reach: Reach::Account,

@@ -38,14 +38,21 @@ struct Settled {
     reply: Option<String>,
 }
 
-/// Relies on primary keys: what is not settled is compared in a form that no partial index has.
+/// Relies on mail_unsettled and on primary keys. Mail whose item has not ended is not locked.
 pub const MAIL_SETTLE: &str = "
     update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
-    from (select $1 as account_id, w.id from unnest($2::uuid[]) as w (id) offset 0) w
-    cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
-    where m.account_id = any (array[w.account_id]) and m.id = w.id and coalesce(m.settled_at, 'infinity') = 'infinity'
-      and n.state in ('delivered', 'failed', 'refused', 'cancelled') and (m.outcome is null or n.state = 'delivered')
+    from (
+        select n.id, n.state, n.reason, n.turn_id, n.hops, w.id as mail
+        from unnest($2::uuid[]) as w (id)
+        cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
+        where n.state in ('delivered', 'failed', 'refused', 'cancelled') offset 0) n
+    cross join lateral (
+        select u.ctid from mail u
+        where u.account_id = $1 and u.id = n.mail and u.to_session is not null and u.settled_at is null
+          and (u.outcome is null or n.state = 'delivered')
+        for update) u
+    where m.ctid = u.ctid
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
               left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id, n.hops,
               case when m.from_user is not null and n.state = 'delivered' then (

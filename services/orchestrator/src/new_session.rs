@@ -12,7 +12,6 @@ use storage::{
 };
 use uuid::Uuid;
 
-use super::{prompt::prompted, store::session_find};
 use crate::{
     agents,
     app::App,
@@ -21,6 +20,7 @@ use crate::{
     idempotency::{Answer, Done, Post},
     personas::http::usable,
     route::routes,
+    sessions::{prompt::prompted, store::session_find},
     tasks::store::task_lock,
 };
 
