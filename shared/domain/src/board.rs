@@ -77,9 +77,6 @@ pub fn ring(task: &TaskId, edges: &[(TaskId, TaskId)]) -> Option<String> {
                     back = came_from[back];
                     way.push(back.to_string());
                 }
-                if at == task {
-                    way.pop();
-                }
                 way.reverse();
                 return Some(way.join(" → "));
             }

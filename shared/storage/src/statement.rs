@@ -58,7 +58,8 @@ macro_rules! coordinates {
 }
 
 /// What a prompt says of the mail that a session's item brings. Null: the mail is for another conversation, or there is none of this id:
-/// anybody may publish an item of its type. A conversation is named by the key of its first generation.
+/// anybody may publish an item of its type. A conversation is named by the key of its first generation. Relies on mail_pkey, whose order is
+/// requested with the id as a range: a single value is no order.
 #[macro_export]
 macro_rules! mail_facts {
     ($item:literal, $session:literal) => {
@@ -73,7 +74,9 @@ macro_rules! mail_facts {
                 from mail m
                 where m.account_id = ",
             $item,
-            ".account_id and m.id = substr(",
+            ".account_id and m.id >= substr(",
+            $item,
+            ".id, 6)::uuid and m.id <= substr(",
             $item,
             ".id, 6)::uuid and coalesce(m.to_session, '') = (
                     select regexp_replace(ms.key, ':v[0-9]+$', ':v1') from session ms
@@ -81,7 +84,7 @@ macro_rules! mail_facts {
             $item,
             ".account_id and ms.id = ",
             $session,
-            " offset 0) offset 0) end"
+            " offset 0) order by m.id limit 1) end"
         )
     };
 }

@@ -54,6 +54,11 @@ insert into task_assignee (account_id, task_id, agent_id) values
     ('{account}', '{account}-1', pg_temp.uid('reviewer')),
     ('{account}', 'chat', pg_temp.uid('coder'));
 
+-- What they waited for is done.
+insert into task_dependency (account_id, task_id, blocked_by_task_id, created_at, satisfied_at) values
+    ('{account}', 'live-1', '{account}-2', now(), now()),
+    ('{account}', '{account}-3', '{account}-2', now(), now());
+
 insert into message (account_id, id, task_id, author_kind, author_id, author_name, body)
 select '{account}', pg_temp.uid('message/' || t.id || n), t.id, 'user', '{secret}', '{secret}', '{secret}'
 from task t, generate_series(1, 3) n where t.account_id = '{account}';

@@ -89,6 +89,8 @@ const STATEMENTS: [Planned; 49] = [
             "task_assignee_pkey",
             "task_context_pkey",
             "branch_item",
+            "mail_pkey",
+            "session_pkey",
         ],
     ),
     (

@@ -52,7 +52,7 @@ const SAID_MAX: usize = 50;
 pub const SAID: &str = "
     select n.id, n.sender_name, n.sender_kind, left(n.body, $3) as body, length(n.body) > $3 as cut, n.created_at
     from unnest($2::text[]) as w (id)
-    join notification n on n.account_id = any (array[$1]) and n.id = w.id";
+    cross join lateral (select * from notification n where n.account_id = $1 and n.id = w.id offset 0) n";
 
 #[derive(FromQueryResult)]
 struct StepRow {

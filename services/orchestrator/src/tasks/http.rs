@@ -31,6 +31,7 @@ use storage::{
         task_create, task_status_set,
     },
     outbox::Owned,
+    session::sessions_close::task_sessions_lock,
 };
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -575,6 +576,7 @@ async fn cancelled(
             .into_iter()
             .filter(|row| row.depth > 0 && !row.status.is_terminal());
         tasks.extend(open.map(|row| row.task));
+        task_sessions_lock(tx, account, &tasks, None).await?;
     }
     let (mut affected, mut messages) = (StatusEffect::default(), Vec::new());
     // From the last of the tree to its top.

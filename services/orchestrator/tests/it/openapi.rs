@@ -248,7 +248,7 @@ fn the_document_says_what_is_enforced() {
     );
     // An answer has all of its keys; a request has the required ones.
     let keys = document.pointer(&schema("Task/required")).unwrap().as_array().unwrap();
-    assert_eq!(keys.len(), 12);
+    assert_eq!(keys.len(), 16);
     let list = &document["paths"]["/api/orgs/{account}/tasks"]["get"]["parameters"];
     let limit = list
         .as_array()

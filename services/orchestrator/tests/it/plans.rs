@@ -151,6 +151,7 @@ const STATEMENTS: [Planned; 146] = [
             "turn_pkey",
             "agent_pkey",
             "task_context_pkey",
+            "mail_pkey",
         ],
     ),
     (
@@ -263,9 +264,9 @@ const STATEMENTS: [Planned; 146] = [
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
     (forget::MEMORIES, 3, &["memory_faded of the account"]),
     (memory::MEMORY_WRITE, 11, &[]),
-    (memory::MEMORIES_PRUNE, 5, &["memory_key", "memory_pkey"]),
+    (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
     (memory::MEMORIES_FIND, 6, &["memory_key"]),
-    (memory::MEMORIES_TOUCH, 5, &["memory_pkey"]),
+    (memory::MEMORIES_TOUCH, 7, &["memory_key"]),
     (
         questions::store::FIND,
         2,
@@ -348,8 +349,8 @@ const STATEMENTS: [Planned; 146] = [
     ),
     (tasks::store::PLACES, 2, &["task_pkey", "task_dependency_pkey"]),
     (dependencies::BLOCKERS_OPEN, 2, &["task_dependency_pkey", "task_pkey"]),
-    (dependencies::SATISFY, 3, &["task_dependency_open"]),
-    (dependencies::END, 3, &["task_dependency_open"]),
+    (dependencies::SATISFY, 3, &["task_dependency_blocker"]),
+    (dependencies::END, 3, &["task_dependency_blocker"]),
     (
         dependencies::DEPENDENTS,
         2,
@@ -366,7 +367,7 @@ const STATEMENTS: [Planned; 146] = [
     (dependencies::ABOVE, 2, &["task_pkey"]),
     (dependencies::BELOW, 2, &["task_pkey", "task_parent"]),
     (dependencies::EDGES_BETWEEN, 3, &["task_dependency_pkey"]),
-    (lifecycle::TASKS_LOCK, 3, &["task_pkey", "task_dependency_open"]),
+    (lifecycle::TASKS_LOCK, 3, &["task_pkey", "task_dependency_blocker"]),
     (lifecycle::BOARD_COUNT, 4, &["task_board"]),
     (
         branches::store::GRAPH,
@@ -419,7 +420,11 @@ const STATEMENTS: [Planned; 146] = [
     (SESSIONS_UNPARK, 2, &["session_pkey"]),
     (sessions_park::CALL_AWAITS, 3, &["session_pkey"]),
     (PROVIDERS_OF, 3, &["agent_pkey of the account"]),
-    (queue_edit::ITEM_LOCK, 3, &["notification_pkey", "task_pkey"]),
+    (
+        queue_edit::ITEM_LOCK,
+        3,
+        &["notification_pkey", "task_pkey", "session_pkey"],
+    ),
     (queue_edit::QUEUE_PLACES, 3, &["notification_queue"]),
     (queue_edit::ITEMS_MOVE, 3, &["notification_pkey"]),
     (queue_edit::ITEM_REWRITE, 9, &["notification_pkey"]),

@@ -157,7 +157,9 @@ async fn what_is_theirs_is_not_found_in_ours() {
             ("PUT", pattern) if pattern.ends_with("/files") => {
                 Some(json!({"files": [{"filename": "A.md", "content": "a"}]}))
             }
-            ("PUT", pattern) if pattern.ends_with("/personas/{persona}") => Some(json!({})),
+            ("PUT", pattern) if pattern.ends_with("/personas/{persona}") || pattern.ends_with("/tasks/{task}") => {
+                Some(json!({}))
+            }
             ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
             ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
             ("PATCH", _) => Some(json!({})),

@@ -534,7 +534,13 @@ fn the_listed_tools_are_the_callable_ones() {
         case.facts.models = ModelKind::ALL.iter().copied().collect();
     });
     // But those of turns that a question has woken, of orchestrators, and of accounts with members.
-    let others = [Audience::Asked, Audience::Orchestrator, Audience::Mail];
+    let others = [
+        Audience::Asked,
+        Audience::Orchestrator,
+        Audience::Mail,
+        Audience::Board,
+        Audience::OnBoard,
+    ];
     let of_all = tools::all().iter().filter(|tool| !others.contains(&tool.offered_to));
     assert_eq!(
         names(&idle).unwrap(),

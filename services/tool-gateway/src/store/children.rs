@@ -75,15 +75,14 @@ macro_rules! child {
     };
 }
 
-/// Relies on task_board, whose order is requested with a status as a range: a single value is no order. Relies on session_active_task, session_generation, session_active_system, turn_number, and on
+/// Relies on task_board, whose order is requested, on session_active_task, session_generation, session_active_system, turn_number, and on
 /// primary keys.
 pub const CHILDREN_LIST: &str = concat!(
     child!(
         "select t.*, null::uuid as agent_id from unnest($3::text[], $4::bigint[]) as w (status, most)
          cross join lateral (
-            select * from task t
-            where t.account_id = $1 and t.board = $2 and t.status >= w.status and t.status <= w.status
-            order by t.status desc, t.created_at desc limit w.most) t"
+            select * from task t where t.account_id = $1 and t.board = $2 and t.status = w.status
+            order by t.created_at desc limit w.most) t"
     ),
     " order by last_activity desc limit $5"
 );
@@ -115,7 +114,8 @@ pub const CHILD_FIND: &str = concat!(
         "select t.*, w.agent_id from (
             select s.task_id as id, s.agent_id from session s where s.account_id = $1 and s.id = $3 and s.kind = 'task'
             union all select $4::text, $5::uuid where $4::text is not null) w
-         join task t on t.account_id = any (array[$1]) and t.id = w.id and t.board = $2 offset 0"
+         cross join lateral (select * from task t where t.account_id = $1 and t.id = w.id offset 0) t
+         where t.board = $2 offset 0"
     ),
     " limit 1"
 );
@@ -281,10 +281,10 @@ pub(crate) async fn personas_for(
 /// Relies on persona_slug and the primary key.
 pub const PERSONA_FOR: &str = "
     select p.id, p.slug, p.name, p.description, p.visibility, p.is_default, p.agent_id from (
-        (select p.id from persona p where p.account_id = $1 and p.slug = $3 and p.removed_at is null)
+        (select p.id from persona p where p.account_id = $1 and p.slug = $3 and p.removed_at is null offset 0)
         union all
         select $4::uuid) w
-    join persona p on p.account_id = any (array[$1]) and p.id = w.id
+    cross join lateral (select * from persona p where p.account_id = $1 and p.id = w.id offset 0) p
     where p.removed_at is null and (p.visibility = 'shared' or p.created_by = $2) limit 1";
 
 /// By slug or id.

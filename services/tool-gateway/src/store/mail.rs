@@ -22,7 +22,7 @@ pub(crate) struct MailRow {
 pub const MAIL_READ: &str = "
     select m.id, m.from_name, coalesce('@user:' || m.from_user, m.from_session) as from_address, m.message_type, m.content, m.context_task_id, m.reply_to, m.created_at
     from unnest($2::uuid[]) as w (id)
-    join mail m on m.account_id = any (array[$1]) and m.id = w.id
+    cross join lateral (select * from mail m where m.account_id = $1 and m.id = w.id offset 0) m
     where m.to_session = $3";
 
 /// Those of these that are for the conversation, in no order.

@@ -74,7 +74,7 @@ pub(crate) async fn task_and_sessions_lock(
         graph_lock(tx, &asked.account).await?;
     }
     tasks_lock_with(tx, &asked.account, task, blockers.unwrap_or_default()).await?;
-    task_sessions_lock(tx, &asked.account, task, asked.session).await
+    task_sessions_lock(tx, &asked.account, std::slice::from_ref(task), Some(asked.session)).await
 }
 
 /// The locks of a call that makes a task which waits for others.

@@ -13,7 +13,8 @@ impl World {
     /// Ann's orchestrator, on whose board the worker's task is.
     async fn ann_of(&self, worker: &TestSession) -> TestSession {
         self.has_members().await;
-        self.run(sqlx::query("update task set board = 'user:ann' where id = 'proj-7'")).await;
+        self.run(sqlx::query("update task set board = 'user:ann' where id = 'proj-7'"))
+            .await;
         self.orchestrator(&worker.account, "ann").await
     }
 }

@@ -29,8 +29,12 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
     // Its task is on the board of a person's orchestrator: the agent's session is a child.
     world.run(sqlx::query("update account set mail_enabled = true")).await;
     world.run(sqlx::query("update task set board = 'user:ann'")).await;
-    rows("member").with("user_id", "ann").insert(&world.database.owner).await;
+    rows("member")
+        .with("user_id", "ann")
+        .insert(&world.database.owner)
+        .await;
     let ann = world.orchestrator(&coder.account, "ann").await;
+    rows("memory").insert(&world.database.owner).await;
     rows("task_context").from("task t").insert(&world.database.owner).await;
     let tenant = Tenant {
         account: coder.account.to_string(),

@@ -537,7 +537,7 @@ mod tests {
     }
 
     /// Longer than any name. A longer text is no name.
-    const NAME_CHARS_MAX: u64 = 256;
+    const NAME_CHARS_MAX: u64 = domain::mail::TO_CHARACTERS_MAX as u64;
 
     /// Short texts that name nothing of an account.
     const WORDS: [&str; 6] = ["title", "options", "model", "name", "size", "key"];

@@ -123,7 +123,7 @@ pub(super) async fn unless_blocked(
     Ok(if waits { TaskStatus::Blocked } else { to })
 }
 
-/// Relies on task_dependency_open.
+/// Relies on task_dependency_blocker.
 pub const SATISFY: &str = "
     update task_dependency set satisfied_at = $3
     where account_id = $1 and blocked_by_task_id = $2 and satisfied_at is null returning task_id";

@@ -67,10 +67,11 @@ const PERSON: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
     from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for share skip locked";
 
-/// By name. An account's members are few.
+/// By name. Relies on member_name, whose order is requested with the name as a range: a single value is no order.
 pub const NAMESAKES: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
-    from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for share skip locked";
+    from member m where m.account_id = $1 and lower(m.name) >= lower($2) and lower(m.name) <= lower($2) and m.removed_at is null
+    order by lower(m.name), m.user_id limit $3 for share skip locked";
 
 macro_rules! orchestrator {
     ($of:literal) => {
@@ -95,9 +96,10 @@ pub const BY_OWNER: &str = orchestrator!("i.owner = $2");
 pub const BY_TASK: &str = "
     select null as user_id, g.name, null as handle, null as owner, g.id as agent_id, t.display_id as task_id, t.board
     from (select * from task t where t.account_id = $1 and t.id = $2 offset 0) t
-    cross join lateral (select * from agent g where g.account_id = t.account_id and g.id = $3 and g.removed_at is null offset 0) g
-    where exists (
-        select from session s where s.account_id = t.account_id and s.kind = 'task' and s.task_id = t.id and s.agent_id = g.id offset 0)";
+    cross join lateral (select * from agent g where g.account_id = t.account_id and g.id >= $3 and g.id <= $3 order by g.id limit 1) g
+    where g.removed_at is null and exists (
+        select from session s where s.account_id = t.account_id and s.kind = 'task' and s.task_id = t.id and s.agent_id = g.id
+        order by s.user_id offset 0)";
 
 #[derive(FromQueryResult)]
 struct SessionRow {
@@ -210,10 +212,16 @@ const INSERT: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19)
     on conflict do nothing";
 
-/// New mail in a thread brings what its person has put off back at once. Relies on mail_thread.
+/// New mail in a thread brings what its person has put off back at once. Relies on mail_thread, whose order is requested with the thread as
+/// a range: a single value is no order; and on the primary key.
 pub const BACK: &str = "
-    update mail set surface_at = $4
-    where account_id = $1 and thread_id = $2 and to_user = $3 and archived_at is null and surface_at > $4";
+    update mail m set surface_at = $4
+    from (
+        select s.account_id, s.id from mail s
+        where s.account_id = $1 and s.thread_id >= $2 and s.thread_id <= $2 and s.to_user is not distinct from $3
+          and s.archived_at is null and s.surface_at > $4
+        order by s.thread_id, s.created_at limit 100) w
+    where m.account_id = w.account_id and m.id = w.id and m.archived_at is null and m.surface_at > $4";
 
 /// Writes mail once, however often it is asked for.
 pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> {
@@ -284,13 +292,15 @@ pub async fn sender_lock(tx: &Tx, account: &AccountId, sender: &str) -> Result<(
     tx.execute("lock sender of mail", SENDER_LOCK, values).await.map(drop)
 }
 
-/// Relies on mail_sent and mail_unread.
+/// Relies on mail_sent, whose order is requested, and on mail_unread.
 pub const RATES: &str = "
     select (select count(*) from (
-                select from mail m where m.account_id = $1 and m.sender = $2 and m.created_at > now() - interval '1 hour' limit $5) m) as of_hour,
+                select from mail m where m.account_id = $1 and m.sender = $2 and m.created_at > now() - interval '1 hour'
+                order by m.created_at limit $5) m) as of_hour,
            (select count(*) from (
                 select m.turn_id from mail m
-                where m.account_id = $1 and m.sender = $2 and m.created_at > now() - interval '1 hour' limit $5) m
+                where m.account_id = $1 and m.sender = $2 and m.created_at > now() - interval '1 hour'
+                order by m.created_at limit $5) m
             where m.turn_id = $3) as of_turn,
            (select m.created_at + interval '1 hour' from mail m
             where m.account_id = $1 and m.sender = $2 and m.created_at > now() - interval '1 hour'

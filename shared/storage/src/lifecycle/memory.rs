@@ -69,11 +69,12 @@ pub const MEMORY_WRITE: &str = "
             fades_at = excluded.fades_at, session_id = excluded.session_id
     returning id";
 
-/// All but the most relevant others; of two of one relevance goes the one that was touched first. Relies on memory_key and the primary key.
+/// All but the most relevant others; of two of one relevance goes the one that was touched first. Relies on memory_key.
 pub const MEMORIES_PRUNE: &str = "
-    delete from memory m where m.account_id = $1 and m.id = any (array(
+    delete from memory m
+    where m.account_id = $1 and m.owner = $2 and m.repository = $3 and m.id = any (array(
         select o.id from memory o where o.account_id = $1 and o.owner = $2 and o.repository = $3 and o.id <> $4
-        order by o.fades_at desc, o.touched_at desc, o.id desc offset $5))";
+        order by (o.fades_at, o.touched_at, o.id) desc offset $5))";
 
 /// The same key replaces; without one, the same content.
 pub async fn memory_write(tx: &Tx, of: MemoryOf<'_>, new: &NewMemory<'_>) -> Result<WrittenMemory, StorageError> {
@@ -231,11 +232,11 @@ fn any_word(query: &str) -> String {
     words.collect::<Vec<_>>().join(" | ")
 }
 
-/// Relies on the primary key.
+/// Relies on memory_key: an owner has few in a repository.
 pub const MEMORIES_TOUCH: &str = "
     update memory m set relevance = w.relevance, touched_at = $5, fades_at = w.fades_at, access_count = m.access_count + 1
     from unnest($2::uuid[], $3::double precision[], $4::timestamptz[]) as w (id, relevance, fades_at)
-    where m.account_id = any (array[$1]) and m.id = w.id";
+    where m.account_id = any (array[$1]) and m.owner = $6 and m.repository = $7 and m.id = w.id";
 
 /// The same for an agent: what it reads, it remembers better. They are given as they are then.
 pub async fn memories_recall(tx: &Tx, of: MemoryOf<'_>, wanted: &Wanted<'_>) -> Result<Memories, StorageError> {
@@ -256,6 +257,8 @@ pub async fn memories_recall(tx: &Tx, of: MemoryOf<'_>, wanted: &Wanted<'_>) -> 
             .collect::<Vec<_>>()
             .into(),
         wanted.now.into(),
+        of.owner.into(),
+        of.repository.into(),
     ];
     tx.execute("touch memories", MEMORIES_TOUCH, values).await?;
     Ok(found)

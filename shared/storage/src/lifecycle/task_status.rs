@@ -83,7 +83,7 @@ pub enum TaskNotMoved {
 }
 
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
-/// With the task those that wait for it, and others, in one order. Relies on the primary key and task_dependency_open.
+/// With the task those that wait for it, and others, in one order. Relies on the primary key and task_dependency_blocker.
 pub const TASKS_LOCK: &str = "
     select t.id, t.board, t.status, t.display_id, t.stages from (
         select $1::text as account_id, $2::text as id

@@ -28,8 +28,8 @@ create table orchestrator_identity (
     woken_at     timestamptz,
     foreign key (account_id, user_id) references member
 );
-alter table orchestrator_identity add primary key (account_id, owner);
 create unique index orchestrator_identity_handle on orchestrator_identity (account_id, handle);
+alter table orchestrator_identity add primary key (account_id, owner);
 
 -- Members of before have their orchestrators, too, under the names that new members get. The owner is held to the
 -- policies, too, and names no account.

@@ -1,4 +1,3 @@
 -- The lists of orchestrators' turns and boards, apart from the columns: while an index is built, its table is read.
 -- The column never changes, so updates of a turn stay in place.
 create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
-create index task_board on task (account_id, board, status, created_at) where board is not null;

@@ -44,18 +44,19 @@ create table mail (
     check (num_nonnulls(to_user, to_session) = 1),
     check (outcome in ('in_turn', 'read', 'bounced'))
 );
-alter table mail add primary key (account_id, id);
 create index mail_shown on mail (account_id, to_user, surface_at, id) where to_user is not null and archived_at is null;
 create index mail_unread on mail (account_id, to_user, surface_at) where to_user is not null and archived_at is null and read_at is null;
 create index mail_archived on mail (account_id, to_user, archived_at, id) where to_user is not null and archived_at is not null;
-create index mail_thread on mail (account_id, thread_id, created_at);
 -- Whether it was answered: what goes back is no answer.
 create index mail_answer on mail (account_id, reply_to, created_at) where reply_to is not null and why <> 'bounce';
 create index mail_question on mail (account_id, question_id) where question_id is not null;
-create index mail_sent on mail (account_id, sender, created_at);
 create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
 create index mail_unsettled on mail (account_id, id) where to_session is not null and settled_at is null;
 create index mail_over on mail (account_id, settled_at) where settled_at is not null;
+create index mail_thread on mail (account_id, thread_id, created_at);
+create index mail_sent on mail (account_id, sender, created_at);
+-- Last: of indexes that cost the same, as those of an empty table do, Postgres takes the newest.
+alter table mail add primary key (account_id, id);
 
 -- Agents are offered mail once there are members.
 alter table account add column mail_enabled boolean not null default false;

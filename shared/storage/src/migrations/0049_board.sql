@@ -13,6 +13,7 @@ create index task_parent on task (account_id, parent_task_id) where parent_task_
 create index task_worker on task (account_id, worker_task_id, worker_agent_id, created_at, id) where worker_task_id is not null;
 -- A board, whatever the status, in the order of its list.
 create index task_board_newest on task (account_id, board, created_at, id) where board is not null;
+create index task_board on task (account_id, board, status, created_at) where board is not null;
 
 create table task_dependency (
     account_id         text not null references account,
@@ -27,8 +28,8 @@ create table task_dependency (
     foreign key (account_id, blocked_by_task_id) references task,
     check (task_id <> blocked_by_task_id)
 );
+create index task_dependency_blocker on task_dependency (account_id, blocked_by_task_id);
 alter table task_dependency add primary key (account_id, task_id, blocked_by_task_id);
-create index task_dependency_open on task_dependency (account_id, blocked_by_task_id) where satisfied_at is null;
 
 alter table task_dependency enable row level security;
 alter table task_dependency force row level security;

@@ -20,9 +20,9 @@ create table memory (
     session_id   uuid,
     created_at   timestamptz not null
 );
+create index memory_faded on memory (account_id, fades_at);
 alter table memory add primary key (account_id, id);
 create unique index memory_key on memory (account_id, owner, repository, key);
-create index memory_faded on memory (account_id, fades_at);
 
 alter table memory enable row level security;
 alter table memory force row level security;

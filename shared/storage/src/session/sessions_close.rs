@@ -178,21 +178,24 @@ pub const LOCK_WITH_OWN: &str = "
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id
     order by s.id for no key update of s";
 
-/// Locks the sessions that a closer of the task would lock, and one more session, in the closers' order: for a caller
-/// that may close the task later in the transaction, and needs that session locked now.
+/// Locks the sessions that closers of the tasks would lock, and the caller's own, in the closers' order: for a caller that may close
+/// several tasks in its transaction, or a task later, and needs its own session locked now.
 pub async fn task_sessions_lock(
     tx: &Tx,
     account: &AccountId,
-    task: &TaskId,
-    own: SessionId,
+    tasks: &[TaskId],
+    own: Option<SessionId>,
 ) -> Result<(), StorageError> {
-    let mut ids = find(tx, account, OF_TASK_WITH_TURNS, task.key().into(), Vec::new()).await?;
     let live = branches_live(tx, account).await?;
-    let branches = branches_below(&live, &ids, |branch| branch.task_id == task.key());
-    ids.extend(branches.iter().flat_map(sessions_of));
-    ids.push(own);
-    let values = [account.into(), ids.into()];
-    tx.execute("lock sessions of a task", LOCK_WITH_OWN, values).await?;
+    let mut all: Vec<SessionId> = own.into_iter().collect();
+    for task in tasks {
+        let of_task = find(tx, account, OF_TASK_WITH_TURNS, task.key().into(), Vec::new()).await?;
+        let branches = branches_below(&live, &of_task, |branch| branch.task_id == task.key());
+        all.extend(branches.iter().flat_map(sessions_of));
+        all.extend(of_task);
+    }
+    let values = [account.into(), all.into()];
+    tx.execute("lock sessions of tasks", LOCK_WITH_OWN, values).await?;
     Ok(())
 }
 

@@ -106,7 +106,7 @@ impl Board {
         };
         match task_status_set(&tx, &asked, &self.setting()).await? {
             Ok(moved) => {
-                if !to.is_free_of_blockers() {
+                if moved.from != moved.to && !to.is_free_of_blockers() {
                     let open =
                         "select from task_dependency where account_id = $1 and task_id = $2 and satisfied_at is null";
                     let values = [(&self.account).into(), self.tasks[task].key().into()];
