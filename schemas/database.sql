@@ -2697,6 +2697,7 @@ create table member (
     check ((link_digest is null) = (link_expires_at is null)),
     check (link_used_at is null or link_digest is not null)
 );
+create index member_name on member (account_id, lower(name)) where removed_at is null;
 alter table member add primary key (account_id, user_id);
 -- Of indexes that cost the same, the planner takes the newest: one that few statements can use.
 create unique index member_email on member (account_id, email) where email is not null and removed_at is null;
@@ -2855,8 +2856,8 @@ create table orchestrator_identity (
     woken_at     timestamptz,
     foreign key (account_id, user_id) references member
 );
-alter table orchestrator_identity add primary key (account_id, owner);
 create unique index orchestrator_identity_handle on orchestrator_identity (account_id, handle);
+alter table orchestrator_identity add primary key (account_id, owner);
 
 -- Members of before have their orchestrators, too, under the names that new members get. The owner is held to the
 -- policies, too, and names no account.
@@ -2959,7 +2960,6 @@ end $$;
 -- The lists of orchestrators' turns and boards, apart from the columns: while an index is built, its table is read.
 -- The column never changes, so updates of a turn stay in place.
 create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
-create index task_board on task (account_id, board, status, created_at) where board is not null;
 
 -- == 0048_mail ----------------------------------------------------------------
 
@@ -3009,18 +3009,19 @@ create table mail (
     check (num_nonnulls(to_user, to_session) = 1),
     check (outcome in ('in_turn', 'read', 'bounced'))
 );
-alter table mail add primary key (account_id, id);
 create index mail_shown on mail (account_id, to_user, surface_at, id) where to_user is not null and archived_at is null;
 create index mail_unread on mail (account_id, to_user, surface_at) where to_user is not null and archived_at is null and read_at is null;
 create index mail_archived on mail (account_id, to_user, archived_at, id) where to_user is not null and archived_at is not null;
-create index mail_thread on mail (account_id, thread_id, created_at);
 -- Whether it was answered: what goes back is no answer.
 create index mail_answer on mail (account_id, reply_to, created_at) where reply_to is not null and why <> 'bounce';
 create index mail_question on mail (account_id, question_id) where question_id is not null;
-create index mail_sent on mail (account_id, sender, created_at);
 create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
 create index mail_unsettled on mail (account_id, id) where to_session is not null and settled_at is null;
 create index mail_over on mail (account_id, settled_at) where settled_at is not null;
+create index mail_thread on mail (account_id, thread_id, created_at);
+create index mail_sent on mail (account_id, sender, created_at);
+-- Last: of indexes that cost the same, as those of an empty table do, Postgres takes the newest.
+alter table mail add primary key (account_id, id);
 
 -- Agents are offered mail once there are members.
 alter table account add column mail_enabled boolean not null default false;
@@ -3151,6 +3152,7 @@ create index task_parent on task (account_id, parent_task_id) where parent_task_
 create index task_worker on task (account_id, worker_task_id, worker_agent_id, created_at, id) where worker_task_id is not null;
 -- A board, whatever the status, in the order of its list.
 create index task_board_newest on task (account_id, board, created_at, id) where board is not null;
+create index task_board on task (account_id, board, status, created_at) where board is not null;
 
 create table task_dependency (
     account_id         text not null references account,
@@ -3165,8 +3167,8 @@ create table task_dependency (
     foreign key (account_id, blocked_by_task_id) references task,
     check (task_id <> blocked_by_task_id)
 );
+create index task_dependency_blocker on task_dependency (account_id, blocked_by_task_id);
 alter table task_dependency add primary key (account_id, task_id, blocked_by_task_id);
-create index task_dependency_open on task_dependency (account_id, blocked_by_task_id) where satisfied_at is null;
 
 alter table task_dependency enable row level security;
 alter table task_dependency force row level security;
@@ -3215,9 +3217,9 @@ create table memory (
     session_id   uuid,
     created_at   timestamptz not null
 );
+create index memory_faded on memory (account_id, fades_at);
 alter table memory add primary key (account_id, id);
 create unique index memory_key on memory (account_id, owner, repository, key);
-create index memory_faded on memory (account_id, fades_at);
 
 alter table memory enable row level security;
 alter table memory force row level security;

@@ -246,8 +246,10 @@ impl Witness {
         let address = message["session"].as_str();
         let address = address.and_then(|address| SessionAddress::parse(address).ok()?.within(account));
         let asked = address.and_then(|of| of.orchestrator().cloned());
-        let of = &database.sessions[&(account.clone(), session)].conversation;
-        let of = of.orchestrator().cloned();
+        let Some(of) = database.sessions.get(&(account.clone(), session)) else {
+            return;
+        };
+        let of = of.conversation.orchestrator().cloned();
         if asked != of {
             self.breaks("I35", || {
                 format!("{id} was addressed to {asked:?}, and is in a session of {of:?}")

@@ -331,8 +331,10 @@ impl Database {
             .map(|row| (row, false))
             .chain(queued.again.iter().map(|row| (row, true)))
         {
+            // Of several with its id, the one with its content.
             let Some(received) = batch.iter().rev().find(|received| {
                 received.account.as_ref() == Some(row.account)
+                    && received.hash.bytes() == row.hash
                     && (received.id == *row.id || row.id.as_str().starts_with(&format!("{}:", received.id)))
             }) else {
                 continue;

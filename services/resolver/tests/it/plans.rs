@@ -22,7 +22,31 @@ use crate::scene::{Scene, scene};
 /// `BATCH_ENTER` without the partition's row, of which there are few.
 const KNOWN: &str = concat!("with moved as (values (1)), ", storage::items_append_known!());
 
-const STATEMENTS: [Planned; 15] = [
+const STATEMENTS: [Planned; 18] = [
+    (
+        facts::ORCHESTRATORS_FIND,
+        2,
+        &[
+            "orchestrator_identity_pkey",
+            "member_pkey",
+            "agent_orchestrator of the account",
+        ],
+    ),
+    (
+        sessions_lock::CONVERSATIONS_LOCK_ALL,
+        11,
+        &[
+            "session_active_task",
+            "session_active_system",
+            "session_active_orchestrator of the account",
+            "session_pkey",
+        ],
+    ),
+    (
+        sessions_open::SESSIONS_NEWEST_OF_ORCHESTRATORS,
+        4,
+        &["session_generation", "member_pkey"],
+    ),
     (
         facts::FACTS_FIND,
         13,

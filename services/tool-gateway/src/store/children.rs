@@ -284,7 +284,9 @@ pub const PERSONA_FOR: &str = "
         (select p.id from persona p where p.account_id = $1 and p.slug = $3 and p.removed_at is null offset 0)
         union all
         select $4::uuid) w
-    cross join lateral (select * from persona p where p.account_id = $1 and p.id = w.id offset 0) p
+    cross join lateral (
+        select p.id, p.slug, p.name, p.description, p.visibility, p.is_default, p.agent_id, p.created_by, p.removed_at from persona p
+        where p.account_id = $1 and p.id = w.id offset 0) p
     where p.removed_at is null and (p.visibility = 'shared' or p.created_by = $2) limit 1";
 
 /// By slug or id.

@@ -71,7 +71,7 @@ const PERSON: &str = "
 pub const NAMESAKES: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
     from member m where m.account_id = $1 and lower(m.name) >= lower($2) and lower(m.name) <= lower($2) and m.removed_at is null
-    order by lower(m.name), m.user_id limit $3 for share skip locked";
+    order by lower(m.name) limit $3 for share skip locked";
 
 macro_rules! orchestrator {
     ($of:literal) => {

@@ -258,7 +258,7 @@ pub async fn memories_recall(tx: &Tx, of: MemoryOf<'_>, wanted: &Wanted<'_>) -> 
             .into(),
         wanted.now.into(),
         of.owner.into(),
-        of.repository.into(),
+        of.repository.unwrap_or_default().into(),
     ];
     tx.execute("touch memories", MEMORIES_TOUCH, values).await?;
     Ok(found)
