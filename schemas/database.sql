@@ -2697,7 +2697,6 @@ create table member (
     check ((link_digest is null) = (link_expires_at is null)),
     check (link_used_at is null or link_digest is not null)
 );
-create index member_name on member (account_id, lower(name)) where removed_at is null;
 alter table member add primary key (account_id, user_id);
 -- Of indexes that cost the same, the planner takes the newest: one that few statements can use.
 create unique index member_email on member (account_id, email) where email is not null and removed_at is null;

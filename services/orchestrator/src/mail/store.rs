@@ -294,7 +294,7 @@ pub async fn unread(tx: &Tx, account: &AccountId, user: &UserId) -> Result<Count
 pub const MARK: &str = "
     update mail m set read_at = case when $4 then coalesce(m.read_at, now()) end
     from (select $1 as account_id, id from unnest($3::uuid[]) as w (id) offset 0) w
-    where m.account_id = w.account_id and m.id = w.id and m.to_user = $2 and (m.read_at is null) = $4
+    where m.account_id = any (array[w.account_id]) and m.id = w.id and m.to_user = $2 and (m.read_at is null) = $4
     returning m.id";
 
 #[derive(FromQueryResult)]

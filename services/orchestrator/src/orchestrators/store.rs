@@ -194,7 +194,7 @@ impl Now {
     }
 }
 
-/// Relies on session_active_orchestrator, on turn_number, whose order is requested, and on primary keys.
+/// Relies on session_active_orchestrator and on turn_number, whose orders are requested, and on primary keys.
 pub const NOW: &str = "
     select s.id, s.key, s.phase, s.queued,
            extract(epoch from now() - greatest(s.opened_at, i.woken_at, (
@@ -205,7 +205,8 @@ pub const NOW: &str = "
          where s.account_id = $1 and s.user_id = $2 and s.kind = 'orchestrator' and s.closed_at is null offset 0)
         union all
         (select * from session s
-         where $2 = '' and s.account_id = $1 and s.user_id is null and s.kind = 'orchestrator' and s.closed_at is null offset 0)) s
+         where $2 = '' and s.account_id = $1 and s.user_id is null and s.kind = 'orchestrator' and s.closed_at is null
+         order by s.user_id offset 0)) s
     join orchestrator_identity i on i.account_id = s.account_id and i.owner = $2";
 
 pub async fn orchestrator_now(tx: &Tx, account: &AccountId, owner: &Owner) -> Result<Option<Now>, StorageError> {

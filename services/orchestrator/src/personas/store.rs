@@ -541,7 +541,7 @@ pub const VERSIONS: Listing = Listing {
 /// Relies on persona_version_number.
 pub const VERSION: &str = "
     select id, number, encode(hash, 'hex') as hash, files, created_by, created_at
-    from persona_version where account_id = $1 and persona_id = $2 and number = $3
+    from persona_version where account_id = $1 and persona_id = $2 and number >= $3 and number <= $3
     order by account_id, persona_id, number limit 1";
 
 pub async fn version_find(

@@ -102,9 +102,9 @@ pub const OPEN_OF: &str = "
         where o.account_id = s.account_id and s.kind = 'orchestrator' and o.user_id = s.user_id and o.kind = 'orchestrator'
           and o.closed_at is null
         union all
-        select o.id from session o
-        where o.account_id = s.account_id and s.kind = 'orchestrator' and s.user_id is null and o.user_id is null
-          and o.kind = 'orchestrator' and o.closed_at is null) o
+        (select o.id from session o
+         where o.account_id = s.account_id and s.kind = 'orchestrator' and s.user_id is null and o.user_id is null
+           and o.kind = 'orchestrator' and o.closed_at is null order by o.user_id offset 0)) o
     where s.account_id = $1 and s.id = $2";
 
 #[derive(FromQueryResult)]

@@ -41,7 +41,7 @@ const STATEMENTS: [Planned; 146] = [
     (
         lifecycle::mail_settle::MAIL_SETTLE,
         2,
-        &["mail_unsettled", "notification_pkey", "turn_pkey"],
+        &["mail_pkey", "notification_pkey", "turn_pkey"],
     ),
     (
         mail::store::FIND,
@@ -349,8 +349,16 @@ const STATEMENTS: [Planned; 146] = [
     ),
     (tasks::store::PLACES, 2, &["task_pkey", "task_dependency_pkey"]),
     (dependencies::BLOCKERS_OPEN, 2, &["task_dependency_pkey", "task_pkey"]),
-    (dependencies::SATISFY, 3, &["task_dependency_blocker"]),
-    (dependencies::END, 3, &["task_dependency_blocker"]),
+    (
+        dependencies::SATISFY,
+        3,
+        &["task_dependency_blocker", "task_dependency_pkey"],
+    ),
+    (
+        dependencies::END,
+        3,
+        &["task_dependency_blocker", "task_dependency_pkey"],
+    ),
     (
         dependencies::DEPENDENTS,
         2,

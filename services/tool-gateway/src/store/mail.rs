@@ -18,11 +18,12 @@ pub(crate) struct MailRow {
     pub created_at: OffsetDateTime,
 }
 
-/// Relies on the primary key. Anybody may publish an item of the type of mail: only mail to this conversation is mail.
+/// Relies on the primary key, whose order is requested with the id as a range: a single value is no order. Anybody may publish an item of the type of mail: only mail to this conversation is mail.
 pub const MAIL_READ: &str = "
     select m.id, m.from_name, coalesce('@user:' || m.from_user, m.from_session) as from_address, m.message_type, m.content, m.context_task_id, m.reply_to, m.created_at
     from unnest($2::uuid[]) as w (id)
-    cross join lateral (select * from mail m where m.account_id = $1 and m.id = w.id offset 0) m
+    cross join lateral (
+        select * from mail m where m.account_id = $1 and m.id >= w.id and m.id <= w.id order by m.id limit 1) m
     where m.to_session = $3";
 
 /// Those of these that are for the conversation, in no order.

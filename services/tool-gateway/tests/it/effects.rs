@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use contracts::{
     header,
     notification::NotificationMessage,
-    tools::{Audience, IdOf, ToolEffect},
+    tools::{Audience, IdOf, ToolEffect, check_messages},
 };
 use domain::{
     AgentId,
@@ -13,11 +13,11 @@ use domain::{
 };
 use serde_json::{Value, json};
 use testkit::{
-    Tenant, eventually, rows,
+    Tenant, enqueued, eventually, rows,
     tools::{arguments, in_order},
 };
 
-use crate::world::World;
+use crate::world::{ITEM, World};
 
 /// A call leaves its record; its other effects are those of its tool's definition.
 #[tokio::test]
@@ -35,6 +35,22 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         .await;
     let ann = world.orchestrator(&coder.account, "ann").await;
     rows("memory").insert(&world.database.owner).await;
+    let item = enqueued(&coder.account, ann.id)
+        .with("id", ITEM)
+        .with("state", "running");
+    let item = item.with("sender_kind", "user").with("sender_id", "ann");
+    item.with("turn_id", ann.turn).insert(&world.database.owner).await;
+    // Mail to the agent, which waits.
+    let mail_waits = async || {
+        let id = uuid::Uuid::now_v7();
+        let mail = rows("mail").with("id", id).set("to_user", "null");
+        mail.with("to_session", &coder.key).insert(&world.database.owner).await;
+        let item = enqueued(&coder.account, coder.id).with("id", format!("mail:{id}"));
+        item.with("kind", "mail").insert(&world.database.owner).await;
+        world
+            .run(sqlx::query("update session set queued = 1 where kind = 'task'"))
+            .await;
+    };
     rows("task_context").from("task t").insert(&world.database.owner).await;
     let tenant = Tenant {
         account: coder.account.to_string(),
@@ -76,6 +92,9 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             IdOf::Artifact | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
+        if tool.name == check_messages::NAME {
+            mail_waits().await;
+        }
         let caller = match tool.offered_to {
             Audience::Orchestrator => &ann,
             _ => &coder,

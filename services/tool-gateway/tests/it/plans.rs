@@ -143,7 +143,7 @@ const STATEMENTS: [Planned; 67] = [
         4,
         &["notification_pkey", "session_pkey", "turn_pkey"],
     ),
-    (mail_send::NAMESAKES, 3, &["member_name"]),
+    (mail_send::NAMESAKES, 3, &["member_pkey of the account"]),
     (
         mail_send::BY_HANDLE,
         2,
@@ -159,7 +159,7 @@ const STATEMENTS: [Planned; 67] = [
         3,
         &["task_pkey", "agent_pkey", "session_generation"],
     ),
-    (mail_send::BACK, 4, &["mail_thread", "mail_pkey"]),
+    (mail_send::BACK, 4, &["mail_thread"]),
     (mail_send::RATES, 6, &["mail_sent", "mail_unread"]),
     (PERSONAS_FOR, 3, &["persona_slug of the account"]),
     (PERSONA_FOR, 4, &["persona_slug", "persona_pkey"]),

@@ -123,14 +123,28 @@ pub(super) async fn unless_blocked(
     Ok(if waits { TaskStatus::Blocked } else { to })
 }
 
-/// Relies on task_dependency_blocker.
-pub const SATISFY: &str = "
-    update task_dependency set satisfied_at = $3
-    where account_id = $1 and blocked_by_task_id = $2 and satisfied_at is null returning task_id";
-/// The same.
-pub const END: &str = "
-    update task_dependency set ended_at = $3
-    where account_id = $1 and blocked_by_task_id = $2 and satisfied_at is null and ended_at is null returning task_id";
+/// Sets a column of what waits for a blocker. Relies on task_dependency_blocker, whose order is requested with the blocker as a range: a
+/// single value is no order; and on the primary key.
+macro_rules! waiting_set {
+    ($column:literal) => {
+        concat!(
+            "update task_dependency d set ",
+            $column,
+            " = $3
+             from (
+                select o.account_id, o.task_id, o.blocked_by_task_id from task_dependency o
+                where o.account_id = $1 and o.blocked_by_task_id >= $2 and o.blocked_by_task_id <= $2 and o.satisfied_at is null
+                order by o.blocked_by_task_id offset 0) w
+             where d.account_id = any (array[w.account_id]) and d.task_id = w.task_id and d.blocked_by_task_id = w.blocked_by_task_id
+               and d.satisfied_at is null and d.",
+            $column,
+            " is null
+             returning d.task_id"
+        )
+    };
+}
+pub const SATISFY: &str = waiting_set!("satisfied_at");
+pub const END: &str = waiting_set!("ended_at");
 
 #[derive(FromQueryResult)]
 struct WaitingRow {

@@ -67,11 +67,10 @@ const PERSON: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
     from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for share skip locked";
 
-/// By name. Relies on member_name, whose order is requested with the name as a range: a single value is no order.
+/// By name. An account's members are few: all are read, and row-level security keeps `lower` out of conditions of an index.
 pub const NAMESAKES: &str = "
     select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
-    from member m where m.account_id = $1 and lower(m.name) >= lower($2) and lower(m.name) <= lower($2) and m.removed_at is null
-    order by lower(m.name) limit $3 for share skip locked";
+    from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for share skip locked";
 
 macro_rules! orchestrator {
     ($of:literal) => {
@@ -80,15 +79,15 @@ macro_rules! orchestrator {
                     null as task_id, null as board
              from orchestrator_identity i
              join agent g on g.account_id = i.account_id and g.kind = 'orchestrator'
-             where i.account_id = $1 and ",
-            $of,
-            " and (i.user_id is not null or i.enabled)"
+             where i.account_id = $1 and (i.user_id is not null or i.enabled) and ",
+            $of
         )
     };
 }
 
-/// Relies on orchestrator_identity_handle and agent_orchestrator.
-pub const BY_HANDLE: &str = orchestrator!("i.handle = $2");
+/// Relies on orchestrator_identity_handle, whose order is requested with the handle as a range: a single value is no order; and on
+/// agent_orchestrator.
+pub const BY_HANDLE: &str = orchestrator!("i.handle >= $2 and i.handle <= $2 order by i.handle limit 1");
 /// Relies on the primary key and agent_orchestrator.
 pub const BY_OWNER: &str = orchestrator!("i.owner = $2");
 
@@ -213,15 +212,15 @@ const INSERT: &str = "
     on conflict do nothing";
 
 /// New mail in a thread brings what its person has put off back at once. Relies on mail_thread, whose order is requested with the thread as
-/// a range: a single value is no order; and on the primary key.
+/// a range: a single value is no order.
 pub const BACK: &str = "
     update mail m set surface_at = $4
     from (
-        select s.account_id, s.id from mail s
+        select s.ctid from mail s
         where s.account_id = $1 and s.thread_id >= $2 and s.thread_id <= $2 and s.to_user is not distinct from $3
           and s.archived_at is null and s.surface_at > $4
-        order by s.thread_id, s.created_at limit 100) w
-    where m.account_id = w.account_id and m.id = w.id and m.archived_at is null and m.surface_at > $4";
+        order by s.thread_id, s.created_at limit 100 for update) w
+    where m.ctid = w.ctid";
 
 /// Writes mail once, however often it is asked for.
 pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> {
@@ -292,7 +291,7 @@ pub async fn sender_lock(tx: &Tx, account: &AccountId, sender: &str) -> Result<(
     tx.execute("lock sender of mail", SENDER_LOCK, values).await.map(drop)
 }
 
-/// Relies on mail_sent, whose order is requested, and on mail_unread.
+/// Relies on mail_sent and mail_unread, whose orders are requested.
 pub const RATES: &str = "
     select (select count(*) from (
                 select from mail m where m.account_id = $1 and m.sender = $2 and m.created_at > now() - interval '1 hour'
@@ -307,7 +306,8 @@ pub const RATES: &str = "
             order by m.created_at limit 1) as next_at,
            (select count(*) from (
                 select from mail m
-                where m.account_id = $1 and m.to_user = $4 and m.archived_at is null and m.read_at is null limit $6) m) as unread";
+                where m.account_id = $1 and m.to_user = $4 and m.archived_at is null and m.read_at is null
+                order by m.surface_at limit $6) m) as unread";
 
 /// `sender`: as the column has it.
 pub async fn mail_rates(

@@ -38,7 +38,7 @@ struct Settled {
     reply: Option<String>,
 }
 
-/// Relies on mail_unsettled and on primary keys. Mail whose item has not ended is not locked.
+/// Relies on primary keys: what is not settled is compared in a form that no partial index has. Mail whose item has not ended is not locked.
 pub const MAIL_SETTLE: &str = "
     update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
@@ -49,7 +49,7 @@ pub const MAIL_SETTLE: &str = "
         where n.state in ('delivered', 'failed', 'refused', 'cancelled') offset 0) n
     cross join lateral (
         select u.ctid from mail u
-        where u.account_id = $1 and u.id = n.mail and u.to_session is not null and u.settled_at is null
+        where u.account_id = $1 and u.id = n.mail and coalesce(u.settled_at, 'infinity') = 'infinity'
           and (u.outcome is null or n.state = 'delivered')
         for update) u
     where m.ctid = u.ctid

@@ -83,13 +83,15 @@ pub enum TaskNotMoved {
 }
 
 /// `for no key update`: the resolver's inserts, which refer to the task, do not wait for this lock.
-/// With the task those that wait for it, and others, in one order. Relies on the primary key and task_dependency_blocker.
+/// With the task those that wait for it, and others, in one order. Relies on the primary key and on task_dependency_blocker, whose
+/// order is requested with the blocker as a range.
 pub const TASKS_LOCK: &str = "
     select t.id, t.board, t.status, t.display_id, t.stages from (
         select $1::text as account_id, $2::text as id
         union select $1, f.id from unnest($3::text[]) as f (id)
-        union select d.account_id, d.task_id from task_dependency d
-              where d.account_id = $1 and d.blocked_by_task_id = $2 and d.satisfied_at is null) f
+        union (select d.account_id, d.task_id from task_dependency d
+               where d.account_id = $1 and d.blocked_by_task_id >= $2 and d.blocked_by_task_id <= $2 and d.satisfied_at is null
+               order by d.blocked_by_task_id offset 0)) f
     join task t on t.account_id = any (array[f.account_id]) and t.id = f.id
     order by t.id for no key update of t";
 /// A task that has ended begins without a plan when it is opened again. Who moves a task on is of the time that it is blocked.

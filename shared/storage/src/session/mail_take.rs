@@ -37,7 +37,7 @@ pub const MAIL_TAKE: &str = "
         update notification n set state = case when $4::uuid is null then 'delivered' else 'running' end, turn_id = $4,
             reason = case when $4::uuid is null then 'read over HTTP' end
         from (select $1 as account_id, id from unnest($3::text[]) as w (id) offset 0) w
-        where n.account_id = w.account_id and n.id = w.id and n.session_id = $2 and coalesce(n.state = 'queued', false)
+        where n.account_id = any (array[w.account_id]) and n.id = w.id and n.session_id = $2 and coalesce(n.state = 'queued', false)
         returning n.id, n.hops
     ), uncounted as (
         update session s set queued = s.queued - t.taken, phase = case when t.empties then 'idle' else s.phase end,

@@ -345,7 +345,7 @@ macro_rules! conversations_lock {
 /// session_active_task, session_active_system and the primary key; `offset 0`, and comparisons without selectivity
 /// statistics, keep the planner from reading all active sessions.
 pub const CONVERSATIONS_LOCK: &str = conversations_lock!("");
-/// The same with those of orchestrators. Relies on session_active_orchestrator, too.
+/// The same with those of orchestrators. Relies on session_active_orchestrator, too, whose order is requested for accounts' own.
 pub const CONVERSATIONS_LOCK_ALL: &str = conversations_lock!(
     "
         union all
@@ -361,7 +361,7 @@ pub const CONVERSATIONS_LOCK_ALL: &str = conversations_lock!(
         cross join lateral (
             select t.account_id, t.id from session t
             where w.user_id = '' and t.account_id = w.account_id and t.user_id is null and t.closed_at is null and t.kind = 'orchestrator'
-            offset 0) as t"
+            order by t.user_id limit 1) as t"
 );
 
 /// Locks the active sessions of these conversations; a conversation without one is missing in the result.
