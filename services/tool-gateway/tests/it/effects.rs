@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use contracts::{
     header,
     notification::NotificationMessage,
-    tools::{Audience, IdOf, ToolEffect, check_messages},
+    tools::{Audience, IdOf, ToolEffect},
 };
 use domain::{
     AgentId,
@@ -92,7 +92,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             IdOf::Artifact | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
         };
         let said = arguments(tool, |argument| argument == "text", id, "review");
-        if tool.name == check_messages::NAME {
+        if tool.name == "check_messages" {
             mail_waits().await;
         }
         let caller = match tool.offered_to {
