@@ -261,9 +261,11 @@ fn what_can_be_said_to_a_route_names_what_is_foreign() {
         &[],
         &[
             r#"{"assignees":["{any}"]}"#,
-            r#"{"assignees":["{any}"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"persona":"00000000-0000-0000-0000-000000000000","plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
+            r#"{"assignees":["{any}"],"blocked_by":["taken-over"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"parent_task":"LIVE-1","persona":"00000000-0000-0000-0000-000000000000","plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
+            r#"{"parent_task":"{any}"}"#,
+            r#"{"assignees":["coder"],"blocked_by":["taken-over"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"parent_task":"{any}","persona":"00000000-0000-0000-0000-000000000000","plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
             r#"{"account_id":"{any}"}"#,
-            r#"{"assignees":["coder"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"persona":"00000000-0000-0000-0000-000000000000","plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
+            r#"{"assignees":["coder"],"blocked_by":["taken-over"],"blocked_on":{"action":"taken-over","owner":"taken-over"},"description":"taken-over","dry_run":true,"override":true,"parent_task":"LIVE-1","persona":"00000000-0000-0000-0000-000000000000","plan_gate":{"mode":"required"},"status":"archived","task_context":"optional","title":"taken-over"}"#,
         ],
     );
     check(

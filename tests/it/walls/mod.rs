@@ -9,6 +9,7 @@ mod conditions;
 mod interposed;
 mod listed;
 mod own;
+mod people;
 mod scratch;
 mod seen;
 mod sources;

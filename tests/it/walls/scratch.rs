@@ -67,7 +67,11 @@ const DIFFERENT: &str = "
     insert into member (account_id, user_id, name, email, role, removed_at)
     select account_id, 'of-the-twin-' || user_id, name, email, role, removed_at + interval '1 day' from member
     where account_id = '{twin}' and removed_at is not null;
-    insert into member (account_id, user_id, name, role) values ('{twin}', 'of-the-twin', 'n', 'admin');
+    update member set login_id = null where account_id = '{twin}' and user_id = 'ann';
+    insert into member (account_id, user_id, name, role, login_id) values ('{twin}', 'of-the-twin', 'n', 'admin', gen_random_uuid());
+    insert into orchestrator_identity (account_id, user_id, name, handle) values ('{twin}', 'of-the-twin', 'n', 'of-the-twin');
+    update orchestrator_identity set enabled = true where account_id = '{twin}' and user_id is null;
+    update task_dependency set satisfied_at = null, ended_at = null where account_id = '{twin}';
     update turn set hops = hops + 7, tools = '{of-the-twin}', reply = 'of the twin', started_at = started_at - interval '1 day', finished_at = finished_at + interval '1 day'
     where account_id = '{twin}';
     update task_assignee t set agent_id = a.id from agent a

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    own::{PAGED, opening, own, reading, removing, writing},
+    own::{PAGED, reading, removing, writing},
     trials::Trials,
 };
 use crate::{
@@ -34,14 +34,17 @@ use crate::{
 };
 
 /// Mark in a notification's text: the agent's action.
-const FAILS: &str = "please fail";
-const WAITS: &str = "please wait";
+pub(super) const FAILS: &str = "please fail";
+pub(super) const WAITS: &str = "please wait";
 const HOLDS: &str = "please hold";
 /// Longer than the walk holds a turn, however slow the trials are.
 const HELD: Duration = Duration::from_secs(300);
 const LINGERS: &str = "please linger";
 /// Marks before a task, and before the status that it gets.
-const CALLS: &str = "please call ";
+pub(super) const CALLS: &str = "please call ";
+/// Mark before calls, each a tool and its arguments, with the other one between them.
+pub(super) const USES: &str = "please use ";
+pub(super) const USED: &str = " and ";
 /// Mark before a task.
 const PLANS: &str = "please plan ";
 /// Mark before what branches are asked, which may be another mark; and before the id of one that its parent ends.
@@ -53,6 +56,22 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     // Without the note about a stopped turn, which quotes what that turn was about.
     let input = input.rsplit_once("Notification: ").map_or(&*input, |(_, own)| own);
     let is_new = seen.tool_outputs().is_empty();
+    // Their arguments may be other marks.
+    if let Some((_, calls)) = input.split_once(USES) {
+        if !is_new {
+            return Reply::text("done");
+        }
+        let calls = calls.lines().next().expect("calls").split(USED).enumerate();
+        let calls = calls.map(|(place, call)| {
+            let (name, said) = call.split_once(' ').expect("a tool and its arguments");
+            (
+                format!("c-{place}"),
+                name.to_owned(),
+                serde_json::from_str(said).expect("arguments"),
+            )
+        });
+        return Reply::Calls(calls.collect());
+    }
     if let Some((_, asked)) = input.split_once(BRANCHES) {
         let part = json!({"request": asked.lines().next().expect("a request")});
         let parts = json!({"subagents": [part, part]});
@@ -184,132 +203,7 @@ impl Walk<'_> {
         self.house.up().await;
     }
 
-    /// A person comes by a link, changes what is theirs, is no admin any more, goes, and returns.
-    async fn people(&self) {
-        let new = |role: &str| json!({"name": "n", "email": "new@example.com", "role": role, "invite": true});
-        let made = self.api("POST", "/members", &new("admin")).await;
-        let link = made["link"]["sign_in_link"].as_str().expect("a link");
-        let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
-        self.requests(vec![look]).await;
-        self.trials.next_step();
-        let signed_in = self.field.send(&redeem).await;
-        let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
-        let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
-        let memory = self.remembered("user:new").await;
-        self.orchestrated("new").await;
-        self.requests(own(key, id, &memory)).await;
-        self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
-        self.api("DELETE", "/members/new", &Value::Null).await;
-        self.api("POST", "/members", &new("member")).await;
-        // The last admin stays.
-        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
-    }
-
-    /// A person's orchestrator calls each tool; it remembers, since its person asks it to.
-    async fn orchestrated(&self, user: &str) {
-        self.trials.next_step();
-        let (account, id) = (&self.tenant.account, "to-orchestrator");
-        let told = json!({"id": id, "session": format!("orchestrator:{user}"), "body": format!("{CALLS}LIVE-1 pending"),
-            "sender": {"kind": "user", "id": user, "name": "n"}});
-        self.house.publish(account, "-", told).await;
-        self.house.until(account, id, "delivered").await;
-    }
-
-    /// As many memories as are kept; gives the id of one.
-    async fn remembered(&self, owner: &str) -> String {
-        let sql = "
-            insert into memory (account_id, id, owner, key, category, content, relevance, touched_at, fades_at, created_at)
-            select $1, gen_random_uuid(), $2, 'k-' || n, 'general', 'n', 1, now(), now() + (200 + n) * interval '1 day', now()
-            from generate_series(1, 200) n
-            returning id::text";
-        let ids: Vec<String> = sqlx::query_scalar(sql)
-            .bind(&self.tenant.account)
-            .bind(owner)
-            .fetch_all(&self.house.world.database.owner)
-            .await
-            .expect("the database does as it is told");
-        ids[199].clone()
-    }
-
-    /// Two personas, of which the second becomes the default. Files are written until an old version goes. A task's turn has one.
-    async fn personas(&self) {
-        let files = |content: &str| json!([{"filename": "STYLE.md", "content": content}]);
-        for slug in ["first", "second"] {
-            let new =
-                json!({"slug": slug, "name": "n", "visibility": "shared", "is_default": true, "files": files("x")});
-            self.api("POST", "/personas", &new).await;
-        }
-        self.api("PUT", "/personas/second", &json!({"is_default": false})).await;
-        self.api("PUT", "/personas/first", &json!({"description": "d", "agent": "coder"}))
-            .await;
-        self.conflicts("PUT", "/personas/first", &json!({"slug": "second"}))
-            .await;
-        self.trials.next_step();
-        self.api("PUT", "/personas/first/files", &json!({"files": files("y")}))
-            .await;
-        let task = json!({"id": "STYLED-1", "title": "t", "assignees": ["coder"], "persona": "first"});
-        self.api("POST", "/tasks", &task).await;
-        self.delivered("STYLED-1", "styled", "b").await;
-        self.api("PATCH", "/tasks/STYLED-1", &json!({"persona": null})).await;
-        for path in [
-            "/personas",
-            "/personas/first/versions",
-            "/personas/first/versions/1",
-            "/sessions?task=STYLED-1",
-        ] {
-            self.api("GET", path, &Value::Null).await;
-        }
-        self.api("GET", "/audit/isolation?task=STYLED-1", &Value::Null).await;
-        self.api("DELETE", "/personas/second", &Value::Null).await;
-        // What is left of it goes.
-        let third = json!({"slug": "third", "name": "n", "files": files("z")});
-        self.api("POST", "/personas", &third).await;
-    }
-
-    /// Tasks that wait for others and are below others: what is done frees, what is given up does not, and a tree goes at once. On the
-    /// account's board, too.
-    async fn board(&self) {
-        let waits = |id: &str, blockers: &[&str]| json!({"id": id, "title": "t", "assignees": ["coder"], "blocked_by": blockers});
-        for (id, blockers) in [
-            ("WAITED-1", &[][..]),
-            ("WAITED-2", &[]),
-            ("WAITS-1", &["WAITED-1"]),
-            ("WAITS-2", &["WAITED-1", "WAITED-2"]),
-        ] {
-            self.api("POST", "/tasks", &waits(id, blockers)).await;
-        }
-        let below = json!({"id": "BELOW-1", "title": "t", "parent_task": "WAITS-2"});
-        self.api("POST", "/tasks", &below).await;
-        self.api("PATCH", "/tasks/BELOW-1", &json!({"blocked_by": ["WAITS-1"]}))
-            .await;
-        self.conflicts("PATCH", "/tasks/WAITED-1", &json!({"blocked_by": ["WAITS-1"]}))
-            .await;
-        self.conflicts("PATCH", "/tasks/WAITS-2", &json!({"parent_task": "BELOW-1"}))
-            .await;
-        self.conflicts("PATCH", "/tasks/WAITS-2", &json!({"status": "in_progress"}))
-            .await;
-        self.api("GET", "/tasks/BELOW-1", &Value::Null).await;
-        self.api("PATCH", "/tasks/WAITED-1", &json!({"status": "done"})).await;
-        self.api("PATCH", "/tasks/WAITED-2", &json!({"status": "failed"})).await;
-        self.api("PATCH", "/tasks/WAITS-2", &json!({"blocked_by": []})).await;
-        self.api("POST", "/tasks/WAITS-2/cancel", &json!({"tree": true})).await;
-        let on_board = |method, more: &str, body: Value| Request {
-            door: Door::Api,
-            method,
-            path: format!("/api/sessions/orchestrator:org:{}/tasks{more}", self.tenant.account),
-            token: self.tenant.keys["admin"].clone(),
-            headers: Vec::new(),
-            body: Some(body).filter(|body| !body.is_null()).map(|body| body.to_string()),
-        };
-        let requests = [
-            on_board("POST", "", json!({"title": "t", "plan_gate": "required"})),
-            on_board("POST", "", json!({"title": "u"})),
-            on_board("GET", "?limit=1", Value::Null),
-        ];
-        self.requests(requests.into()).await;
-    }
-
-    async fn requests(&self, requests: Vec<Request>) {
+    pub(super) async fn requests(&self, requests: Vec<Request>) {
         for request in requests {
             self.trials.next_step();
             let answer = self.field.send(&request).await;
@@ -323,7 +217,7 @@ impl Walk<'_> {
     }
 
     /// What earlier steps began has ended, or has had ten seconds for it: the statements of the next step are about its own turn first.
-    async fn quiet(&self) {
+    pub(super) async fn quiet(&self) {
         // But for the turn that the account begins with.
         let working = "select count(*) from session
                        where account_id = 'alder' and phase in ('running', 'waiting') and task_id is distinct from 'alder-1'";
@@ -335,24 +229,24 @@ impl Walk<'_> {
         }
     }
 
-    async fn delivered(&self, task: &str, id: &str, body: &str) {
+    pub(super) async fn delivered(&self, task: &str, id: &str, body: &str) {
         self.trials.next_step();
         self.house.notify(&self.tenant.account, task, "coder", id, body).await;
         self.house.until(&self.tenant.account, id, "delivered").await;
     }
 
-    async fn api(&self, method: &'static str, path: &str, body: &Value) -> Value {
+    pub(super) async fn api(&self, method: &'static str, path: &str, body: &Value) -> Value {
         let (status, body) = self.asked(method, path, body).await;
         assert!(status < 300, "{method} {path}: {body}");
         body
     }
 
-    async fn conflicts(&self, method: &'static str, path: &str, body: &Value) {
+    pub(super) async fn conflicts(&self, method: &'static str, path: &str, body: &Value) {
         let (status, body) = self.asked(method, path, body).await;
         assert_eq!(status, 409, "{method} {path}: {body}");
     }
 
-    async fn asked(&self, method: &'static str, path: &str, body: &Value) -> (u16, Value) {
+    pub(super) async fn asked(&self, method: &'static str, path: &str, body: &Value) -> (u16, Value) {
         self.trials.next_step();
         let answer = self.field.send(&self.request(method, path, body)).await;
         (answer.status, serde_json::from_str(&answer.body).unwrap_or(Value::Null))

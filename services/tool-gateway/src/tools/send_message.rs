@@ -12,7 +12,7 @@ use storage::lifecycle::{
 };
 use uuid::Uuid;
 
-use super::{Running, ToolError, ToolOutcome, body, send_to_session::hops_left};
+use super::{Running, ToolError, ToolOutcome, body, send_to_session::hops_left, task_existing};
 use crate::{
     arguments::invalid_field,
     call::{Effect, ToolAnswer},
@@ -46,6 +46,11 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         Some(named) => Some(answered(running, (&own, &to), named).await?),
         None => None,
     };
+    if let Some(named) = running.task
+        && facts.task().is_none_or(|own| own.key() != named.key())
+    {
+        task_existing(running, named).await?;
+    }
     let task = running.task.or(facts.task());
     let id = MailId(Uuid::new_v5(&running.call, b"mail"));
     let actor = facts.actor();

@@ -1,0 +1,342 @@
+//! The part of an account's life that is about people: members, what is theirs, their orchestrators, mail, personas, the board.
+
+use serde_json::{Value, json};
+use testkit::eventually;
+use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
+
+use super::{
+    own::{PAGED, opening, own},
+    walk::{CALLS, FAILS, USED, USES, WAITS, Walk},
+};
+use crate::crossing::attempt::{Door, Request};
+
+/// A request with this token, and whatever account it is of.
+fn of(token: &str, method: &'static str, path: &str, body: &Value) -> Request {
+    Request {
+        door: Door::Api,
+        method,
+        path: path.to_owned(),
+        token: token.to_owned(),
+        headers: Vec::new(),
+        body: Some(body).filter(|body| !body.is_null()).map(Value::to_string),
+    }
+}
+
+impl Walk<'_> {
+    /// A person comes by a link, works with their orchestrator, changes what is theirs, is no admin any more, goes, and returns.
+    pub(super) async fn people(&self) {
+        let new = |role: &str| json!({"name": "n", "email": "new@example.com", "role": role, "invite": true});
+        let made = self.api("POST", "/members", &new("admin")).await;
+        let link = made["link"]["sign_in_link"].as_str().expect("a link");
+        let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
+        self.requests(vec![look]).await;
+        self.trials.next_step();
+        let signed_in = self.field.send(&redeem).await;
+        let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
+        let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
+        let memory = self.remembered("user:new").await;
+        let calls = format!("{CALLS}LIVE-1 pending");
+        self.said_to("new", "to-orchestrator", &calls).await;
+        self.gives_work_away(key).await;
+        self.writes(key).await;
+        self.requests(own(key, id, &memory)).await;
+        self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
+        self.api("DELETE", "/members/new", &Value::Null).await;
+        self.api("POST", "/members", &new("member")).await;
+        // In its next generation.
+        self.said_to("new", "to-the-next", "b").await;
+        // A handle that another account has.
+        self.api("POST", "/agents", &json!({"slug": "of-the-twin", "name": "n"}))
+            .await;
+        // The last admin who has signed in stays.
+        let spare = json!({"user_id": "spare", "name": "n", "role": "admin"});
+        self.api("POST", "/members", &spare).await;
+        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+        self.account_s_orchestrator().await;
+    }
+
+    /// While it is off, in its first generation, and in the next one.
+    async fn account_s_orchestrator(&self) {
+        let (path, account) = ("/orchestrator/identity", &self.tenant.account);
+        self.api("PUT", path, &json!({"enabled": false})).await;
+        let of_account = format!("org:{account}");
+        self.published_to(&of_account, "to-nothing", "b").await;
+        self.house.until(account, "to-nothing", "refused").await;
+        self.api("PUT", path, &json!({"enabled": true})).await;
+        self.api("PATCH", "", &json!({"orchestrator_provider": "default"}))
+            .await;
+        self.said_to(&of_account, "to-the-account-s", "b").await;
+        let open = "select id::text from session where account_id = 'alder' and kind = 'orchestrator' and user_id is null and closed_at is null";
+        let session = self.one_of(open).await;
+        self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"}))
+            .await;
+        self.said_to(&of_account, "to-the-next-one", "b").await;
+    }
+
+    async fn published_to(&self, user: &str, id: &str, body: &str) {
+        self.trials.next_step();
+        let sender = user.strip_prefix("org:").map_or(user, |_| "ann");
+        let told = json!({"id": id, "session": format!("orchestrator:{user}"), "body": body,
+            "sender": {"kind": "user", "id": sender, "name": "n"}});
+        self.house.publish(&self.tenant.account, "-", told).await;
+    }
+
+    async fn said_to(&self, user: &str, id: &str, body: &str) {
+        self.published_to(user, id, body).await;
+        self.house.until(&self.tenant.account, id, "delivered").await;
+    }
+
+    /// Its person's orchestrator calls these tools.
+    async fn uses(&self, id: &str, calls: &[(&str, Value)]) {
+        let calls: Vec<String> = calls.iter().map(|(name, said)| format!("{name} {said}")).collect();
+        self.said_to("new", id, &format!("{USES}{}", calls.join(USED))).await;
+    }
+
+    async fn one_of(&self, sql: &'static str) -> String {
+        eventually("it is there", || async {
+            self.house.world.database.texts(sql).await.pop()
+        })
+        .await
+    }
+
+    async fn mine(&self, key: &str, method: &'static str, path: &str, body: &Value) -> Value {
+        self.trials.next_step();
+        let answer = self.field.send(&of(key, method, path, body)).await;
+        assert!(answer.status < 300, "{method} {path}: {answer:?}");
+        serde_json::from_str(&answer.body).unwrap_or(Value::Null)
+    }
+
+    /// To sessions of their own: on a new task, and on one that is there; with a board. One waits for its provider, with an item behind it.
+    async fn gives_work_away(&self, key: &str) {
+        let new =
+            json!({"prompt": WAITS, "agent": "coder", "title": "t", "persona": "style", "persona_from": "inferred"});
+        self.uses("gives", &[("create_session", new)]).await;
+        let child = "select s.id::text from session s join task t on t.account_id = s.account_id and t.id = s.task_id
+                     where s.account_id = 'alder' and t.board = 'user:new' and s.phase = 'backoff'";
+        let child = self.one_of(child).await;
+        let known =
+            json!({"prompt": "b", "agent": "coder", "task_id": format!("{}-3", self.tenant.account.to_uppercase())});
+        self.uses("gives-again", &[("create_session", known)]).await;
+        let behind = json!({"session_id": child, "message": "b"});
+        self.uses("sends", &[("send_to_session", behind)]).await;
+        self.one_of("select id from notification where account_id = 'alder' and state = 'queued' and kind = 'notification' and body = 'b'")
+            .await;
+        let looks = [
+            ("get_session_status", json!({"session_id": child})),
+            ("list_sessions", json!({})),
+            ("check_later", json!({"after_minutes": 600, "note": "n"})),
+        ];
+        self.uses("looks", &looks).await;
+
+        let first = json!({"title": "first", "session_id": child});
+        self.uses("plans", &[("create_task", first)]).await;
+        let first = self
+            .one_of("select display_id from task where account_id = 'alder' and title = 'first'")
+            .await;
+        let second = json!({"title": "second", "parent_task_id": first, "session_id": child, "blocked_by": []});
+        self.uses("plans-more", &[("create_task", second)]).await;
+        let second = self
+            .one_of("select display_id from task where account_id = 'alder' and title = 'second'")
+            .await;
+        let third = json!({"title": "third", "blocked_by": [second]});
+        self.uses("plans-last", &[("create_task", third)]).await;
+        let board = "/api/sessions/orchestrator:new/tasks";
+        self.mine(key, "GET", board, &Value::Null).await;
+        let worked = json!({"result": "r", "session_id": null});
+        self.mine(key, "PUT", &format!("{board}/{second}"), &worked).await;
+        let done = json!({"task_id": second, "status": "done", "result": "r"});
+        self.uses(
+            "is-done",
+            &[
+                ("list_tasks", json!({})),
+                ("update_task", done),
+                ("list_tasks", json!({})),
+            ],
+        )
+        .await;
+        let mine = format!("/api/sessions/{child}/my-tasks?{PAGED}");
+        self.requests(vec![of(key, "GET", &mine, &Value::Null)]).await;
+    }
+
+    /// To their orchestrator, to others of every kind of address; reads, puts off and answers what comes back.
+    async fn writes(&self, key: &str) {
+        let mail = |to: &str, content: &str| json!({"to": to, "content": content});
+        let child = "select s.id::text from session s join task t on t.account_id = s.account_id and t.id = s.task_id
+                     where s.account_id = 'alder' and t.board = 'user:new' and s.phase = 'backoff'";
+        let (child, posts) = (self.one_of(child).await, "/api/messages");
+        let asks = self.mine(key, "POST", posts, &mail("@new", "c")).await;
+        let asks = asks["id"].as_str().expect("an id").to_owned();
+        for to in [child.as_str(), "@user:ann", "task:LIVE-1:coder"] {
+            self.mine(key, "POST", posts, &mail(to, "c")).await;
+        }
+        self.requests(vec![of(key, "POST", posts, &mail("n", "c"))]).await;
+        let answer = eventually("it is answered", || async {
+            let mail = self.mine(key, "GET", &format!("{posts}/{asks}"), &Value::Null).await;
+            mail["receipt"]["answered_by"].as_str().map(str::to_owned)
+        })
+        .await;
+        let tomorrow = OffsetDateTime::now_utc() + Duration::days(1);
+        let tomorrow = json!({"until": tomorrow.format(&Rfc3339).expect("a time")});
+        let item = format!("/api/me/inbox/{answer}");
+        self.mine(key, "PUT", &format!("{item}/snooze"), &tomorrow).await;
+        // In the thread of what was put off.
+        let back = json!({"to": "@user:new", "content": "c", "reply_to": asks});
+        self.uses("answers", &[("send_message", back), ("check_messages", json!({}))])
+            .await;
+        let fails = self.mine(key, "POST", posts, &mail("@new", FAILS)).await;
+        let fails = format!("mail:{}", fails["id"].as_str().expect("an id"));
+        let letter = eventually("what failed is a dead letter", || async {
+            let letters = self
+                .mine(key, "GET", "/api/orgs/alder/dead-letters", &Value::Null)
+                .await;
+            let mut items = letters["items"].as_array()?.iter();
+            let letter = items.find(|letter| letter["payload"].to_string().contains(&fails))?;
+            Some(letter["id"].as_str()?.to_owned())
+        })
+        .await;
+        self.api("POST", &format!("/dead-letters/{letter}/redrive"), &json!({}))
+            .await;
+        for (method, path, body) in [
+            ("GET", format!("/api/me/inbox?{PAGED}"), Value::Null),
+            ("GET", "/api/me/inbox/count".to_owned(), Value::Null),
+            ("GET", item.clone(), Value::Null),
+            ("PUT", "/api/me/inbox/read".to_owned(), json!({"ids": [answer]})),
+            ("PUT", format!("{item}/read"), json!({"read": false})),
+            ("POST", format!("{item}/reply"), json!({"content": "c"})),
+            ("PUT", format!("{item}/archive"), json!({"archived": true})),
+            ("GET", format!("/api/me/inbox?state=archived&{PAGED}"), Value::Null),
+            (
+                "GET",
+                format!("/api/sessions/orchestrator:new/messages?{PAGED}"),
+                Value::Null,
+            ),
+            ("GET", "/api/me/notification-preferences".to_owned(), Value::Null),
+            (
+                "PUT",
+                "/api/me/notification-preferences".to_owned(),
+                json!({"message_type": "message", "deliver_email": true}),
+            ),
+            ("GET", "/api/me/orchestrator".to_owned(), Value::Null),
+            ("POST", "/api/me/orchestrator/wake".to_owned(), json!({})),
+            ("GET", format!("/api/me/orchestrator/chat?{PAGED}"), Value::Null),
+            (
+                "PUT",
+                "/api/me/orchestrator/identity".to_owned(),
+                json!({"name": "m", "handle": "new-one", "style": "terse"}),
+            ),
+            ("GET", "/api/me/orchestrator/identity".to_owned(), Value::Null),
+            (
+                "GET",
+                "/api/orgs/alder/audit/isolation?until=2120-01-01T00:00:00Z".to_owned(),
+                Value::Null,
+            ),
+        ] {
+            self.requests(vec![of(key, method, &path, &body)]).await;
+        }
+    }
+
+    /// As many memories as are kept; gives the id of one.
+    async fn remembered(&self, owner: &str) -> String {
+        let sql = "
+            insert into memory (account_id, id, owner, key, category, content, relevance, touched_at, fades_at, created_at)
+            select $1, gen_random_uuid(), $2, 'k-' || n, 'general', 'n', 1, now(), now() + (200 + n) * interval '1 day', now()
+            from generate_series(1, 200) n
+            returning id::text";
+        let ids: Vec<String> = sqlx::query_scalar(sql)
+            .bind(&self.tenant.account)
+            .bind(owner)
+            .fetch_all(&self.house.world.database.owner)
+            .await
+            .expect("the database does as it is told");
+        ids[199].clone()
+    }
+
+    /// Two personas, of which the second becomes the default. Files are written until an old version goes. A task's turn has one.
+    pub(super) async fn personas(&self) {
+        let files = |content: &str| json!([{"filename": "STYLE.md", "content": content}]);
+        for slug in ["first", "second"] {
+            let new =
+                json!({"slug": slug, "name": "n", "visibility": "shared", "is_default": true, "files": files("x")});
+            self.api("POST", "/personas", &new).await;
+        }
+        self.api("PUT", "/personas/second", &json!({"is_default": false})).await;
+        self.api("PUT", "/personas/first", &json!({"description": "d", "agent": "coder"}))
+            .await;
+        self.conflicts("PUT", "/personas/first", &json!({"slug": "second"}))
+            .await;
+        self.trials.next_step();
+        self.api("PUT", "/personas/first/files", &json!({"files": files("y")}))
+            .await;
+        let task = json!({"id": "STYLED-1", "title": "t", "assignees": ["coder"], "persona": "first"});
+        self.api("POST", "/tasks", &task).await;
+        self.delivered("STYLED-1", "styled", "b").await;
+        self.api("PATCH", "/tasks/STYLED-1", &json!({"persona": null})).await;
+        for path in [
+            "/personas",
+            "/personas/first/versions",
+            "/personas/first/versions/1",
+            "/sessions?task=STYLED-1",
+        ] {
+            self.api("GET", path, &Value::Null).await;
+        }
+        self.api("GET", "/audit/isolation?task=STYLED-1", &Value::Null).await;
+        self.api("DELETE", "/personas/second", &Value::Null).await;
+        // What is left of it goes, once it has been removed for a while.
+        let long_ago = "update persona set removed_at = removed_at - interval '1 hour' where account_id = 'alder' and removed_at is not null";
+        sqlx::query(long_ago)
+            .execute(&self.house.world.database.owner)
+            .await
+            .expect("the database does as it is told");
+        let third = json!({"slug": "third", "name": "n", "files": files("z")});
+        self.api("POST", "/personas", &third).await;
+    }
+
+    /// Tasks that wait for others and are below others: what is done frees, what is given up does not, and a tree goes at once. On the
+    /// account's board, too.
+    pub(super) async fn board(&self) {
+        let waits = |id: &str, blockers: &[&str]| json!({"id": id, "title": "t", "assignees": ["coder"], "blocked_by": blockers});
+        for (id, blockers) in [
+            ("WAITED-1", &[][..]),
+            ("WAITED-2", &[]),
+            ("WAITS-1", &["WAITED-1"]),
+            ("WAITS-2", &["WAITED-1", "WAITED-2"]),
+        ] {
+            self.api("POST", "/tasks", &waits(id, blockers)).await;
+        }
+        let below = json!({"id": "BELOW-1", "title": "t", "parent_task": "WAITS-2"});
+        self.api("POST", "/tasks", &below).await;
+        self.api("PATCH", "/tasks/BELOW-1", &json!({"blocked_by": ["WAITS-1"]}))
+            .await;
+        self.conflicts("PATCH", "/tasks/WAITED-1", &json!({"blocked_by": ["WAITS-1"]}))
+            .await;
+        self.conflicts("PATCH", "/tasks/WAITS-2", &json!({"parent_task": "BELOW-1"}))
+            .await;
+        self.conflicts("PATCH", "/tasks/WAITS-2", &json!({"status": "in_progress"}))
+            .await;
+        self.api("GET", "/tasks/BELOW-1", &Value::Null).await;
+        self.api("PATCH", "/tasks/WAITED-1", &json!({"status": "done"})).await;
+        // What was done is opened again: whoever waited for it waits no more.
+        self.api("PATCH", "/tasks/WAITED-1", &json!({"status": "in_progress"}))
+            .await;
+        self.api("PATCH", "/tasks/WAITS-1", &json!({"blocked_by": ["WAITED-1"]}))
+            .await;
+        self.api("PATCH", "/tasks/WAITS-1", &json!({"blocked_by": []})).await;
+        self.api(
+            "PATCH",
+            "/tasks/BELOW-1",
+            &json!({"blocked_by": ["WAITS-1", "WAITED-1"]}),
+        )
+        .await;
+        self.api("PATCH", "/tasks/WAITED-2", &json!({"status": "failed"})).await;
+        self.api("PATCH", "/tasks/WAITS-2", &json!({"blocked_by": []})).await;
+        self.api("POST", "/tasks/WAITS-2/cancel", &json!({"tree": true})).await;
+        let path = format!("/api/sessions/orchestrator:org:{}/tasks", self.tenant.account);
+        let admin = &self.tenant.keys["admin"];
+        let requests = [
+            of(admin, "POST", &path, &json!({"title": "t", "plan_gate": "required"})),
+            of(admin, "POST", &path, &json!({"title": "u"})),
+            of(admin, "GET", &format!("{path}?limit=1"), &Value::Null),
+        ];
+        self.requests(requests.into()).await;
+    }
+}
