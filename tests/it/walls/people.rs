@@ -93,16 +93,13 @@ impl Walk<'_> {
     }
 
     async fn one_of(&self, sql: &'static str) -> String {
-        eventually("it is there", || async {
-            self.house.world.database.texts(sql).await.pop()
-        })
-        .await
+        eventually(sql, || async { self.house.world.database.texts(sql).await.pop() }).await
     }
 
     async fn mine(&self, key: &str, method: &'static str, path: &str, body: &Value) -> Value {
         self.trials.next_step();
         let answer = self.field.send(&of(key, method, path, body)).await;
-        assert!(answer.status < 300, "{method} {path}: {answer:?}");
+        assert!(answer.status < 300, "{method} {path} {body}: {answer:?}");
         serde_json::from_str(&answer.body).unwrap_or(Value::Null)
     }
 
@@ -119,8 +116,10 @@ impl Walk<'_> {
         self.uses("gives-again", &[("create_session", known)]).await;
         let behind = json!({"session_id": child, "message": "b"});
         self.uses("sends", &[("send_to_session", behind)]).await;
-        self.one_of("select id from notification where account_id = 'alder' and state = 'queued' and kind = 'notification' and body = 'b'")
-            .await;
+        let behind =
+            "select n.id from notification n join session s on s.account_id = n.account_id and s.id = n.session_id
+                      where n.account_id = 'alder' and n.state = 'queued' and s.phase = 'backoff' and n.body like '%b'";
+        self.one_of(behind).await;
         let looks = [
             ("get_session_status", json!({"session_id": child})),
             ("list_sessions", json!({})),
@@ -166,7 +165,10 @@ impl Walk<'_> {
         let (child, posts) = (self.one_of(child).await, "/api/messages");
         let asks = self.mine(key, "POST", posts, &mail("@new", "c")).await;
         let asks = asks["id"].as_str().expect("an id").to_owned();
-        for to in [child.as_str(), "@user:ann", "task:LIVE-1:coder"] {
+        let key_of_child = "select s.key from session s join task t on t.account_id = s.account_id and t.id = s.task_id
+                            where s.account_id = 'alder' and t.board = 'user:new' and s.phase = 'backoff'";
+        let key_of_child = self.one_of(key_of_child).await;
+        for to in [child.as_str(), key_of_child.as_str(), "@user:ann"] {
             self.mine(key, "POST", posts, &mail(to, "c")).await;
         }
         self.requests(vec![of(key, "POST", posts, &mail("n", "c"))]).await;
@@ -194,8 +196,13 @@ impl Walk<'_> {
             Some(letter["id"].as_str()?.to_owned())
         })
         .await;
-        self.api("POST", &format!("/dead-letters/{letter}/redrive"), &json!({}))
-            .await;
+        self.mine(
+            key,
+            "POST",
+            &format!("/api/orgs/alder/dead-letters/{letter}/redrive"),
+            &json!({}),
+        )
+        .await;
         for (method, path, body) in [
             ("GET", format!("/api/me/inbox?{PAGED}"), Value::Null),
             ("GET", "/api/me/inbox/count".to_owned(), Value::Null),
