@@ -2,7 +2,7 @@
 //! recipients are excluded, except orchestrators: contents of the same id are compared, and recipients are compared by agent, since a
 //! redrive names an agent by id where its publisher used a slug.
 
-use domain::{QueueMode, TaskId};
+use domain::{QueueMode, SessionAddress, SessionKey, SessionOf, TaskId};
 use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
 
@@ -30,11 +30,18 @@ impl ContentHash {
         hasher.text(&sender.name);
         hasher.text(notification.queue_mode.unwrap_or(QueueMode::Followup).as_str());
         hasher.object(&notification.metadata);
-        // All orchestrators of an account have one agent.
+        // All orchestrators of an account have one agent, also where they answer guests.
         if let Recipients::Session(address) = &notification.recipients
             && let Some(owner) = address.orchestrator()
         {
             hasher.text(&owner.to_string());
+        }
+        if let Recipients::Session(SessionAddress::Key(SessionKey {
+            of: SessionOf::Guest { owner, guest },
+            ..
+        })) = &notification.recipients
+        {
+            hasher.text(&format!("user:{owner}:guest:{guest}"));
         }
         hasher.finish()
     }
