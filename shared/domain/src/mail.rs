@@ -32,6 +32,9 @@ string_enum! {
 /// The type of the notification that brings mail to a session.
 pub const ITEM: &str = "mail";
 
+/// In the metadata of an item: the owner of the orchestrator whose guest wrote it, or is answered by it.
+pub const GUEST_OF: &str = "guest_of";
+
 /// The mail that an item of this id brings, if it is mail.
 pub fn of_item(item: &str) -> Option<MailId> {
     let id = item.strip_prefix(ITEM)?.strip_prefix(':')?;

@@ -9,7 +9,7 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, TASK_CLOSED, TaskId,
+    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, SessionOf, TASK_CLOSED, TaskId,
     session::admission,
 };
 use serde_json::Value;
