@@ -31,9 +31,9 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
-    NotificationId, NotificationState, Owner, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
-    TaskStatus, TurnId, TurnRef, TurnState, context::Told, progress::Streak,
+    AccountId, Actor, ActorKind, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
+    NotificationId, NotificationState, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
+    TaskStatus, TurnId, TurnRef, TurnState, UserId, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
@@ -88,7 +88,7 @@ impl Database {
         Some(LockedSession {
             tool_policies: 1,
             persona: None,
-            owner: row.conversation.orchestrator().and_then(Owner::user).cloned(),
+            owner: row.conversation.person().cloned(),
             kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
             branch: row.conversation.branch().filter(|_| row.replay.is_none()),
             replay: row.replay,
@@ -339,7 +339,7 @@ impl Database {
             claimed.parked.extend(self.park_for_hold(session, &hold, settings, bug));
             return Start::Waits;
         }
-        match self.join_run(&mut item, settings, bug) {
+        match self.join_run(session, &mut item, settings, bug) {
             Run::Start { .. } => {}
             Run::Wait { ms } => {
                 claimed.parked.extend(Self::park_for_collect(session, ms, bug));
@@ -408,7 +408,7 @@ impl Database {
                 Some(source) => definitions(source.tools.iter().cloned()),
                 None => offered(
                     item.facts.task.is_some(),
-                    session.kind == SessionKind::Orchestrator,
+                    matches!(session.kind, SessionKind::Orchestrator | SessionKind::Guest),
                     branch.map(|branch| branch.depth),
                 ),
             },
@@ -447,12 +447,15 @@ impl Database {
     }
 
     /// Adds the further items of its run to the head of a queue (`starter.rs`).
-    fn join_run(&self, item: &mut QueuedItem, settings: &Settings, bug: Option<Bug>) -> Run {
+    fn join_run(&self, session: &LockedSession, item: &mut QueuedItem, settings: &Settings, bug: Option<Bug>) -> Run {
         let head = Candidate::from(&*item);
         if !head.may_head() {
             return run(&head, &[], &limits(settings));
         }
-        let behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
+        let mut behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
+        let first = item.facts.notification.clone();
+        let run = behind.iter().take_while(|next| self.are_alike(session, &first, &next.id));
+        behind.truncate(run.count());
         let seen = |behind: &Behind| match bug {
             Some(Bug::RunMixesAuthors) => Candidate {
                 author: head.author.clone(),
@@ -468,14 +471,37 @@ impl Database {
         next
     }
 
-    /// `INJECTS_LOAD` and `ITEMS_JOIN`.
+    /// `ITEMS_ALIKE`: in a session that is a person's own, whether both items are the person's, or others', and for the same readers.
+    fn are_alike(&self, session: &LockedSession, one: &NotificationId, other: &NotificationId) -> bool {
+        let Some(owner) = &session.owner else { return true };
+        self.kind_of(&session.account, owner, one) == self.kind_of(&session.account, owner, other)
+    }
+
+    /// Whether others wrote the item, and whether others read its answer.
+    pub(crate) fn kind_of(&self, account: &AccountId, owner: &UserId, item: &NotificationId) -> (bool, bool) {
+        let row = &self.notifications[&(account.clone(), item.clone())];
+        let sender = row.sender();
+        let message: serde_json::Value = serde_json::from_slice(&row.payload).unwrap_or_default();
+        let is_foreign = match sender.kind {
+            ActorKind::User => sender.id != owner.as_str(),
+            ActorKind::Service => sender.id != Actor::system().id,
+            ActorKind::Agent => message["metadata"]["guest_of"].is_string(),
+        };
+        let surface = message["metadata"]["channel"]["surface"].as_str();
+        (is_foreign, surface.is_some_and(|surface| surface != "private"))
+    }
+
+    /// `INJECTS_LOAD`, `ITEMS_ALIKE` and `ITEMS_JOIN`.
     fn inject(&mut self, session: &LockedSession, turn: &mut OpenTurn, settings: &Settings, bug: Option<Bug>) {
         let task = turn.task.as_ref().map(|task| task.key());
+        let first = turn.notification_ids.first().and_then(|id| NotificationId::parse(id).ok());
+        let first = first.as_ref();
         let items: Vec<Injectable> = self
             .queue(&session.account, session.id)
             .into_iter()
             .filter(|(_, _, row)| row.mode == QueueMode::Inject && row.task.as_ref().map(|task| task.key()) == task)
             .take(settings.delivery.inject_items_max.usize())
+            .filter(|(_, id, _)| first.is_none_or(|first| self.are_alike(session, first, id)))
             .map(|(_, id, row)| Injectable {
                 account: session.account.clone(),
                 session_id: session.id,

@@ -16,7 +16,7 @@ use storage::{
         Closing, Waiting,
         branch_end::branches_below,
         judge,
-        sessions_close::{AGENT_REMOVED, MEMBER_REMOVED},
+        sessions_close::{AGENT_REMOVED, MEMBER_REMOVED, UNREACHABLE},
         turn_stop::StopRequest,
     },
 };
@@ -225,7 +225,12 @@ impl Database {
                     && match scope {
                         Scope::Task(task) => row.conversation.task() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
-                        Scope::User(user) => row.conversation.orchestrator().and_then(Owner::user) == Some(user),
+                        Scope::User(user) => {
+                            [row.conversation.person(), row.conversation.guest()].contains(&Some(user))
+                        }
+                        Scope::Guests(user) => {
+                            row.conversation.guest().is_some() && row.conversation.person() == Some(user)
+                        }
                     }
             })
             .map(|((_, id), _)| *id)
@@ -325,7 +330,7 @@ impl Database {
         let below = branches_below(&live, closing, |branch| match scope {
             Scope::Task(task) => branch.task_id == task.key(),
             Scope::Agent(agent) => branch.agent_id == agent,
-            Scope::User(_) => false,
+            Scope::User(_) | Scope::Guests(_) => false,
         });
         let ends: Vec<(BranchId, BranchEvent)> =
             below.iter().map(|branch| (branch.id, BranchEvent::Cancelled)).collect();
@@ -393,5 +398,6 @@ fn cancel_reason(scope: Scope<'_>) -> &'static str {
         Scope::Task(_) => TASK_CLOSED,
         Scope::Agent(_) => AGENT_REMOVED,
         Scope::User(_) => MEMBER_REMOVED,
+        Scope::Guests(_) => UNREACHABLE,
     }
 }
