@@ -32,7 +32,7 @@ use delivery::{
 };
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
-    NotificationId, NotificationState, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
+    NotificationId, NotificationState, QueueMode, Reachable, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
     TaskStatus, TurnId, TurnRef, TurnState, UserId, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
@@ -408,7 +408,7 @@ impl Database {
                 Some(source) => definitions(source.tools.iter().cloned()),
                 None => offered(
                     item.facts.task.is_some(),
-                    matches!(session.kind, SessionKind::Orchestrator | SessionKind::Guest),
+                    session.kind,
                     branch.map(|branch| branch.depth),
                 ),
             },
@@ -778,13 +778,14 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
 }
 
 /// Tool names only: their texts have no effect here. `depth`: of the branch, if it is one.
-fn offered(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
-    fn named(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+fn offered(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+    fn named(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
             is_asked: false,
-            is_orchestrator,
+            is_orchestrator: matches!(kind, SessionKind::Orchestrator | SessionKind::Guest),
+            guest: (kind == SessionKind::Guest).then_some(Reachable::Delegate),
             has_mail: false,
             is_branch: depth.is_some(),
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
@@ -794,14 +795,16 @@ fn offered(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[To
     }
     // Definitions hold schemas and are created once.
     thread_local! {
-        static WITH_TASK: Arc<[ToolDefinition]> = named(true, false, None);
-        static TASKLESS: Arc<[ToolDefinition]> = named(false, false, None);
-        static ORCHESTRATOR: Arc<[ToolDefinition]> = named(false, true, None);
-        static BRANCH: Arc<[ToolDefinition]> = named(true, false, Some(1));
-        static DEEPEST: Arc<[ToolDefinition]> = named(true, false, Some(DEPTH_MAX));
+        static WITH_TASK: Arc<[ToolDefinition]> = named(true, SessionKind::Task, None);
+        static TASKLESS: Arc<[ToolDefinition]> = named(false, SessionKind::System, None);
+        static ORCHESTRATOR: Arc<[ToolDefinition]> = named(false, SessionKind::Orchestrator, None);
+        static GUEST: Arc<[ToolDefinition]> = named(false, SessionKind::Guest, None);
+        static BRANCH: Arc<[ToolDefinition]> = named(true, SessionKind::Branch, Some(1));
+        static DEEPEST: Arc<[ToolDefinition]> = named(true, SessionKind::Branch, Some(DEPTH_MAX));
     }
     match (has_task, depth) {
-        (_, None) if is_orchestrator => ORCHESTRATOR.with(Arc::clone),
+        (_, None) if kind == SessionKind::Orchestrator => ORCHESTRATOR.with(Arc::clone),
+        (_, None) if kind == SessionKind::Guest => GUEST.with(Arc::clone),
         (true, None) => WITH_TASK.with(Arc::clone),
         (false, None) => TASKLESS.with(Arc::clone),
         (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),

@@ -8,7 +8,7 @@ use std::{
 
 use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, Owner, PersonaText, PersonaVersionId,
+    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, PersonaText, PersonaVersionId,
     QuestionId, ReplayId, SessionId, SessionKey, StopKind, TaskId, Timestamp, TurnContext, TurnId,
     identity::IdentityText,
 };

@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
         use Audience::{
-            Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Spawner, WithTask, Worker,
+            Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Own, Spawner, WithTask, Worker,
         };
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
@@ -454,6 +454,7 @@ mod tests {
                 Everyone,
                 Worker,
                 Orchestrator,
+                Own,
                 Mail,
                 Board,
                 OnBoard,
@@ -479,6 +480,7 @@ mod tests {
             is_coordinator: false,
             is_asked: false,
             is_orchestrator: false,
+            guest: None,
             has_mail: false,
             is_branch: false,
             may_branch: false,
@@ -500,7 +502,7 @@ mod tests {
             is_orchestrator: true,
             ..taskless
         };
-        check(orchestrator, &[Everyone, Orchestrator, Board]);
+        check(orchestrator, &[Everyone, Orchestrator, Own, Board]);
         let with_mail = OfferContext {
             has_mail: true,
             ..taskless
@@ -536,6 +538,7 @@ mod tests {
                 is_coordinator: false,
                 is_asked: false,
                 is_orchestrator: false,
+                guest: None,
                 has_mail: true,
                 is_branch: true,
                 may_branch,
@@ -549,6 +552,31 @@ mod tests {
         let own = "subagent_spawn subagent_list subagent_cancel";
         let with_own = kept.replace(" ask_model", &format!(" {own} ask_model"));
         assert_eq!(names(true).join(" "), with_own);
+    }
+
+    #[test]
+    fn a_guest_has_what_the_owners_reach_is_for() {
+        let names = |reach| {
+            let context = OfferContext {
+                has_task: false,
+                is_coordinator: false,
+                is_asked: true,
+                is_orchestrator: true,
+                guest: Some(reach),
+                has_mail: true,
+                is_branch: false,
+                may_branch: false,
+                models: ModelKind::ALL.iter().copied().collect(),
+            };
+            let tools = offered(context).into_iter();
+            tools.map(|tool| tool.name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(Reachable::Off), "");
+        let asks = "list_sessions get_session_status list_personas list_tasks send_message check_messages no_reply";
+        assert_eq!(names(Reachable::Answer), asks);
+        let delegates = "list_sessions get_session_status list_personas create_session send_to_session memory_read create_task \
+                         list_tasks update_task send_message check_messages no_reply";
+        assert_eq!(names(Reachable::Delegate), delegates);
     }
 
     #[test]

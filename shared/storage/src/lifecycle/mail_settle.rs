@@ -144,7 +144,7 @@ async fn answer(
     let author = agent.map_or_else(Actor::system, |agent| Actor {
         kind: ActorKind::Agent,
         id: agent.to_string(),
-        name,
+        name: name.clone(),
         via: None,
     });
     if let Some((id, message)) = mail_item(&new, author, QueueMode::Collect) {
