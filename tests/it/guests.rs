@@ -26,7 +26,7 @@ async fn refused(house: &House, key: &str, to: &str) {
 
 /// The open sessions of guests.
 async fn open(house: &House) -> Vec<Value> {
-    let sessions = house.sessions("acme", "status=open").await;
+    let sessions = house.sessions("acme", "active=true").await;
     sessions.into_iter().filter(|session| session["kind"] == "guest").collect()
 }
 

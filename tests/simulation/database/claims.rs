@@ -454,8 +454,8 @@ impl Database {
         }
         let mut behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
         let first = item.facts.notification.clone();
-        let run = behind.iter().take_while(|next| self.are_alike(session, &first, &next.id));
-        behind.truncate(run.count());
+        let alike = behind.iter().take_while(|next| self.are_alike(session, &first, &next.id));
+        behind.truncate(alike.count());
         let seen = |behind: &Behind| match bug {
             Some(Bug::RunMixesAuthors) => Candidate {
                 author: head.author.clone(),

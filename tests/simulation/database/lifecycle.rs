@@ -16,7 +16,7 @@ use storage::{
         Closing, Waiting,
         branch_end::branches_below,
         judge,
-        sessions_close::{AGENT_REMOVED, MEMBER_REMOVED, UNREACHABLE},
+        sessions_close::{AGENT_REMOVED, MEMBER_REMOVED},
         turn_stop::StopRequest,
     },
 };
@@ -228,9 +228,6 @@ impl Database {
                         Scope::User(user) => {
                             [row.conversation.person(), row.conversation.guest()].contains(&Some(user))
                         }
-                        Scope::Guests(user) => {
-                            row.conversation.guest().is_some() && row.conversation.person() == Some(user)
-                        }
                     }
             })
             .map(|((_, id), _)| *id)
@@ -330,7 +327,7 @@ impl Database {
         let below = branches_below(&live, closing, |branch| match scope {
             Scope::Task(task) => branch.task_id == task.key(),
             Scope::Agent(agent) => branch.agent_id == agent,
-            Scope::User(_) | Scope::Guests(_) => false,
+            Scope::User(_) => false,
         });
         let ends: Vec<(BranchId, BranchEvent)> =
             below.iter().map(|branch| (branch.id, BranchEvent::Cancelled)).collect();
@@ -398,6 +395,5 @@ fn cancel_reason(scope: Scope<'_>) -> &'static str {
         Scope::Task(_) => TASK_CLOSED,
         Scope::Agent(_) => AGENT_REMOVED,
         Scope::User(_) => MEMBER_REMOVED,
-        Scope::Guests(_) => UNREACHABLE,
     }
 }
