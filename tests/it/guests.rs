@@ -1,8 +1,11 @@
 //! A colleague asks a person's orchestrator, and is answered in a session of their own: nothing of either conversation is in the other.
 
+use std::{collections::BTreeSet, sync::Arc};
+
 use reqwest::Method;
 use serde_json::{Value, json};
 use testkit::{Reply, eventually};
+use tokio::sync::Semaphore;
 
 use crate::{
     house::House,
@@ -86,6 +89,12 @@ async fn a_colleague_is_answered_in_a_session_of_their_own() {
         let (status, body) = asked(&house, Method::POST, key, &prompt, Some(json!({"content": "Hello."}))).await;
         assert_eq!((status, body["code"].as_str()), expected, "{body}");
     }
+    let told = json!({"session": GUEST, "body": "Hello."});
+    let path = "/api/orgs/acme/notifications";
+    for (key, expected) in [(&ann, 409), (&ben, 404)] {
+        let (status, body) = asked(&house, Method::POST, key, path, Some(told.clone())).await;
+        assert_eq!(status, expected, "{body}");
+    }
     let to = json!({"id": "from-nats", "session": GUEST, "body": "Hello."});
     house.publish("acme", "-", to).await;
     let from_nats = house.until("acme", "from-nats", "refused").await;
@@ -130,6 +139,50 @@ async fn an_orchestrator_asks_another_one_for_its_person() {
     .await;
     assert_eq!(house.provider.seen_of(GUEST).len(), 1);
     assert_eq!(violations(&house).await, json!([]));
+    house.close().await;
+}
+
+/// Whatever the mode: what others wrote, and what others read the answer to, has a turn of its own.
+#[tokio::test]
+async fn a_turn_of_an_orchestrator_takes_words_of_one_kind() {
+    let gate = Arc::new(Semaphore::new(0));
+    let script = Arc::clone(&gate);
+    let house = House::open(move |seen| match seen.order {
+        0 => Reply::Gated(Arc::clone(&script), Box::new(Reply::call("c-1", "list_sessions", json!({})))),
+        _ => Reply::text("ok"),
+    })
+    .await;
+    house.account("acme").await;
+    person(&house, "acme", "ann").await;
+    let told = async |id: &str, mode: &str, sender: Value, surface: &str| {
+        let told = json!({"id": id, "session": "orchestrator:ann", "body": id, "queue_mode": mode, "sender": sender,
+            "channel": {"surface": surface}, "collect_debounce_ms": 0});
+        house.publish("acme", "-", told).await;
+    };
+    let ann = json!({"kind": "user", "id": "ann", "name": "Ann"});
+    let ci = json!({"kind": "service", "id": "ci", "name": "CI"});
+    told("first", "followup", ann.clone(), "private").await;
+    eventually("the first call waits", || async { (house.provider.seen().len() == 1).then_some(()) }).await;
+    let items = [
+        ("i-own", "inject", ann.clone(), "private"),
+        ("i-foreign", "inject", ci, "private"),
+        ("i-shared", "inject", ann.clone(), "shared"),
+        ("c-own", "collect", ann.clone(), "private"),
+        ("c-shared", "collect", ann, "shared"),
+    ];
+    for (id, mode, sender, surface) in items.clone() {
+        told(id, mode, sender, surface).await;
+        house.until("acme", id, "queued").await;
+    }
+    gate.add_permits(1);
+    let mut turns = Vec::new();
+    for id in ["first", "i-own", "i-foreign", "i-shared", "c-own", "c-shared"] {
+        let item = house.until("acme", id, "delivered").await;
+        turns.push(item["turn_id"].as_str().expect("a turn").to_owned());
+    }
+    assert_eq!(turns[0], turns[1], "the person's own word is given to the turn");
+    let others: BTreeSet<&String> = turns[1..].iter().collect();
+    assert_eq!(others.len(), 5, "{turns:?}");
     house.close().await;
 }
 

@@ -2,7 +2,7 @@
 //! recipients are excluded, except orchestrators: contents of the same id are compared, and recipients are compared by agent, since a
 //! redrive names an agent by id where its publisher used a slug.
 
-use domain::{QueueMode, SessionAddress, SessionKey, SessionOf, TaskId};
+use domain::{QueueMode, TaskId};
 use serde_json::{Number, Value};
 use sha2::{Digest, Sha256};
 
@@ -36,10 +36,8 @@ impl ContentHash {
         {
             hasher.text(&owner.to_string());
         }
-        if let Recipients::Session(SessionAddress::Key(SessionKey {
-            of: SessionOf::Guest { owner, guest },
-            ..
-        })) = &notification.recipients
+        if let Recipients::Session(address) = &notification.recipients
+            && let Some((owner, guest)) = address.guest()
         {
             hasher.text(&format!("user:{owner}:guest:{guest}"));
         }

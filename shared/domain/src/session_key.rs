@@ -97,6 +97,17 @@ impl SessionAddress {
         }
     }
 
+    /// The owner of the orchestrator and whom it answers, if it is a guest's.
+    pub fn guest(&self) -> Option<(&UserId, &UserId)> {
+        match self {
+            Self::Key(SessionKey {
+                of: SessionOf::Guest { owner, guest },
+                ..
+            }) => Some((owner, guest)),
+            Self::Key(_) | Self::User(_) => None,
+        }
+    }
+
     /// Whose session it is, in this account. None: of another account.
     pub fn within(&self, account: &AccountId) -> Option<SessionOf> {
         match self {
