@@ -117,6 +117,11 @@ pub(crate) fn opening(path: &str) -> [Request; 2] {
     ["GET", "POST"].map(|method| request(method, path.to_owned(), "", None))
 }
 
+/// What a person asks with a key of their own.
+pub(crate) fn by_person(method: &'static str, path: &str, token: &str, body: &Value) -> Request {
+    request(method, path.to_owned(), token, Some(body))
+}
+
 /// What is a person's own, at last the key that asks.
 pub(crate) fn own(token: &str, key: &str, memory: &str) -> Vec<Request> {
     let of = |method, path: &str, body: Option<&Value>| request(method, path.to_owned(), token, body);

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use super::{
-    own::{PAGED, opening, own, reading, removing, writing},
+    own::{PAGED, by_person, opening, own, reading, removing, writing},
     trials::Trials,
 };
 use crate::{
@@ -187,22 +187,58 @@ impl Walk<'_> {
     /// A person comes by a link, changes what is theirs, is no admin any more, goes, and returns.
     async fn people(&self) {
         let new = |role: &str| json!({"name": "n", "email": "new@example.com", "role": role, "invite": true});
-        let made = self.api("POST", "/members", &new("admin")).await;
+        let [key, id] = self.signed_in(&new("admin")).await;
+        let memory = self.remembered("user:new").await;
+        self.orchestrated("new").await;
+        self.guested(&key).await;
+        self.requests(own(&key, &id, &memory)).await;
+        self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
+        self.api("DELETE", "/members/new", &Value::Null).await;
+        self.api("POST", "/members", &new("member")).await;
+        // The last admin stays.
+        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+    }
+
+    /// A new person comes by a link: their key, and its id.
+    async fn signed_in(&self, new: &Value) -> [String; 2] {
+        let made = self.api("POST", "/members", new).await;
         let link = made["link"]["sign_in_link"].as_str().expect("a link");
         let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
         self.requests(vec![look]).await;
         self.trials.next_step();
         let signed_in = self.field.send(&redeem).await;
         let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
-        let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
-        let memory = self.remembered("user:new").await;
-        self.orchestrated("new").await;
-        self.requests(own(key, id, &memory)).await;
-        self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
-        self.api("DELETE", "/members/new", &Value::Null).await;
-        self.api("POST", "/members", &new("member")).await;
-        // The last admin stays.
-        self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+        ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key").to_owned())
+    }
+
+    /// Another person asks the orchestrator of this one, which is let ask, and then not any more. Words of both wait for it.
+    async fn guested(&self, key: &str) {
+        let reach = |reachable: &str| {
+            let change = json!({"handle": "of-new", "reachable": reachable});
+            by_person("PUT", "/api/me/orchestrator/identity", key, &change)
+        };
+        let new = json!({"user_id": "guest", "name": "g", "role": "member", "invite": true});
+        let [guest, _] = self.signed_in(&new).await;
+        self.requests(vec![reach("answer")]).await;
+        for (id, body, user) in [("is-busy", LINGERS, "new"), ("is-own", "b", "new"), ("is-others", "b", "guest")] {
+            let told = json!({"id": id, "session": "orchestrator:new", "body": body, "queue_mode": "collect",
+                "sender": {"kind": "user", "id": user, "name": "n"}});
+            self.trials.next_step();
+            self.house.publish(&self.tenant.account, "-", told).await;
+        }
+        let mail = json!({"to": "@of-new", "content": "c"});
+        self.requests(vec![by_person("POST", "/api/messages", &guest, &mail)]).await;
+        let account = &self.tenant.account;
+        for id in ["is-busy", "is-own", "is-others"] {
+            self.house.until(account, id, "delivered").await;
+        }
+        let answered = format!("select count(*) from mail where account_id = '{account}' and to_user = 'guest' and why = 'answer'");
+        eventually("the guest is answered", || async {
+            (self.house.world.database.count(&answered).await == 1).then_some(())
+        })
+        .await;
+        self.requests(vec![reach("off")]).await;
+        self.api("DELETE", "/members/guest", &Value::Null).await;
     }
 
     /// A person's orchestrator calls each tool; it remembers, since its person asks it to.

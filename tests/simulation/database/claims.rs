@@ -485,9 +485,9 @@ impl Database {
         let is_foreign = match sender.kind {
             ActorKind::User => sender.id != owner.as_str(),
             ActorKind::Service => sender.id != Actor::system().id,
-            ActorKind::Agent => message["guest_of"].is_string(),
+            ActorKind::Agent => message["metadata"]["guest_of"].is_string(),
         };
-        let surface = message["channel"]["surface"].as_str();
+        let surface = message["metadata"]["channel"]["surface"].as_str();
         (is_foreign, surface.is_some_and(|surface| surface != "private"))
     }
 
