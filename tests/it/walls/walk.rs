@@ -232,9 +232,11 @@ impl Walk<'_> {
         for id in ["is-busy", "is-own", "is-others"] {
             self.house.until(account, id, "delivered").await;
         }
-        let answered = format!("select count(*) from mail where account_id = '{account}' and to_user = 'guest' and why = 'answer'");
+        let answered = "select count(*) from mail where account_id = $1 and to_user = 'guest' and why = 'answer'";
         eventually("the guest is answered", || async {
-            (self.house.world.database.count(&answered).await == 1).then_some(())
+            let answered = sqlx::query_scalar::<_, i64>(answered).bind(account);
+            let answers = answered.fetch_one(&self.house.world.database.owner).await;
+            (answers.expect("a count") == 1).then_some(())
         })
         .await;
         self.requests(vec![reach("off")]).await;
