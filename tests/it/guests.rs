@@ -24,13 +24,20 @@ async fn reach(house: &House, key: &str, reachable: &str) {
 async fn refused(house: &House, key: &str, to: &str) {
     let mail = json!({"to": to, "content": "Tell me."});
     let (status, body) = asked(house, Method::POST, key, "/api/messages", Some(mail)).await;
-    assert_eq!((status, body["code"].as_str()), (409, Some("unknown_recipient")), "{body}");
+    assert_eq!(
+        (status, body["code"].as_str()),
+        (409, Some("unknown_recipient")),
+        "{body}"
+    );
 }
 
 /// The open sessions of guests.
 async fn open(house: &House) -> Vec<Value> {
     let sessions = house.sessions("acme", "active=true").await;
-    sessions.into_iter().filter(|session| session["kind"] == "guest").collect()
+    sessions
+        .into_iter()
+        .filter(|session| session["kind"] == "guest")
+        .collect()
 }
 
 #[tokio::test]
@@ -47,7 +54,13 @@ async fn a_colleague_is_answered_in_a_session_of_their_own() {
     let prompt = json!({"content": "My colour is teal."});
     let path = "/api/sessions/orchestrator:ann/prompt";
     let prompted = as_person(&house, Method::POST, &ann, path, Some(prompt)).await;
-    house.until("acme", prompted["notification_id"].as_str().expect("an id"), "delivered").await;
+    house
+        .until(
+            "acme",
+            prompted["notification_id"].as_str().expect("an id"),
+            "delivered",
+        )
+        .await;
     refused(&house, &ben, "@jarvis").await;
     reach(&house, &ann, "answer").await;
 
@@ -73,9 +86,16 @@ async fn a_colleague_is_answered_in_a_session_of_their_own() {
     assert!(of_guest.iter().all(|seen| !seen.body.to_string().contains("teal")));
     assert!(own.iter().all(|seen| !seen.body.to_string().contains("release")));
     assert!(of_guest[0].text().contains("You answer a guest"));
-    assert!(of_guest[0].text().contains("Here you answer another one, `ben`, and nobody else."));
+    assert!(
+        of_guest[0]
+            .text()
+            .contains("Here you answer another one, `ben`, and nobody else.")
+    );
     let chat = as_person(&house, Method::GET, &ann, "/api/me/orchestrator/chat", None).await;
-    assert!(chat.to_string().contains("teal") && !chat.to_string().contains("release"), "{chat}");
+    assert!(
+        chat.to_string().contains("teal") && !chat.to_string().contains("release"),
+        "{chat}"
+    );
     assert_eq!(violations(&house).await, json!([]));
 
     // The owner sees it, and the guest their own mail; neither writes into it.
@@ -98,7 +118,13 @@ async fn a_colleague_is_answered_in_a_session_of_their_own() {
     let to = json!({"id": "from-nats", "session": GUEST, "body": "Hello."});
     house.publish("acme", "-", to).await;
     let from_nats = house.until("acme", "from-nats", "refused").await;
-    assert!(from_nats["reason"].as_str().expect("why").starts_with("session_mismatch"), "{from_nats}");
+    assert!(
+        from_nats["reason"]
+            .as_str()
+            .expect("why")
+            .starts_with("session_mismatch"),
+        "{from_nats}"
+    );
 
     reach(&house, &ann, "off").await;
     assert_eq!(open(&house).await, Vec::<Value>::new());
@@ -131,7 +157,14 @@ async fn an_orchestrator_asks_another_one_for_its_person() {
     let (ann, ben) = (person(&house, "acme", "ann").await, person(&house, "acme", "ben").await);
     reach(&house, &ann, "answer").await;
     let path = "/api/sessions/orchestrator:ben/prompt";
-    as_person(&house, Method::POST, &ben, path, Some(json!({"content": "Ask jarvis."}))).await;
+    as_person(
+        &house,
+        Method::POST,
+        &ben,
+        path,
+        Some(json!({"content": "Ask jarvis."})),
+    )
+    .await;
     eventually("ben's orchestrator has the answer", || async {
         let chat = as_person(&house, Method::GET, &ben, "/api/me/orchestrator/chat", None).await;
         chat.to_string().contains("On Friday, I hear.").then_some(())
@@ -148,7 +181,10 @@ async fn a_turn_of_an_orchestrator_takes_words_of_one_kind() {
     let gate = Arc::new(Semaphore::new(0));
     let script = Arc::clone(&gate);
     let house = House::open(move |seen| match seen.order {
-        0 => Reply::Gated(Arc::clone(&script), Box::new(Reply::call("c-1", "list_sessions", json!({})))),
+        0 => Reply::Gated(
+            Arc::clone(&script),
+            Box::new(Reply::call("c-1", "list_sessions", json!({}))),
+        ),
         _ => Reply::text("ok"),
     })
     .await;
@@ -162,7 +198,10 @@ async fn a_turn_of_an_orchestrator_takes_words_of_one_kind() {
     let ann = json!({"kind": "user", "id": "ann", "name": "Ann"});
     let ci = json!({"kind": "service", "id": "ci", "name": "CI"});
     told("first", "followup", ann.clone(), "private").await;
-    eventually("the first call waits", || async { (house.provider.seen().len() == 1).then_some(()) }).await;
+    eventually("the first call waits", || async {
+        (house.provider.seen().len() == 1).then_some(())
+    })
+    .await;
     let items = [
         ("i-own", "inject", ann.clone(), "private"),
         ("i-foreign", "inject", ci, "private"),
@@ -204,7 +243,9 @@ async fn a_removed_person_is_no_guest_and_has_none() {
     assert_eq!(open(&house).await.len(), 2);
     let remove = async |user: &str| {
         let url = format!("{}/api/orgs/acme/members/{user}", house.api());
-        let (status, body) = house.call(Method::DELETE, url, testkit::OPERATOR_TOKEN, &[], None).await;
+        let (status, body) = house
+            .call(Method::DELETE, url, testkit::OPERATOR_TOKEN, &[], None)
+            .await;
         assert_eq!(status, 204, "{body}");
     };
     remove("ben").await;

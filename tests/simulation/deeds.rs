@@ -117,7 +117,9 @@ impl World {
         let to = (!is_focused && self.random.chance(100)).then(|| {
             let of_account = format!("org:{account}");
             let guest = format!("{account}:ann:guest:bob:v1");
-            let of = *self.random.pick::<&str>(&["ann", "ann", "bob", &of_account, &guest, "eve"]);
+            let of = *self
+                .random
+                .pick::<&str>(&["ann", "ann", "bob", &of_account, &guest, "eve"]);
             format!("orchestrator:{of}")
         });
         let (one, many) = match to {

@@ -209,7 +209,10 @@ impl Witness {
                 None => {
                     let session = &database.sessions[&(account.clone(), row.session)];
                     if let Some(owner) = session.conversation.person() {
-                        let mut kinds = row.notifications.iter().map(|item| database.kind_of(account, owner, item));
+                        let mut kinds = row
+                            .notifications
+                            .iter()
+                            .map(|item| database.kind_of(account, owner, item));
                         let first = kinds.next();
                         if kinds.any(|kind| Some(kind) != first) {
                             self.breaks("I36", || {

@@ -12,8 +12,8 @@ use contracts::{
 };
 
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, ArtifactId, BranchId, CallId, Fence, Generation, ModelKinds, Owner, Reachable,
-    SessionId, SessionKey, SessionKind, SessionOf, TaskId, ToolCallState, TurnId, TurnState, UserId,
+    AccountId, Actor, ActorKind, AgentId, ArtifactId, BranchId, CallId, Fence, Generation, ModelKinds, Owner,
+    Reachable, SessionId, SessionKey, SessionKind, SessionOf, TaskId, ToolCallState, TurnId, TurnState, UserId,
     tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};

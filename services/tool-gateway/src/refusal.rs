@@ -225,8 +225,8 @@ pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolA
 
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
     use CloseReason::{
-        AgentRemoved, Cancelled, Expired, Folded, HandedOver, MemberRemoved, Replayed, Reset, Rotated, TaskArchived, Unreachable,
-        TaskCancelled, TaskDone,
+        AgentRemoved, Cancelled, Expired, Folded, HandedOver, MemberRemoved, Replayed, Reset, Rotated, TaskArchived,
+        TaskCancelled, TaskDone, Unreachable,
     };
     match reason {
         Some(TaskDone) => "the task was moved to done",

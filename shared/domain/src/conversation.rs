@@ -205,7 +205,10 @@ mod tests {
         }
         let [ann, bob] = ["ann", "bob"].map(|user| UserId::parse(user).unwrap());
         let guest = Conversation::of_guest(&account, (ann, bob), agent);
-        assert_eq!(guest.key(Generation(2)).to_string(), "orchestrator:acme:ann:guest:bob:v2");
+        assert_eq!(
+            guest.key(Generation(2)).to_string(),
+            "orchestrator:acme:ann:guest:bob:v2"
+        );
         assert_eq!(guest.kind(), SessionKind::Guest);
     }
 

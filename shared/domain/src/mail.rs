@@ -100,7 +100,10 @@ pub enum Party {
     Person(UserId),
     Orchestrator(Owner),
     /// A person's orchestrator, as it answers another person.
-    Guest { owner: UserId, guest: UserId },
+    Guest {
+        owner: UserId,
+        guest: UserId,
+    },
     /// A session on a task, which may be on somebody's board.
     Session {
         task: TaskId,

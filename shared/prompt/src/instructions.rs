@@ -276,7 +276,9 @@ pub fn identity_block(identity: &IdentityText) -> String {
 /// Whom it answers, and what it does for them.
 fn answers(guest: &GuestText) -> String {
     let does = match guest.reachable {
-        Reachable::Delegate => "Work that the guest asks for, you may give away in the name of whom you work for, who pays for it.",
+        Reachable::Delegate => {
+            "Work that the guest asks for, you may give away in the name of whom you work for, who pays for it."
+        }
         Reachable::Off | Reachable::Answer => "You look things up and answer. You change nothing.",
     };
     format!("Here you answer another one, `{}`, and nobody else. {does}", guest.user)

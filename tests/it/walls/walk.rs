@@ -220,14 +220,19 @@ impl Walk<'_> {
         let new = json!({"user_id": "guest", "name": "g", "role": "member", "invite": true});
         let [guest, _] = self.signed_in(&new).await;
         self.requests(vec![reach("answer")]).await;
-        for (id, body, user) in [("is-busy", LINGERS, "new"), ("is-own", "b", "new"), ("is-others", "b", "guest")] {
+        for (id, body, user) in [
+            ("is-busy", LINGERS, "new"),
+            ("is-own", "b", "new"),
+            ("is-others", "b", "guest"),
+        ] {
             let told = json!({"id": id, "session": "orchestrator:new", "body": body, "queue_mode": "collect",
                 "sender": {"kind": "user", "id": user, "name": "n"}});
             self.trials.next_step();
             self.house.publish(&self.tenant.account, "-", told).await;
         }
         let mail = json!({"to": "@of-new", "content": "c"});
-        self.requests(vec![by_person("POST", "/api/messages", &guest, &mail)]).await;
+        self.requests(vec![by_person("POST", "/api/messages", &guest, &mail)])
+            .await;
         let account = &self.tenant.account;
         for id in ["is-busy", "is-own", "is-others"] {
             self.house.until(account, id, "delivered").await;

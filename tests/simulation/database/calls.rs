@@ -4,8 +4,8 @@
 use contracts::{Headers, TraceContext, header, notification::NotificationMessage, tool::ToolRequested, tools};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, Generation, ModelKinds, NotificationId, PolicyScope, PolicyVerdict,
-    QuestionKind, QuestionState, Reachable, SessionId, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId, TurnId,
-    Verdict, tool_policy::ToolPolicy,
+    QuestionKind, QuestionState, Reachable, SessionId, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId,
+    TurnId, Verdict, tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
     CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall,

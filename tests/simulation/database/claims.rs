@@ -31,9 +31,9 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, Actor, ActorKind, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
-    NotificationId, NotificationState, QueueMode, Reachable, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
-    TaskStatus, TurnId, TurnRef, TurnState, UserId, context::Told, progress::Streak,
+    AccountId, Actor, ActorKind, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep,
+    InstructionLayout, ModelKinds, NotificationId, NotificationState, QueueMode, Reachable, SessionEvent, SessionId,
+    SessionKind, SessionPhase, TaskId, TaskStatus, TurnId, TurnRef, TurnState, UserId, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
@@ -454,7 +454,9 @@ impl Database {
         }
         let mut behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
         let first = item.facts.notification.clone();
-        let alike = behind.iter().take_while(|next| self.are_alike(session, &first, &next.id));
+        let alike = behind
+            .iter()
+            .take_while(|next| self.are_alike(session, &first, &next.id));
         behind.truncate(alike.count());
         let seen = |behind: &Behind| match bug {
             Some(Bug::RunMixesAuthors) => Candidate {
@@ -482,10 +484,11 @@ impl Database {
         let row = &self.notifications[&(account.clone(), item.clone())];
         let sender = row.sender();
         let message: serde_json::Value = serde_json::from_slice(&row.payload).unwrap_or_default();
+        let of_guest = message["metadata"]["guest_of"].is_string();
         let is_foreign = match sender.kind {
             ActorKind::User => sender.id != owner.as_str(),
-            ActorKind::Service => sender.id != Actor::system().id,
-            ActorKind::Agent => message["metadata"]["guest_of"].is_string(),
+            ActorKind::Service => of_guest || sender.id != Actor::system().id,
+            ActorKind::Agent => of_guest,
         };
         let surface = message["metadata"]["channel"]["surface"].as_str();
         (is_foreign, surface.is_some_and(|surface| surface != "private"))
@@ -494,7 +497,10 @@ impl Database {
     /// `INJECTS_LOAD`, `ITEMS_ALIKE` and `ITEMS_JOIN`.
     fn inject(&mut self, session: &LockedSession, turn: &mut OpenTurn, settings: &Settings, bug: Option<Bug>) {
         let task = turn.task.as_ref().map(|task| task.key());
-        let first = turn.notification_ids.first().and_then(|id| NotificationId::parse(id).ok());
+        let first = turn
+            .notification_ids
+            .first()
+            .and_then(|id| NotificationId::parse(id).ok());
         let first = first.as_ref();
         let items: Vec<Injectable> = self
             .queue(&session.account, session.id)

@@ -9,9 +9,9 @@ use contracts::{
 };
 use delivery::store::SessionName;
 use domain::{
-    Actor, ActorKind, AgentRef, AgentSlug, CloseReason, Conversation, ConversationOf, Fence, Gate, Generation, NotificationId,
-    NotificationState, Owner, QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase, TASK_CLOSED, TaskId,
-    TaskStatus, UserId,
+    Actor, ActorKind, AgentRef, AgentSlug, CloseReason, Conversation, ConversationOf, Fence, Gate, Generation,
+    NotificationId, NotificationState, Owner, QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase,
+    TASK_CLOSED, TaskId, TaskStatus, UserId,
 };
 use resolver::{
     intake::{

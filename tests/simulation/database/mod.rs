@@ -27,9 +27,8 @@ use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, ConversationOf, Fence, Gate,
-    Generation, HoldId,
-    MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ReplayId, ResetRequest, SessionEvent,
-    SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
+    Generation, HoldId, MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ReplayId, ResetRequest,
+    SessionEvent, SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
     ToolCallState, TurnContext, TurnId, TurnState, UserId, breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};

@@ -12,8 +12,9 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, Reachable, RecoveryCause, RecoveryState, SessionEvent, SessionKind,
-    StopKind, TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, Reachable, RecoveryCause, RecoveryState, SessionEvent,
+    SessionKind, StopKind, TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake,
+    tool_policy::ToolPolicy,
 };
 use runtime::settings::Models;
 use storage::{

@@ -10,8 +10,8 @@ use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{
-        branch_end, items_alike, items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park,
-        turns_begin, turns_record, turns_resume,
+        branch_end, items_alike, items_expire, items_join, session_succeed, sessions_close, sessions_lock,
+        sessions_park, turns_begin, turns_record, turns_resume,
     },
     tool_policy::POLICIES_OF,
 };

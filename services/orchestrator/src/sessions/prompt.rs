@@ -84,9 +84,11 @@ fn writable(access: &Access, of: SessionOf) -> Result<(String, Option<TaskId>), 
     let task = match &of {
         SessionOf::Task { task, .. } => Some(task.clone()),
         SessionOf::Agent(_) => None,
-        SessionOf::Orchestrator(Owner::User(user)) => {
-            access.caller.may_prompt(user).then_some(None).ok_or_else(Problem::not_found)?
-        }
+        SessionOf::Orchestrator(Owner::User(user)) => access
+            .caller
+            .may_prompt(user)
+            .then_some(None)
+            .ok_or_else(Problem::not_found)?,
         SessionOf::Orchestrator(Owner::Account) => None,
         SessionOf::Guest { owner, .. } if !access.sees(owner) => return Err(Problem::not_found()),
         SessionOf::Guest { .. } => {

@@ -9,8 +9,8 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, SessionOf, TASK_CLOSED, TaskId,
-    session::admission,
+    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, SessionOf, TASK_CLOSED,
+    TaskId, session::admission,
 };
 use serde_json::Value;
 use time::OffsetDateTime;

@@ -352,7 +352,9 @@ fn addressed(received: &Received, address: &SessionAddress, account: &AccountFac
         }
         // Whom it answers is in its name: only Signalbox writes there, in that person's name.
         SessionOf::Guest { .. } if received.headers.get(header::VOUCHED).is_none() => {
-            return Err(mismatch("a guest's session takes mail only: write to the orchestrator's handle"));
+            return Err(mismatch(
+                "a guest's session takes mail only: write to the orchestrator's handle",
+            ));
         }
         SessionOf::Guest { owner, guest } => {
             let none = || {

@@ -5,7 +5,10 @@ use std::error::Error;
 use contracts::content::ContentHash;
 use domain::{AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, Owner, TaskId, UserId};
 use sea_orm::{FromQueryResult, Value};
-use storage::{StorageError, Tx, statement::{column, pairs}};
+use storage::{
+    StorageError, Tx,
+    statement::{column, pairs},
+};
 use uuid::Uuid;
 
 use crate::intake::facts::{BatchFacts, Fact, Known, Questions};

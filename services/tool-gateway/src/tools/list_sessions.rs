@@ -53,11 +53,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         .filter(|(_, status, _)| wanted.is_none_or(|wanted| *status == wanted))
         .collect();
     listed.sort_by_key(|(last_activity, ..)| std::cmp::Reverse(*last_activity));
-    let listed: Vec<Value> = listed
-        .into_iter()
-        .take(limit)
-        .map(|(.., shown)| shown)
-        .collect();
+    let listed: Vec<Value> = listed.into_iter().take(limit).map(|(.., shown)| shown).collect();
     Ok(Effect::new(json!({"sessions": listed}), Vec::new()))
 }
 

@@ -14,7 +14,9 @@ async fn sessions(world: &World) -> (TestSession, TestSession) {
         member.with("name", user).insert(&world.database.owner).await;
     }
     for (user, handle) in [("ann", "jarvis"), ("ben", "friday")] {
-        let identity = rows("orchestrator_identity").with("account_id", &account).with("user_id", user);
+        let identity = rows("orchestrator_identity")
+            .with("account_id", &account)
+            .with("user_id", user);
         let identity = identity.with("name", "Agent").with("handle", handle);
         identity.insert(&world.database.owner).await;
     }
@@ -26,7 +28,10 @@ async fn sessions(world: &World) -> (TestSession, TestSession) {
 
 async fn item(world: &World, session: &TestSession, id: &str, (kind, sender): (&str, &str), metadata: &str) {
     let row = enqueued(&session.account, session.id).with("id", id);
-    let row = row.with("sender_kind", kind).with("sender_id", sender).with("metadata", metadata);
+    let row = row
+        .with("sender_kind", kind)
+        .with("sender_id", sender)
+        .with("metadata", metadata);
     let row = row.with("state", "running").with("turn_id", session.turn);
     row.insert(&world.database.owner).await;
 }
@@ -65,7 +70,10 @@ async fn a_guest_does_what_the_owner_lets_it_at_that_moment() {
     assert_eq!(world.database.texts("select board from task").await, ["user:ann"]);
     assert_eq!(call("memory_write", remember).await.code(Refused), "not_offered");
     for category in ["general", "repo_affinity"] {
-        let memory = rows("memory").with("category", category).with("content", category).with("key", category);
+        let memory = rows("memory")
+            .with("category", category)
+            .with("content", category)
+            .with("key", category);
         memory.insert(&world.database.owner).await;
     }
     let read = call("memory_read", json!({})).await.ok();
@@ -82,12 +90,19 @@ async fn an_owners_session_hears_of_guests_and_reaches_none() {
     let gateway = world.gateway().await;
     let (ann, guest) = sessions(&world).await;
     reach(&world, "delegate").await;
-    let said = "update turn set reply = 'a secret of ben' where session_id = (select id from session where kind = 'guest')";
+    let said =
+        "update turn set reply = 'a secret of ben' where session_id = (select id from session where kind = 'guest')";
     world.run(sqlx::query(said)).await;
-    let listed = world.call(&ann.request(1, "list_sessions", &json!({"limit": 3.0}))).await.ok();
+    let listed = world
+        .call(&ann.request(1, "list_sessions", &json!({"limit": 3.0})))
+        .await
+        .ok();
     let listed = listed["sessions"].as_array().unwrap();
     assert_eq!(
-        listed.iter().map(|one| (&one["guest"], &one["session_key"])).collect::<Vec<_>>(),
+        listed
+            .iter()
+            .map(|one| (&one["guest"], &one["session_key"]))
+            .collect::<Vec<_>>(),
         [(&json!("ben"), &json!(guest.key))]
     );
     assert!(!json!(listed).to_string().contains("secret"));
@@ -159,20 +174,35 @@ async fn a_turn_takes_mail_of_its_own_kind() {
     .enumerate()
     {
         let id = uuid::Uuid::now_v7();
-        let mail = rows("mail").with("id", id).set("to_user", "null").with("content", format!("mail {position}"));
+        let mail = rows("mail")
+            .with("id", id)
+            .set("to_user", "null")
+            .with("content", format!("mail {position}"));
         let mail = mail.with("to_session", "orchestrator:acme:ann:v1");
         mail.insert(&world.database.owner).await;
-        let row = enqueued(&ann.account, ann.id).with("id", format!("mail:{id}")).with("kind", "mail");
-        let row = row.with("sender_kind", sender.0).with("sender_id", sender.1).with("metadata", metadata);
-        row.with("position", i64::try_from(position).unwrap() + 10).insert(&world.database.owner).await;
+        let row = enqueued(&ann.account, ann.id)
+            .with("id", format!("mail:{id}"))
+            .with("kind", "mail");
+        let row = row
+            .with("sender_kind", sender.0)
+            .with("sender_id", sender.1)
+            .with("metadata", metadata);
+        row.with("position", i64::try_from(position).unwrap() + 10)
+            .insert(&world.database.owner)
+            .await;
         waiting.push(id);
     }
-    world.run(sqlx::query("update session set queued = 5 where kind = 'orchestrator'")).await;
+    world
+        .run(sqlx::query("update session set queued = 5 where kind = 'orchestrator'"))
+        .await;
     let taken = world.call(&ann.request(1, "check_messages", &json!({}))).await.ok();
     let messages = taken["messages"].as_array().unwrap();
     let contents: Vec<&str> = messages.iter().map(|mail| mail["content"].as_str().unwrap()).collect();
     assert_eq!(contents, ["mail 0", "mail 3"], "{taken}");
-    let left = world.database.count("select count(*) from notification where state = 'queued' and kind = 'mail'").await;
+    let left = world
+        .database
+        .count("select count(*) from notification where state = 'queued' and kind = 'mail'")
+        .await;
     assert_eq!(left, 3);
     world.end(&[&gateway]).await;
 }

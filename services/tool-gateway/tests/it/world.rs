@@ -248,9 +248,14 @@ impl World {
             ..of.clone()
         };
         let row = rows("session").with("id", session.id).with("agent_id", session.agent.0);
-        let row = row.with("kind", "guest").with("user_id", owner).with("guest_user_id", guest);
+        let row = row
+            .with("kind", "guest")
+            .with("user_id", owner)
+            .with("guest_user_id", guest);
         let row = row.with("key", &session.key).with("phase", "waiting").with("fence", 1);
-        let row = row.with("account_id", &session.account).with("active_turn_id", session.turn);
+        let row = row
+            .with("account_id", &session.account)
+            .with("active_turn_id", session.turn);
         row.insert(&self.database.owner).await;
         self.turn(&session, 1).await;
         session

@@ -3,8 +3,8 @@
 use contracts::quote;
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, BranchId, ContextSize, Handle, InstructionLayout, MessageId,
-    NotificationId, Owner, PersonaFile, PersonaFiles, PersonaSlug, PersonaText, PersonaVersionId, StopKind, Style,
-    Reachable, TaskId, TaskStatus, TurnId, UserId,
+    NotificationId, Owner, PersonaFile, PersonaFiles, PersonaSlug, PersonaText, PersonaVersionId, Reachable, StopKind,
+    Style, TaskId, TaskStatus, TurnId, UserId,
     identity::{GuestText, IdentityText},
 };
 use prompt::{

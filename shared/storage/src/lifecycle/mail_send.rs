@@ -182,7 +182,10 @@ impl FoundRow {
             (None, Some(Owner::User(owner)), Some(agent), _) if guest.is_some() => {
                 let guest = guest.filter(|_| self.is_reachable)?;
                 let names = (owner.clone(), guest.clone());
-                (Party::Guest { owner, guest }, Some(Conversation::of_guest(account, names, agent)))
+                (
+                    Party::Guest { owner, guest },
+                    Some(Conversation::of_guest(account, names, agent)),
+                )
             }
             (None, Some(owner), Some(agent), _) => (
                 Party::Orchestrator(owner.clone()),

@@ -7,8 +7,8 @@ use contracts::{
     quote,
 };
 use domain::{
-    AccountId, Actor, ActorKind, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId,
-    UserId, mail::HTTP_BYTES_MAX,
+    AccountId, Actor, ActorKind, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId,
+    TurnId, UserId, mail::HTTP_BYTES_MAX,
 };
 use sea_orm::FromQueryResult;
 use uuid::Uuid;

@@ -14,8 +14,19 @@ use crate::{StorageError, Tx, statement::column};
 macro_rules! is_foreign {
     ($n:literal, $user:literal) => {
         concat!(
-            "case ", $n, ".sender_kind when 'user' then ", $n, ".sender_id <> ", $user, " when 'service' then ", $n, ".sender_id <> 'signalbox'
-             when 'agent' then ", $n, ".metadata ->> 'guest_of' is not null else true end"
+            "(",
+            $n,
+            ".metadata ->> 'guest_of' is not null and ",
+            $n,
+            ".sender_kind <> 'user' or case ",
+            $n,
+            ".sender_kind when 'user' then ",
+            $n,
+            ".sender_id <> ",
+            $user,
+            " when 'service' then ",
+            $n,
+            ".sender_id <> 'signalbox' when 'agent' then false else true end)"
         )
     };
 }
@@ -24,7 +35,11 @@ macro_rules! is_foreign {
 #[macro_export]
 macro_rules! is_shared {
     ($n:literal) => {
-        concat!("coalesce(", $n, ".metadata #>> '{channel,surface}', 'private') <> 'private'")
+        concat!(
+            "coalesce(",
+            $n,
+            ".metadata #>> '{channel,surface}', 'private') <> 'private'"
+        )
     };
 }
 
@@ -56,10 +71,7 @@ struct Row {
 }
 
 /// Those of these that are of the kind of their turn's first item. For none there is no statement.
-pub async fn items_alike(
-    tx: &Tx,
-    items: &[Joining<'_>],
-) -> Result<HashSet<(AccountId, NotificationId)>, StorageError> {
+pub async fn items_alike(tx: &Tx, items: &[Joining<'_>]) -> Result<HashSet<(AccountId, NotificationId)>, StorageError> {
     if items.is_empty() {
         return Ok(HashSet::new());
     }
