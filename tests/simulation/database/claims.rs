@@ -479,9 +479,9 @@ impl Database {
         self.kind_of(&session.account, owner, one) == self.kind_of(&session.account, owner, other)
     }
 
-    /// Whether others wrote the item, and whether others read its answer.
-    pub(crate) fn kind_of(&self, account: &AccountId, owner: &UserId, item: &NotificationId) -> (bool, bool) {
-        let row = &self.notifications[&(account.clone(), item.clone())];
+    /// Whether others wrote the item, and whether others read its answer. None: the item was removed.
+    pub(crate) fn kind_of(&self, account: &AccountId, owner: &UserId, item: &NotificationId) -> Option<(bool, bool)> {
+        let row = self.notifications.get(&(account.clone(), item.clone()))?;
         let sender = row.sender();
         let message: serde_json::Value = serde_json::from_slice(&row.payload).unwrap_or_default();
         let of_guest = message["metadata"]["guest_of"].is_string();
@@ -491,7 +491,7 @@ impl Database {
             ActorKind::Agent => of_guest,
         };
         let surface = message["metadata"]["channel"]["surface"].as_str();
-        (is_foreign, surface.is_some_and(|surface| surface != "private"))
+        Some((is_foreign, surface.is_some_and(|surface| surface != "private")))
     }
 
     /// `INJECTS_LOAD`, `ITEMS_ALIKE` and `ITEMS_JOIN`.
