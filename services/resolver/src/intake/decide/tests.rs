@@ -432,8 +432,12 @@ fn a_guests_session_takes_what_is_signed() {
     let mut reachable = facts(false);
     let answered = Fact::Guest((user("ann"), user("ben")), agent(CODER));
     reachable.add(&AccountId::parse("acme").unwrap(), answered);
+    let limits = QueueLimits {
+        hops_max: 3,
+        items_max: 100,
+    };
     let check = |facts: &BatchFacts, received: &Received, expected: Option<RefusalReason>| {
-        let found = match decide(received, facts, &LIMITS) {
+        let found = match decide(received, facts, &limits) {
             Decision::Refuse(refused) => Some(refused.refusal.reason),
             Decision::Accept(accepted) => {
                 assert_eq!(accepted.entries[0].agent, agent(CODER));
