@@ -9,7 +9,7 @@ use crate::{
     orchestrators::{as_person, asked, named, person},
 };
 
-async fn sent(house: &House, key: &str, to: &str, content: &str) -> Value {
+pub(crate) async fn sent(house: &House, key: &str, to: &str, content: &str) -> Value {
     let mail = json!({"to": to, "content": content});
     as_person(house, Method::POST, key, "/api/messages", Some(mail)).await
 }
@@ -20,14 +20,14 @@ async fn inbox(house: &House, key: &str) -> Vec<Value> {
 }
 
 /// The piece of mail in the inbox that this is true of.
-async fn arrived(house: &House, key: &str, is_it: impl Fn(&Value) -> bool) -> Value {
+pub(crate) async fn arrived(house: &House, key: &str, is_it: impl Fn(&Value) -> bool) -> Value {
     eventually("the mail is in the inbox", || async {
         inbox(house, key).await.into_iter().find(&is_it)
     })
     .await
 }
 
-async fn receipt(house: &House, key: &str, mail: &Value, state: &str) -> Value {
+pub(crate) async fn receipt(house: &House, key: &str, mail: &Value, state: &str) -> Value {
     let path = format!("/api/messages/{}", mail["id"].as_str().expect("an id"));
     eventually(state, || async {
         let mail = as_person(house, Method::GET, key, &path, None).await;
@@ -36,7 +36,7 @@ async fn receipt(house: &House, key: &str, mail: &Value, state: &str) -> Value {
     .await
 }
 
-async fn violations(house: &House) -> Value {
+pub(crate) async fn violations(house: &House) -> Value {
     let audit = house.get("/api/orgs/acme/audit/isolation").await;
     audit["violations"].clone()
 }

@@ -22,6 +22,7 @@ mod deletions;
 mod documents;
 mod economy;
 mod fair;
+mod guests;
 mod handover;
 mod holds;
 mod house;

@@ -107,6 +107,8 @@ pub(crate) enum Bug {
     PersonLeavesSession,
     /// The resolver finds the open session of an orchestrator without a look at whose it is.
     OwnerUnread,
+    /// The resolver puts what a guest asks of an orchestrator into its owner's own session.
+    GuestInOwnSession,
 }
 
 impl Bug {
@@ -137,7 +139,7 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 29] = [
+    pub(crate) const OF_CONTROL: [Bug; 30] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -167,5 +169,6 @@ impl Bug {
         Bug::TaskEndsReplay,
         Bug::PersonLeavesSession,
         Bug::OwnerUnread,
+        Bug::GuestInOwnSession,
     ];
 }

@@ -116,7 +116,10 @@ impl World {
         // To a person's orchestrator, the account's, or that of somebody who is no member.
         let to = (!is_focused && self.random.chance(100)).then(|| {
             let of_account = format!("org:{account}");
-            let of = *self.random.pick::<&str>(&["ann", "ann", "bob", &of_account, "eve"]);
+            let guest = format!("{account}:ann:guest:bob:v1");
+            let of = *self
+                .random
+                .pick::<&str>(&["ann", "ann", "bob", &of_account, &guest, "eve"]);
             format!("orchestrator:{of}")
         });
         let (one, many) = match to {
@@ -133,6 +136,8 @@ impl World {
         };
         let (author, name) = match kind {
             ActorKind::Agent => (agent.to_string(), "Ada"),
+            // Whose own session it may be for: the person's words and others' are for turns of their own.
+            ActorKind::User if to.is_some() && self.random.chance(500) => ("ann".to_owned(), "Ann"),
             ActorKind::User | ActorKind::Service if self.random.chance(700) => ("somebody".to_owned(), "Bob"),
             ActorKind::User | ActorKind::Service => ("other".to_owned(), "Cleo"),
         };

@@ -1,4 +1,4 @@
-//! Checks the invariants I1 to I11, I18 to I28, I30, I31 and I35 independently of the rows that they concern: some after every
+//! Checks the invariants I1 to I11, I18 to I28, I30, I31, I35 and I36 independently of the rows that they concern: some after every
 //! transaction, the rest at the end.
 
 mod brakes;
@@ -13,8 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use delivery::{queue::dispatcher::DispatchQueue, store::SessionName};
 use domain::{
-    AccountId, CloseReason, Conversation, NotificationId, NotificationState, SessionAddress, SessionId, SessionPhase,
-    TurnId, TurnState,
+    AccountId, CloseReason, Conversation, Generation, NotificationId, NotificationState, SessionAddress, SessionId,
+    SessionKind, SessionOf, SessionPhase, TurnId, TurnState,
 };
 use storage::lifecycle::reply_message_id;
 use uuid::Uuid;
@@ -133,7 +133,7 @@ impl Witness {
                 self.breaks("I3", || format!("session {id} was opened without an item"));
             }
             if row.closed.is_none()
-                && row.conversation.orchestrator().is_some()
+                && matches!(row.conversation.kind(), SessionKind::Orchestrator | SessionKind::Guest)
                 && database.was_removed(&row.conversation)
             {
                 self.breaks("I35", || format!("session {id} is open, and its person was removed"));
@@ -208,6 +208,18 @@ impl Witness {
                 }
                 None => {
                     let session = &database.sessions[&(account.clone(), row.session)];
+                    if let Some(owner) = session.conversation.person() {
+                        let mut kinds = row
+                            .notifications
+                            .iter()
+                            .map(|item| database.kind_of(account, owner, item));
+                        let first = kinds.next();
+                        if kinds.any(|kind| Some(kind) != first) {
+                            self.breaks("I36", || {
+                                format!("turn {id} is about words of {owner} and about words of others")
+                            });
+                        }
+                    }
                     if session.active_turn != Some(*id) {
                         self.breaks("I4", || {
                             format!("turn {id} is {} and its session does not name it", row.state)
@@ -239,17 +251,18 @@ impl Witness {
         }
     }
 
-    /// What a person's orchestrator gets was addressed to it, and it gets all of that.
+    /// What a person's orchestrator gets, and a guest's session, was addressed to it, and it gets all of that.
     fn addressed(&mut self, database: &Database, (account, id): (&AccountId, &NotificationId), session: SessionId) {
         let row = &database.notifications[&(account.clone(), id.clone())];
         let message: serde_json::Value = serde_json::from_slice(&row.payload).expect("a wire type");
         let address = message["session"].as_str();
         let address = address.and_then(|address| SessionAddress::parse(address).ok()?.within(account));
-        let asked = address.and_then(|of| of.orchestrator().cloned());
+        let is_own = |of: &SessionOf| matches!(of, SessionOf::Orchestrator(_) | SessionOf::Guest { .. });
+        let asked = address.filter(is_own);
         let Some(of) = database.sessions.get(&(account.clone(), session)) else {
             return;
         };
-        let of = of.conversation.orchestrator().cloned();
+        let of = Some(of.conversation.key(Generation::FIRST).of).filter(is_own);
         if asked != of {
             self.breaks("I35", || {
                 format!("{id} was addressed to {asked:?}, and is in a session of {of:?}")

@@ -60,7 +60,9 @@ async fn shows(tx: &Tx, access: &Access, session: &SessionRef) -> Result<Shows, 
                 .ok_or_else(|| Problem::not_found().into())
         }
         SessionOf::Task { task, agent } => Ok(Shows::Worker(task, agent)),
-        SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => Err(Problem::not_found().into()),
+        SessionOf::Guest { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => {
+            Err(Problem::not_found().into())
+        }
     }
 }
 
@@ -129,7 +131,7 @@ async fn page(
 /// A session that may work on tasks of a board: one of the board's, by its task and its agent.
 async fn worker(tx: &Tx, account: &AccountId, session: &str, board: &Owner) -> Result<(TaskId, AgentId), ApiError> {
     let found = match session.trim().parse() {
-        Ok(session) => addressees(tx, account, &MailTo::Session(session)).await?.pop(),
+        Ok(session) => addressees(tx, account, (None, &MailTo::Session(session))).await?.pop(),
         Err(_) => None,
     };
     let found = found.and_then(|found| match found.party {

@@ -13,7 +13,8 @@ use contracts::{
 
 use domain::{
     AccountId, Actor, ActorKind, AgentId, ArtifactId, BranchId, CallId, Fence, Generation, ModelKinds, Owner,
-    SessionId, SessionKey, SessionKind, SessionOf, TaskId, ToolCallState, TurnId, TurnState, tool_policy::ToolPolicy,
+    Reachable, SessionId, SessionKey, SessionKind, SessionOf, TaskId, ToolCallState, TurnId, TurnState, UserId,
+    tool_policy::ToolPolicy,
 };
 use sea_orm::{FromQueryResult, TryGetableFromJson};
 use serde::{Deserialize, Serialize};
@@ -69,6 +70,8 @@ pub struct CallFacts {
     #[sea_orm(from_alias = "key")]
     pub session_key: String,
     pub session_kind: SessionKind,
+    /// What a guest may ask, if the session is one's.
+    pub reachable: Option<Reachable>,
     pub generation: Generation,
     pub fence: Fence,
     pub is_closed: bool,
@@ -116,6 +119,8 @@ pub struct CallTurn {
     pub id: TurnId,
     pub session: SessionId,
     pub state: TurnState,
+    /// The item that it began with.
+    pub first_item: Option<String>,
     /// Fence of the last claim that wrote the turn.
     pub fence: Fence,
     pub task: Option<TaskId>,
@@ -202,12 +207,23 @@ impl CallFacts {
             .is_some_and(|chat| chat.key() == task.key())
     }
 
-    /// Whose orchestrator the caller is.
+    /// Whose orchestrator the caller is, also where it answers a guest.
     pub fn owner(&self) -> Option<Owner> {
         match SessionKey::parse(&self.session_key).ok()?.of {
             SessionOf::Orchestrator(owner) => Some(owner),
+            SessionOf::Guest { owner, .. } => Some(Owner::User(owner)),
             SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => None,
         }
+    }
+
+    /// The person whose own the session is.
+    pub fn person(&self) -> Option<UserId> {
+        SessionKey::parse(&self.session_key).ok()?.of.person().cloned()
+    }
+
+    /// Of an orchestrator, or of one that answers a guest.
+    pub fn is_orchestrator(&self) -> bool {
+        matches!(self.session_kind, SessionKind::Orchestrator | SessionKind::Guest)
     }
 
     pub fn offer(&self) -> OfferContext {
@@ -216,7 +232,8 @@ impl CallFacts {
             is_coordinator: self.is_coordinator(),
             // The turn's own offer says so.
             is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
-            is_orchestrator: self.session_kind == SessionKind::Orchestrator,
+            is_orchestrator: self.is_orchestrator(),
+            guest: (self.session_kind == SessionKind::Guest).then(|| self.reachable.unwrap_or(Reachable::Off)),
             has_mail: self.has_mail,
             is_branch: self.branch.is_some(),
             may_branch: self.task().is_some() && self.depth() < self.branch_depth_max,

@@ -30,7 +30,7 @@
 
 use contracts::tools::{self, OfferContext, Reach, ToolDefinition, ToolEffect};
 use domain::{
-    CloseReason, PolicyVerdict, SessionId, SessionKind, TaskId,
+    CloseReason, PolicyVerdict, SessionId, TaskId,
     tool_policy::{ToolPolicy, ToolUse, verdict, visible},
 };
 
@@ -270,7 +270,7 @@ fn offered(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal>
 fn own_task(capability: &Capability<'_>, call: &Presented<'_>) -> Option<Refusal> {
     let (tool, task, facts) = (call.tool?, call.task?, capability.facts);
     let is_in_reach = match tool.reach {
-        Reach::Account => facts.is_coordinator() || facts.session_kind == SessionKind::Orchestrator,
+        Reach::Account => facts.is_coordinator() || facts.is_orchestrator(),
         // The tool looks, and answers with the same text.
         Reach::Board => true,
         Reach::OwnTask | Reach::Outside => false,

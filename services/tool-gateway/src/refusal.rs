@@ -226,7 +226,7 @@ pub(crate) fn not_approved(tool: &str, question: Option<&CallQuestion>) -> ToolA
 fn closed_by(reason: Option<CloseReason>) -> &'static str {
     use CloseReason::{
         AgentRemoved, Cancelled, Expired, Folded, HandedOver, MemberRemoved, Replayed, Reset, Rotated, TaskArchived,
-        TaskCancelled, TaskDone,
+        TaskCancelled, TaskDone, Unreachable,
     };
     match reason {
         Some(TaskDone) => "the task was moved to done",
@@ -234,6 +234,7 @@ fn closed_by(reason: Option<CloseReason>) -> &'static str {
         Some(TaskArchived) => "the task was archived",
         Some(AgentRemoved) => "the agent was removed",
         Some(MemberRemoved) => "the person was removed",
+        Some(Unreachable) => "its owner lets nobody ask it any more",
         Some(Reset) => "the session was reset",
         Some(Rotated) => "the session was rotated",
         Some(HandedOver) => "the task was handed over to another agent",

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::text::Text;
 
 pub type MailText = Text<1, { domain::mail::HTTP_BYTES_MAX }>;
-pub type MailAddress = Text<1, 320>;
+pub type MailAddress = Text<1, 384>;
 
 /// Mail to a person, an orchestrator or a session.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

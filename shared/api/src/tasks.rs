@@ -103,7 +103,7 @@ pub struct BoardTaskChange {
 }
 
 /// The id of a session, or the key of any of its generations.
-pub type SessionName = Text<1, 320>;
+pub type SessionName = Text<1, 384>;
 pub type TaskResult = Text<0, { 16 * 1024 }>;
 
 /// The requested changes; absent fields stay.

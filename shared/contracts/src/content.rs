@@ -30,11 +30,16 @@ impl ContentHash {
         hasher.text(&sender.name);
         hasher.text(notification.queue_mode.unwrap_or(QueueMode::Followup).as_str());
         hasher.object(&notification.metadata);
-        // All orchestrators of an account have one agent.
+        // All orchestrators of an account have one agent, also where they answer guests.
         if let Recipients::Session(address) = &notification.recipients
             && let Some(owner) = address.orchestrator()
         {
             hasher.text(&owner.to_string());
+        }
+        if let Recipients::Session(address) = &notification.recipients
+            && let Some((owner, guest)) = address.guest()
+        {
+            hasher.text(&format!("user:{owner}:guest:{guest}"));
         }
         hasher.finish()
     }

@@ -49,7 +49,7 @@ pub struct NotificationMessage {
     /// Instead of agents: the key of any generation of a session, or `orchestrator:{user}`, `orchestrator:org:{account}`. The session of
     /// a task needs its task in the subject; every other one `-`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 320))]
+    #[schemars(length(min = 1, max = 384))]
     pub session: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 1024))]
@@ -209,10 +209,10 @@ pub enum Recipients {
 }
 
 impl Recipients {
-    /// The person whose orchestrator it is for.
+    /// The person whose own session it is for.
     pub fn user(&self) -> Option<UserId> {
         match self {
-            Self::Session(address) => address.orchestrator()?.user().cloned(),
+            Self::Session(address) => address.person().cloned(),
             Self::One(_) | Self::Many(_) | Self::Assignees => None,
         }
     }

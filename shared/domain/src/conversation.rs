@@ -1,7 +1,7 @@
 //! A conversation: a session without its generation.
 
 use crate::{
-    AccountId, AgentId, BranchId, Generation, Owner, SessionKey, SessionKind, SessionOf, SessionScope, TaskId,
+    AccountId, AgentId, BranchId, Generation, Owner, SessionKey, SessionKind, SessionOf, SessionScope, TaskId, UserId,
 };
 
 /// The part of a session's name that all its generations share.
@@ -23,6 +23,8 @@ pub enum ConversationOf {
     Branch(BranchId),
     /// A person's orchestrator, or the account's. Its agent is the account's hidden one.
     Orchestrator(Owner),
+    /// A person's orchestrator, as it answers another person: of the same agent.
+    Guest { owner: UserId, guest: UserId },
 }
 
 impl Conversation {
@@ -55,6 +57,14 @@ impl Conversation {
         }
     }
 
+    pub fn of_guest(account: &AccountId, (owner, guest): (UserId, UserId), agent: AgentId) -> Conversation {
+        Conversation {
+            account: account.clone(),
+            agent,
+            of: ConversationOf::Guest { owner, guest },
+        }
+    }
+
     /// Of a session and its agent. None: a replay's, or a key that cannot be read.
     pub fn of_session(key: &str, agent: AgentId) -> Option<Conversation> {
         let key = SessionKey::parse(key).ok()?;
@@ -63,6 +73,7 @@ impl Conversation {
             SessionOf::Agent(agent) => (ConversationOf::Agent, agent),
             SessionOf::Branch { branch, agent } => (ConversationOf::Branch(branch), agent),
             SessionOf::Orchestrator(owner) => (ConversationOf::Orchestrator(owner), agent),
+            SessionOf::Guest { owner, guest } => (ConversationOf::Guest { owner, guest }, agent),
             SessionOf::Replay(_) => return None,
         };
         let account = key.account;
@@ -73,21 +84,50 @@ impl Conversation {
     pub fn task(&self) -> Option<&TaskId> {
         match &self.of {
             ConversationOf::Task(task) => Some(task),
-            ConversationOf::Agent | ConversationOf::Branch(_) | ConversationOf::Orchestrator(_) => None,
+            ConversationOf::Agent
+            | ConversationOf::Branch(_)
+            | ConversationOf::Orchestrator(_)
+            | ConversationOf::Guest { .. } => None,
         }
     }
 
     pub fn branch(&self) -> Option<BranchId> {
         match &self.of {
             ConversationOf::Branch(branch) => Some(*branch),
-            ConversationOf::Task(_) | ConversationOf::Agent | ConversationOf::Orchestrator(_) => None,
+            ConversationOf::Task(_)
+            | ConversationOf::Agent
+            | ConversationOf::Orchestrator(_)
+            | ConversationOf::Guest { .. } => None,
         }
     }
 
     pub fn orchestrator(&self) -> Option<&Owner> {
         match &self.of {
             ConversationOf::Orchestrator(owner) => Some(owner),
+            ConversationOf::Task(_)
+            | ConversationOf::Agent
+            | ConversationOf::Branch(_)
+            | ConversationOf::Guest { .. } => None,
+        }
+    }
+
+    /// The person whose own it is.
+    pub fn person(&self) -> Option<&UserId> {
+        match &self.of {
+            ConversationOf::Orchestrator(owner) => owner.user(),
+            ConversationOf::Guest { owner, .. } => Some(owner),
             ConversationOf::Task(_) | ConversationOf::Agent | ConversationOf::Branch(_) => None,
+        }
+    }
+
+    /// Whom it answers for another person.
+    pub fn guest(&self) -> Option<&UserId> {
+        match &self.of {
+            ConversationOf::Guest { guest, .. } => Some(guest),
+            ConversationOf::Task(_)
+            | ConversationOf::Agent
+            | ConversationOf::Branch(_)
+            | ConversationOf::Orchestrator(_) => None,
         }
     }
 
@@ -97,6 +137,7 @@ impl Conversation {
             ConversationOf::Agent => SessionKind::System,
             ConversationOf::Branch(_) => SessionKind::Branch,
             ConversationOf::Orchestrator(_) => SessionKind::Orchestrator,
+            ConversationOf::Guest { .. } => SessionKind::Guest,
         }
     }
 
@@ -108,6 +149,7 @@ impl Conversation {
             ConversationOf::Agent => SessionOf::Agent(agent),
             ConversationOf::Branch(branch) => SessionOf::Branch { branch, agent },
             ConversationOf::Orchestrator(owner) => SessionOf::Orchestrator(owner),
+            ConversationOf::Guest { owner, guest } => SessionOf::Guest { owner, guest },
         };
         SessionKey {
             of,
@@ -120,7 +162,6 @@ impl Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::UserId;
 
     const AGENT: &str = "0190b5a8-0000-7000-8000-000000000001";
 
@@ -162,6 +203,13 @@ mod tests {
             assert_eq!(conversation.key(Generation(2)).to_string(), expected);
             assert_eq!(conversation.kind(), SessionKind::Orchestrator);
         }
+        let [ann, bob] = ["ann", "bob"].map(|user| UserId::parse(user).unwrap());
+        let guest = Conversation::of_guest(&account, (ann, bob), agent);
+        assert_eq!(
+            guest.key(Generation(2)).to_string(),
+            "orchestrator:acme:ann:guest:bob:v2"
+        );
+        assert_eq!(guest.kind(), SessionKind::Guest);
     }
 
     #[test]
@@ -173,6 +221,7 @@ mod tests {
             format!("branch:{AGENT}:agent:{AGENT}:acme:v1"),
             "orchestrator:acme:ann:v3".to_owned(),
             "orchestrator:org:acme:v1".to_owned(),
+            "orchestrator:acme:ann:guest:bob:v2".to_owned(),
         ] {
             let generation = SessionKey::parse(&text).unwrap().generation;
             let of = Conversation::of_session(&text, agent);

@@ -12,6 +12,13 @@ string_enum! {
     Reachable { Off = "off", Answer = "answer", Delegate = "delegate" }
 }
 
+/// Whom an orchestrator answers instead of its person.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GuestText {
+    pub user: UserId,
+    pub reachable: Reachable,
+}
+
 /// What an orchestrator's prompts say of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdentityText {
@@ -22,6 +29,8 @@ pub struct IdentityText {
     pub handle: Handle,
     pub style: Style,
     pub instructions: String,
+    /// The session answers somebody else.
+    pub guest: Option<GuestText>,
     /// Another one for every change of these.
     pub revision: i32,
 }

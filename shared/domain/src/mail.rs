@@ -32,6 +32,9 @@ string_enum! {
 /// The type of the notification that brings mail to a session.
 pub const ITEM: &str = "mail";
 
+/// In the metadata of an item: the owner of the orchestrator whose guest wrote it, or is answered by it.
+pub const GUEST_OF: &str = "guest_of";
+
 /// The mail that an item of this id brings, if it is mail.
 pub fn of_item(item: &str) -> Option<MailId> {
     let id = item.strip_prefix(ITEM)?.strip_prefix(':')?;
@@ -63,7 +66,7 @@ pub enum MailTo {
 }
 
 /// Characters of an address.
-pub const TO_CHARACTERS_MAX: usize = 320;
+pub const TO_CHARACTERS_MAX: usize = 384;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
@@ -96,6 +99,11 @@ impl MailTo {
 pub enum Party {
     Person(UserId),
     Orchestrator(Owner),
+    /// A person's orchestrator, as it answers another person.
+    Guest {
+        owner: UserId,
+        guest: UserId,
+    },
     /// A session on a task, which may be on somebody's board.
     Session {
         task: TaskId,
@@ -108,9 +116,24 @@ pub enum Party {
 }
 
 impl Party {
+    /// The person in whose name others' orchestrators are asked.
+    pub fn person(&self) -> Option<&UserId> {
+        match self {
+            Self::Person(user) => Some(user),
+            Self::Orchestrator(owner) => owner.user(),
+            Self::Guest { .. } | Self::Session { .. } | Self::Other | Self::Service => None,
+        }
+    }
+
     /// Who may write to whom. What may not is answered as what is not there.
     pub fn may_write(&self, to: &Party) -> bool {
         match (self, to) {
+            // It answers its guest, and tells its owner; what others are to hear, its owner's own session says.
+            (Party::Guest { owner, guest }, Party::Person(user)) => user == owner || user == guest,
+            (Party::Guest { guest, .. }, Party::Orchestrator(owner)) => owner.user() == Some(guest),
+            (Party::Guest { .. }, _) => false,
+            (Party::Person(user) | Party::Orchestrator(Owner::User(user)), Party::Guest { guest, .. }) => user == guest,
+            (_, Party::Guest { .. }) => false,
             (Party::Service | Party::Other, Party::Person(_)) | (Party::Service, Party::Session { .. }) => true,
             (_, Party::Other | Party::Service) | (Party::Service | Party::Other, _) => false,
             (_, Party::Person(_)) => true,
@@ -163,7 +186,7 @@ mod tests {
         }
         assert!(matches!(MailTo::parse("ann"), Ok(MailTo::Name(_))));
         assert!(matches!(MailTo::parse(id), Ok(MailTo::Session(SessionRef::Id(_)))));
-        for bad in ["", " ", "@", "@a b", "@user:", "@user:A B", "a\nb", &"x".repeat(321)] {
+        for bad in ["", " ", "@", "@a b", "@user:", "@user:A B", "a\nb", &"x".repeat(385)] {
             assert!(MailTo::parse(bad).is_err(), "{bad}");
         }
     }
@@ -182,6 +205,10 @@ mod tests {
             Party::Orchestrator(Owner::User(user("ann"))),
             Party::Orchestrator(Owner::User(user("bob"))),
             Party::Orchestrator(Owner::Account),
+            Party::Guest {
+                owner: user("ann"),
+                guest: user("bob"),
+            },
             task("A-1", of_ann()),
             task("A-2", of_ann()),
             task("T-1", None),
@@ -191,17 +218,18 @@ mod tests {
         ];
         // A line a sender: each recipient in the same order.
         let expected = [
-            "11101111100",
-            "11011111100",
-            "11001110000",
-            "11001000000",
-            "11000000000",
-            "11100110000",
-            "11100110000",
-            "11000001000",
-            "11000000100",
-            "11000000000",
-            "11000111100",
+            "111010111100",
+            "110111111100",
+            "110010110000",
+            "110011000000",
+            "110000000000",
+            "110100000000",
+            "111000110000",
+            "111000110000",
+            "110000001000",
+            "110000000100",
+            "110000000000",
+            "110000111100",
         ];
         for (from, line) in parties.iter().zip(expected) {
             let may: String = parties

@@ -6,6 +6,8 @@ use crate::{Actor, ActorKind, Count, CountOrNone, step::ImpossibleStep, string_e
 string_enum! {
     SessionKind {
         Task = "task", System = "system", Orchestrator = "orchestrator",
+        /// A person's orchestrator, as it answers one other person.
+        Guest = "guest",
         /// Parallel work that a turn has spawned.
         Branch = "branch",
         /// A turn that is run again without effects.
@@ -30,7 +32,10 @@ string_enum! {
 string_enum! {
     CloseReason {
         TaskDone = "task_done", TaskCancelled = "task_cancelled", TaskArchived = "task_archived",
-        AgentRemoved = "agent_removed", MemberRemoved = "member_removed", Reset = "reset", Rotated = "rotated",
+        AgentRemoved = "agent_removed", MemberRemoved = "member_removed",
+        /// Whose orchestrator it is lets nobody ask it any more.
+        Unreachable = "unreachable",
+        Reset = "reset", Rotated = "rotated",
         /// A branch whose result is in its parent's queue.
         Folded = "folded",
         /// A branch, before its work was done.

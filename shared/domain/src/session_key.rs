@@ -32,6 +32,11 @@ pub enum SessionOf {
     Replay(ReplayId),
     /// A person's orchestrator, or the account's.
     Orchestrator(Owner),
+    /// A person's orchestrator, as it answers another person.
+    Guest {
+        owner: UserId,
+        guest: UserId,
+    },
 }
 
 impl SessionOf {
@@ -39,6 +44,15 @@ impl SessionOf {
     pub fn orchestrator(&self) -> Option<&Owner> {
         match self {
             Self::Orchestrator(owner) => Some(owner),
+            Self::Task { .. } | Self::Agent(_) | Self::Branch { .. } | Self::Replay(_) | Self::Guest { .. } => None,
+        }
+    }
+
+    /// The person whose own it is.
+    pub fn person(&self) -> Option<&UserId> {
+        match self {
+            Self::Orchestrator(owner) => owner.user(),
+            Self::Guest { owner, .. } => Some(owner),
             Self::Task { .. } | Self::Agent(_) | Self::Branch { .. } | Self::Replay(_) => None,
         }
     }
@@ -75,6 +89,25 @@ impl SessionAddress {
         }
     }
 
+    /// The person whose own it is.
+    pub fn person(&self) -> Option<&UserId> {
+        match self {
+            Self::Key(key) => key.of.person(),
+            Self::User(user) => Some(user),
+        }
+    }
+
+    /// The owner of the orchestrator and whom it answers, if it is a guest's.
+    pub fn guest(&self) -> Option<(&UserId, &UserId)> {
+        match self {
+            Self::Key(SessionKey {
+                of: SessionOf::Guest { owner, guest },
+                ..
+            }) => Some((owner, guest)),
+            Self::Key(_) | Self::User(_) => None,
+        }
+    }
+
     /// Whose session it is, in this account. None: of another account.
     pub fn within(&self, account: &AccountId) -> Option<SessionOf> {
         match self {
@@ -100,7 +133,7 @@ impl fmt::Display for SessionAddress {
 #[schemars(untagged)]
 pub enum SessionRef {
     Id(SessionId),
-    Address(#[schemars(with = "String", length(max = 320))] SessionAddress),
+    Address(#[schemars(with = "String", length(max = 384))] SessionAddress),
 }
 
 impl FromStr for SessionRef {
@@ -150,7 +183,7 @@ impl fmt::Display for ThreadName {
 }
 
 /// Longer than any valid key; longer headers are not parsed.
-pub const SESSION_KEY_BYTES_MAX: usize = 320;
+pub const SESSION_KEY_BYTES_MAX: usize = 384;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a session key")]
@@ -186,6 +219,10 @@ fn read(folded: &str) -> Option<SessionKey> {
         }
         ["replay", replay, account, version] => (SessionOf::Replay(ReplayId::parse(replay).ok()?), account, version),
         ["orchestrator", "org", account, version] => (SessionOf::Orchestrator(Owner::Account), account, version),
+        ["orchestrator", account, owner, "guest", guest, version] => {
+            let (owner, guest) = (UserId::parse(owner).ok()?, UserId::parse(guest).ok()?);
+            (SessionOf::Guest { owner, guest }, account, version)
+        }
         ["orchestrator", account, user, version] => {
             let owner = Owner::User(UserId::parse(user).ok()?);
             (SessionOf::Orchestrator(owner), account, version)
@@ -210,6 +247,7 @@ impl fmt::Display for SessionKey {
             SessionOf::Replay(replay) => write!(f, "replay:{replay}:{account}"),
             SessionOf::Orchestrator(Owner::User(user)) => write!(f, "orchestrator:{account}:{user}"),
             SessionOf::Orchestrator(Owner::Account) => write!(f, "orchestrator:org:{account}"),
+            SessionOf::Guest { owner, guest } => write!(f, "orchestrator:{account}:{owner}:guest:{guest}"),
         }?;
         write!(f, ":v{}", self.generation)
     }
@@ -232,6 +270,7 @@ mod tests {
             format!("replay:{AGENT}:acme:v1"),
             "orchestrator:acme:ann:v3".to_owned(),
             "orchestrator:org:acme:v12".to_owned(),
+            "orchestrator:acme:ann:guest:bob:v1".to_owned(),
         ] {
             assert_eq!(SessionKey::parse(&text).unwrap().to_string(), text);
         }
@@ -257,6 +296,8 @@ mod tests {
             format!("branch:{AGENT}:{AGENT}:acme:v1"),
             format!("replay:{bare}:acme:v1"),
             "orchestrator:acme".to_owned(),
+            "orchestrator:acme:ann:guest:bob".to_owned(),
+            "orchestrator:acme:ann:guest:v1".to_owned(),
             "main".to_owned(),
             "x".repeat(400),
         ] {
@@ -267,12 +308,17 @@ mod tests {
     #[test]
     fn a_session_is_named_by_a_key_or_a_short_form() {
         let ann = || SessionOf::Orchestrator(Owner::User(UserId::parse("ann").unwrap()));
+        let of_bob = || {
+            let [owner, guest] = ["bob", "ann"].map(|user| UserId::parse(user).unwrap());
+            SessionOf::Guest { owner, guest }
+        };
         let [acme, other] = ["acme", "other"].map(|text| AccountId::parse(text).unwrap());
         let task = SessionKey::parse(&format!("task:proj-7:agent:{AGENT}:acme:v2")).unwrap();
         for (text, of, elsewhere) in [
             ("orchestrator:Ann", ann(), Some(ann())),
             ("orchestrator:acme:ann:v7", ann(), None),
             ("orchestrator:org:ACME", SessionOf::Orchestrator(Owner::Account), None),
+            ("orchestrator:acme:Bob:guest:ann:v1", of_bob(), None),
             (&task.to_string(), task.of.clone(), None),
         ] {
             let address = SessionAddress::parse(text).unwrap();

@@ -11,7 +11,8 @@ use contracts::{
     tools::{self, PolicySection, ToolDefinition},
 };
 use domain::{
-    AccountId, AgentSlug, ContextSize, Owner, PersonaFile, PersonaText, Style, TaskId, UserId, identity::IdentityText,
+    AccountId, AgentSlug, ContextSize, Owner, PersonaFile, PersonaText, Reachable, Style, TaskId, UserId,
+    identity::{GuestText, IdentityText},
 };
 
 use crate::manifest::{Hash, Layer, Limit, Manifest, Part, PartKind, Source};
@@ -23,11 +24,13 @@ const COORDINATOR: &str = include_str!("coordinator.md");
 static PROFILE_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(PROFILE, &[]));
 static COORDINATOR_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(COORDINATOR, &[]));
 static ORCHESTRATOR_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(ORCHESTRATOR, &[]));
+static GUEST_WITH_ALL: LazyLock<String> = LazyLock::new(|| with_tools(GUEST, &[]));
 const ROLE: &str = include_str!("role.md");
 const TASKLESS: &str = include_str!("taskless.md");
 const BRANCH: &str = include_str!("branch.md");
 const PERSONA: &str = include_str!("persona.md");
 const ORCHESTRATOR: &str = include_str!("orchestrator.md");
+const GUEST: &str = include_str!("guest.md");
 const IDENTITY: &str = include_str!("identity.md");
 
 /// Limit of an agent's role text in the instructions.
@@ -46,7 +49,7 @@ pub struct InstructionFacts<'a> {
     pub is_coordinator: bool,
     /// The session is a branch's.
     pub is_branch: bool,
-    /// The session is an orchestrator's.
+    /// The session is an orchestrator's, or a guest's.
     pub orchestrator: Option<&'a IdentityText>,
     /// The persona of the session, and whether the task is under review.
     pub persona: Option<(&'a PersonaText, bool)>,
@@ -125,10 +128,14 @@ pub fn instructions(facts: &InstructionFacts<'_>, manifest: &mut Manifest) -> Pr
         );
     }
     if let Some(identity) = facts.orchestrator {
+        let (name, template, with_all) = match &identity.guest {
+            Some(_) => ("guest", GUEST, &GUEST_WITH_ALL),
+            None => ("orchestrator", ORCHESTRATOR, &ORCHESTRATOR_WITH_ALL),
+        };
         add(
             PartKind::Orchestrator,
-            format!("profile/{PROFILE_VERSION}/orchestrator"),
-            fill(&with_shown(ORCHESTRATOR, &ORCHESTRATOR_WITH_ALL, facts), facts),
+            format!("profile/{PROFILE_VERSION}/{name}"),
+            fill(&with_shown(template, with_all, facts), facts),
             0,
         );
         add(
@@ -233,7 +240,17 @@ pub fn identity_block(identity: &IdentityText) -> String {
             format!("You work for one person, {} (`{user}`).", line(person))
         }
     };
-    let style = match identity.style {
+    let works_for = match &identity.guest {
+        Some(guest) => format!("{works_for} {}", answers(guest)),
+        None => works_for,
+    };
+    // What its person told it is for that person's own session.
+    let (instructions, style) = match identity.guest {
+        Some(_) if identity.style == Style::Custom => ("", Style::Professional),
+        Some(_) => ("", identity.style),
+        None => (identity.instructions.trim(), identity.style),
+    };
+    let style = match style {
         Style::Professional => "Speak as a professional does: to the point, complete, without ornament.",
         Style::Casual => "Speak as a friendly colleague does.",
         Style::Terse => "Be terse: the answer, and what it needs to be understood, no more.",
@@ -248,12 +265,23 @@ pub fn identity_block(identity: &IdentityText) -> String {
     let mut text = values
         .iter()
         .fold(IDENTITY.to_owned(), |text, (name, value)| text.replace(name, value));
-    let instructions = quote::inert(identity.instructions.trim());
+    let instructions = quote::inert(instructions);
     if !instructions.is_empty() {
         text.push_str(&instructions);
         text.push('\n');
     }
     text
+}
+
+/// Whom it answers, and what it does for them.
+fn answers(guest: &GuestText) -> String {
+    let does = match guest.reachable {
+        Reachable::Delegate => {
+            "Work that the guest asks for, you may give away in the name of whom you work for, who pays for it."
+        }
+        Reachable::Off | Reachable::Answer => "You look things up and answer. You change nothing.",
+    };
+    format!("Here you answer another one, `{}`, and nobody else. {does}", guest.user)
 }
 
 /// A task's context, as it stands in instructions: each line quoted, since others wrote it.
@@ -310,6 +338,7 @@ pub fn filled_in<'a>(source: &str, text: &'a str) -> Option<FilledIn<'a>> {
         "/taskless" => TASKLESS,
         "/branch" => BRANCH,
         "/orchestrator" => ORCHESTRATOR,
+        "/guest" => GUEST,
         _ => return None,
     };
     let mut filled = FilledIn::default();

@@ -7,7 +7,7 @@ use contracts::{
     header,
     outgoing::Origin,
 };
-use domain::{AccountId, SessionAddress, SessionId, SessionOf, TaskId, UserId};
+use domain::{AccountId, SessionAddress, SessionId, TaskId, UserId};
 use sea_orm::FromQueryResult;
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -107,12 +107,8 @@ fn for_user(account: &AccountId, payload: &[u8]) -> (Option<UserId>, Option<Sess
     let text = |field: &str| message.get(field).or_else(|| data?.get(field)).and_then(Value::as_str);
     let address = ["session", "session_key"].into_iter().find_map(text);
     let address = address.and_then(|address| SessionAddress::parse(address).ok());
-    let user = match address.and_then(|address| address.within(account)) {
-        Some(SessionOf::Orchestrator(owner)) => owner.user().cloned(),
-        Some(SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_)) | None => {
-            None
-        }
-    };
+    let of = address.and_then(|address| address.within(account));
+    let user = of.and_then(|of| of.person().cloned());
     (user, text("session_id").and_then(|id| SessionId::parse(id).ok()))
 }
 

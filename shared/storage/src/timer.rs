@@ -79,7 +79,7 @@ macro_rules! returning {
 macro_rules! orchestrator_of {
     ($account:literal, $session:literal) => {
         concat!(
-            "(select case s.kind when 'orchestrator' then coalesce('user:' || s.user_id, 'account') end
+            "(select case when s.kind in ('orchestrator', 'guest') then coalesce('user:' || s.user_id, 'account') end
               from session s where s.account_id = ",
             $account,
             " and s.id = ",

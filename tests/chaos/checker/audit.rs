@@ -129,7 +129,7 @@ pub(super) fn own_words(evidence: &Evidence<'_>) -> Vec<Violation> {
                 let Some(session) = session else { continue };
                 session.task_id.clone()
             }
-            SessionOf::Agent(_) | SessionOf::Orchestrator(_) => None,
+            SessionOf::Agent(_) | SessionOf::Orchestrator(_) | SessionOf::Guest { .. } => None,
         };
         for word in &call.words {
             let Some((account, task)) = home(&homes, word) else {

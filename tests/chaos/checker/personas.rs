@@ -60,7 +60,7 @@ pub(super) fn newest_at_the_beginning(evidence: &Evidence<'_>) -> Vec<Violation>
         .rows
         .sessions
         .iter()
-        .filter(|session| session.origin().is_none() && session.kind != "orchestrator")
+        .filter(|session| session.origin().is_none() && !["orchestrator", "guest"].contains(&session.kind.as_str()))
     {
         let expected = "a generation opens with the newest version of the account's persona";
         match &session.persona {

@@ -54,7 +54,7 @@ pub(super) fn in_its_conversation(evidence: &Evidence<'_>) -> Vec<Violation> {
             let Some(session) = session else { continue };
             let is_right = match to {
                 Some(to) => is_of(&session.key, &offer.account, to),
-                None => session.kind != "orchestrator",
+                None => !["orchestrator", "guest"].contains(&session.kind.as_str()),
             };
             if !is_right {
                 let to = to.unwrap_or("an agent");
@@ -130,14 +130,20 @@ mod tests {
         of(&mut story, "bob");
         assert!(story.finds(in_its_conversation, "orchestrator:acme:bob"));
         assert!(story.finds(shown_to_them_only, "orchestrator:acme:bob"));
+        // What is a person's own is no guest's, nor the other way.
+        of(&mut story, "ann:guest:bob");
+        assert!(story.finds(in_its_conversation, "orchestrator:acme:ann:guest:bob"));
+        assert!(story.finds(shown_to_them_only, "orchestrator:acme:ann:guest:bob"));
     }
 
     #[test]
     fn an_agents_item_in_an_orchestrator_is_found() {
         let mut story = Story::delivered();
         assert_eq!(story.judge(in_its_conversation), []);
-        "orchestrator".clone_into(&mut story.rows.sessions[0].kind);
-        assert!(story.finds(in_its_conversation, "to an agent"));
+        for kind in ["orchestrator", "guest"] {
+            kind.clone_into(&mut story.rows.sessions[0].kind);
+            assert!(story.finds(in_its_conversation, "to an agent"));
+        }
     }
 
     #[test]

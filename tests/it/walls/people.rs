@@ -6,7 +6,7 @@ use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
     own::{PAGED, opening, own},
-    walk::{CALLS, FAILS, USED, USES, WAITS, Walk},
+    walk::{CALLS, FAILS, LINGERS, USED, USES, WAITS, Walk},
 };
 use crate::crossing::attempt::{Door, Request};
 
@@ -26,20 +26,14 @@ impl Walk<'_> {
     /// A person comes by a link, works with their orchestrator, changes what is theirs, is no admin any more, goes, and returns.
     pub(super) async fn people(&self) {
         let new = |role: &str| json!({"name": "n", "email": "new@example.com", "role": role, "invite": true});
-        let made = self.api("POST", "/members", &new("admin")).await;
-        let link = made["link"]["sign_in_link"].as_str().expect("a link");
-        let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
-        self.requests(vec![look]).await;
-        self.trials.next_step();
-        let signed_in = self.field.send(&redeem).await;
-        let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
-        let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
+        let [key, id] = self.signed_in(&new("admin")).await;
         let memory = self.remembered("user:new").await;
         let calls = format!("{CALLS}LIVE-1 pending");
         self.said_to("new", "to-orchestrator", &calls).await;
-        self.gives_work_away(key).await;
-        self.writes(key).await;
-        self.requests(own(key, id, &memory)).await;
+        self.gives_work_away(&key).await;
+        self.writes(&key).await;
+        self.guested(&key).await;
+        self.requests(own(&key, &id, &memory)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
         self.api("POST", "/members", &new("member")).await;
@@ -53,6 +47,54 @@ impl Walk<'_> {
         self.api("POST", "/members", &spare).await;
         self.conflicts("DELETE", "/members/ann", &Value::Null).await;
         self.account_s_orchestrator().await;
+    }
+
+    /// A new person comes by a link: their key, and its id.
+    async fn signed_in(&self, new: &Value) -> [String; 2] {
+        let made = self.api("POST", "/members", new).await;
+        let link = made["link"]["sign_in_link"].as_str().expect("a link");
+        let [look, redeem] = opening(&link[link.find("/sign-in/").expect("its path")..]);
+        self.requests(vec![look]).await;
+        self.trials.next_step();
+        let signed_in = self.field.send(&redeem).await;
+        let signed_in: Value = serde_json::from_str(&signed_in.body).expect("a key");
+        ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key").to_owned())
+    }
+
+    /// Another person asks the orchestrator of this one, which is let ask, and then not any more. Words of both wait for it.
+    async fn guested(&self, key: &str) {
+        let reach = |reachable: &str| {
+            let change = json!({"handle": "of-new", "reachable": reachable});
+            of(key, "PUT", "/api/me/orchestrator/identity", &change)
+        };
+        let new = json!({"user_id": "guest", "name": "g", "role": "member", "invite": true});
+        let [guest, _] = self.signed_in(&new).await;
+        self.requests(vec![reach("answer")]).await;
+        for (id, body, user) in [
+            ("is-busy", LINGERS, "new"),
+            ("is-own", "b", "new"),
+            ("is-others", "b", "guest"),
+        ] {
+            let told = json!({"id": id, "session": "orchestrator:new", "body": body, "queue_mode": "collect",
+                "sender": {"kind": "user", "id": user, "name": "n"}});
+            self.trials.next_step();
+            self.house.publish(&self.tenant.account, "-", told).await;
+        }
+        let mail = json!({"to": "@of-new", "content": "c"});
+        self.requests(vec![of(&guest, "POST", "/api/messages", &mail)]).await;
+        let account = &self.tenant.account;
+        for id in ["is-busy", "is-own", "is-others"] {
+            self.house.until(account, id, "delivered").await;
+        }
+        let answered = "select count(*) from mail where account_id = $1 and to_user = 'guest' and why = 'answer'";
+        eventually("the guest is answered", || async {
+            let answered = sqlx::query_scalar::<_, i64>(answered).bind(account);
+            let answers = answered.fetch_one(&self.house.world.database.owner).await;
+            (answers.expect("a count") == 1).then_some(())
+        })
+        .await;
+        self.requests(vec![reach("off")]).await;
+        self.api("DELETE", "/members/guest", &Value::Null).await;
     }
 
     /// While it is off, in its first generation, and in the next one.

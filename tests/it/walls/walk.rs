@@ -39,7 +39,7 @@ pub(super) const WAITS: &str = "please wait";
 const HOLDS: &str = "please hold";
 /// Longer than the walk holds a turn, however slow the trials are.
 const HELD: Duration = Duration::from_secs(300);
-const LINGERS: &str = "please linger";
+pub(super) const LINGERS: &str = "please linger";
 /// Marks before a task, and before the status that it gets.
 pub(super) const CALLS: &str = "please call ";
 /// Mark before calls, each a tool and its arguments, with the other one between them.

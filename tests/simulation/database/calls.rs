@@ -4,8 +4,8 @@
 use contracts::{Headers, TraceContext, header, notification::NotificationMessage, tool::ToolRequested, tools};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, CallId, Generation, ModelKinds, NotificationId, PolicyScope, PolicyVerdict,
-    QuestionKind, QuestionState, SessionId, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId, TurnId,
-    Verdict, tool_policy::ToolPolicy,
+    QuestionKind, QuestionState, Reachable, SessionId, TaskId, TaskStatus, TimerKind, ToolCallState, ToolPolicyId,
+    TurnId, Verdict, tool_policy::ToolPolicy,
 };
 use tool_gateway::decisions::{
     CallBranch, CallFacts, CallRequest, CallTurn, Capability, Claims, Consequence, Origin, Presented, RecordedCall,
@@ -311,6 +311,7 @@ impl Database {
             id: turn,
             session: found.session,
             state: found.state,
+            first_item: found.notifications.first().map(ToString::to_string),
             fence: found.fence,
             task: found.task.clone(),
             hops: found.hops,
@@ -359,6 +360,7 @@ impl Database {
             needs_plan: false,
             session_key: row.key.clone(),
             session_kind: row.conversation.kind(),
+            reachable: row.conversation.guest().map(|_| Reachable::Delegate),
             generation: Generation(row.generation),
             fence: row.fence,
             is_closed: row.closed.is_some(),

@@ -31,9 +31,9 @@ use delivery::{
     },
 };
 use domain::{
-    AccountId, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep, InstructionLayout, ModelKinds,
-    NotificationId, NotificationState, Owner, QueueMode, SessionEvent, SessionId, SessionKind, SessionPhase, TaskId,
-    TaskStatus, TurnId, TurnRef, TurnState, context::Told, progress::Streak,
+    AccountId, Actor, ActorKind, AgentSlug, BranchContext, ContextPolicy, Generation, ImpossibleStep,
+    InstructionLayout, ModelKinds, NotificationId, NotificationState, QueueMode, Reachable, SessionEvent, SessionId,
+    SessionKind, SessionPhase, TaskId, TaskStatus, TurnId, TurnRef, TurnState, UserId, context::Told, progress::Streak,
 };
 use prompt::{Extract, Injected, InputFacts, Manifest, MarkSecret, Past, Profile, TaskFacts};
 use storage::{
@@ -88,7 +88,7 @@ impl Database {
         Some(LockedSession {
             tool_policies: 1,
             persona: None,
-            owner: row.conversation.orchestrator().and_then(Owner::user).cloned(),
+            owner: row.conversation.person().cloned(),
             kind: row.replay.map_or(row.conversation.kind(), |_| SessionKind::Replay),
             branch: row.conversation.branch().filter(|_| row.replay.is_none()),
             replay: row.replay,
@@ -339,7 +339,7 @@ impl Database {
             claimed.parked.extend(self.park_for_hold(session, &hold, settings, bug));
             return Start::Waits;
         }
-        match self.join_run(&mut item, settings, bug) {
+        match self.join_run(session, &mut item, settings, bug) {
             Run::Start { .. } => {}
             Run::Wait { ms } => {
                 claimed.parked.extend(Self::park_for_collect(session, ms, bug));
@@ -408,7 +408,7 @@ impl Database {
                 Some(source) => definitions(source.tools.iter().cloned()),
                 None => offered(
                     item.facts.task.is_some(),
-                    session.kind == SessionKind::Orchestrator,
+                    session.kind,
                     branch.map(|branch| branch.depth),
                 ),
             },
@@ -447,12 +447,17 @@ impl Database {
     }
 
     /// Adds the further items of its run to the head of a queue (`starter.rs`).
-    fn join_run(&self, item: &mut QueuedItem, settings: &Settings, bug: Option<Bug>) -> Run {
+    fn join_run(&self, session: &LockedSession, item: &mut QueuedItem, settings: &Settings, bug: Option<Bug>) -> Run {
         let head = Candidate::from(&*item);
         if !head.may_head() {
             return run(&head, &[], &limits(settings));
         }
-        let behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
+        let mut behind = self.queue_behind(item, settings.delivery.collect_items_max.usize());
+        let first = item.facts.notification.clone();
+        let alike = behind
+            .iter()
+            .take_while(|next| self.are_alike(session, &first, &next.id));
+        behind.truncate(alike.count());
         let seen = |behind: &Behind| match bug {
             Some(Bug::RunMixesAuthors) => Candidate {
                 author: head.author.clone(),
@@ -468,14 +473,41 @@ impl Database {
         next
     }
 
-    /// `INJECTS_LOAD` and `ITEMS_JOIN`.
+    /// `ITEMS_ALIKE`: in a session that is a person's own, whether both items are the person's, or others', and for the same readers.
+    fn are_alike(&self, session: &LockedSession, one: &NotificationId, other: &NotificationId) -> bool {
+        let Some(owner) = &session.owner else { return true };
+        self.kind_of(&session.account, owner, one) == self.kind_of(&session.account, owner, other)
+    }
+
+    /// Whether others wrote the item, and whether others read its answer. None: the item was removed.
+    pub(crate) fn kind_of(&self, account: &AccountId, owner: &UserId, item: &NotificationId) -> Option<(bool, bool)> {
+        let row = self.notifications.get(&(account.clone(), item.clone()))?;
+        let sender = row.sender();
+        let message: serde_json::Value = serde_json::from_slice(&row.payload).unwrap_or_default();
+        let of_guest = message["metadata"]["guest_of"].is_string();
+        let is_foreign = match sender.kind {
+            ActorKind::User => sender.id != owner.as_str(),
+            ActorKind::Service => of_guest || sender.id != Actor::system().id,
+            ActorKind::Agent => of_guest,
+        };
+        let surface = message["metadata"]["channel"]["surface"].as_str();
+        Some((is_foreign, surface.is_some_and(|surface| surface != "private")))
+    }
+
+    /// `INJECTS_LOAD`, `ITEMS_ALIKE` and `ITEMS_JOIN`.
     fn inject(&mut self, session: &LockedSession, turn: &mut OpenTurn, settings: &Settings, bug: Option<Bug>) {
         let task = turn.task.as_ref().map(|task| task.key());
+        let first = turn
+            .notification_ids
+            .first()
+            .and_then(|id| NotificationId::parse(id).ok());
+        let first = first.as_ref();
         let items: Vec<Injectable> = self
             .queue(&session.account, session.id)
             .into_iter()
             .filter(|(_, _, row)| row.mode == QueueMode::Inject && row.task.as_ref().map(|task| task.key()) == task)
             .take(settings.delivery.inject_items_max.usize())
+            .filter(|(_, id, _)| first.is_none_or(|first| self.are_alike(session, first, id)))
             .map(|(_, id, row)| Injectable {
                 account: session.account.clone(),
                 session_id: session.id,
@@ -752,13 +784,14 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
 }
 
 /// Tool names only: their texts have no effect here. `depth`: of the branch, if it is one.
-fn offered(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
-    fn named(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+fn offered(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+    fn named(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
         let context = OfferContext {
             has_task,
             is_coordinator: false,
             is_asked: false,
-            is_orchestrator,
+            is_orchestrator: matches!(kind, SessionKind::Orchestrator | SessionKind::Guest),
+            guest: (kind == SessionKind::Guest).then_some(Reachable::Delegate),
             has_mail: false,
             is_branch: depth.is_some(),
             may_branch: depth.unwrap_or_default() < DEPTH_MAX,
@@ -768,14 +801,16 @@ fn offered(has_task: bool, is_orchestrator: bool, depth: Option<i32>) -> Arc<[To
     }
     // Definitions hold schemas and are created once.
     thread_local! {
-        static WITH_TASK: Arc<[ToolDefinition]> = named(true, false, None);
-        static TASKLESS: Arc<[ToolDefinition]> = named(false, false, None);
-        static ORCHESTRATOR: Arc<[ToolDefinition]> = named(false, true, None);
-        static BRANCH: Arc<[ToolDefinition]> = named(true, false, Some(1));
-        static DEEPEST: Arc<[ToolDefinition]> = named(true, false, Some(DEPTH_MAX));
+        static WITH_TASK: Arc<[ToolDefinition]> = named(true, SessionKind::Task, None);
+        static TASKLESS: Arc<[ToolDefinition]> = named(false, SessionKind::System, None);
+        static ORCHESTRATOR: Arc<[ToolDefinition]> = named(false, SessionKind::Orchestrator, None);
+        static GUEST: Arc<[ToolDefinition]> = named(false, SessionKind::Guest, None);
+        static BRANCH: Arc<[ToolDefinition]> = named(true, SessionKind::Branch, Some(1));
+        static DEEPEST: Arc<[ToolDefinition]> = named(true, SessionKind::Branch, Some(DEPTH_MAX));
     }
     match (has_task, depth) {
-        (_, None) if is_orchestrator => ORCHESTRATOR.with(Arc::clone),
+        (_, None) if kind == SessionKind::Orchestrator => ORCHESTRATOR.with(Arc::clone),
+        (_, None) if kind == SessionKind::Guest => GUEST.with(Arc::clone),
         (true, None) => WITH_TASK.with(Arc::clone),
         (false, None) => TASKLESS.with(Arc::clone),
         (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),

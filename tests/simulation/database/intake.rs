@@ -9,8 +9,9 @@ use contracts::{
 };
 use delivery::store::SessionName;
 use domain::{
-    Actor, ActorKind, AgentRef, AgentSlug, CloseReason, Conversation, Fence, Gate, Generation, NotificationId,
-    NotificationState, QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase, TASK_CLOSED, TaskId, TaskStatus,
+    Actor, ActorKind, AgentRef, AgentSlug, CloseReason, Conversation, ConversationOf, Fence, Gate, Generation,
+    NotificationId, NotificationState, Owner, QueueLimits, QueueMode, SessionEvent, SessionId, SessionPhase,
+    TASK_CLOSED, TaskId, TaskStatus, UserId,
 };
 use resolver::{
     intake::{
@@ -117,6 +118,16 @@ impl Database {
             let is_there = member.is_none_or(|member| self.members.get(&member) == Some(&false));
             if is_there && let Some(of) = self.accounts.get(account) {
                 facts.add(account, Fact::Orchestrator(owner.clone(), of.hidden));
+            }
+        }
+        for (account, guest) in &questions.guests {
+            let is_there = |user: &UserId| self.members.get(&(account.clone(), user.clone())) == Some(&false);
+            if guest.0 != guest.1
+                && is_there(&guest.0)
+                && is_there(&guest.1)
+                && let Some(of) = self.accounts.get(account)
+            {
+                facts.add(account, Fact::Guest(guest.clone(), of.hidden));
             }
         }
         for (account, id) in &questions.tasks {
@@ -399,6 +410,17 @@ impl Database {
 
     /// Of a conversation, under lock: the session seen before if it is still open, else the newest one now.
     fn found(&self, conversation: &Conversation, seen: Option<&SessionId>, bug: Option<Bug>) -> Found {
+        if bug == Some(Bug::GuestInOwnSession)
+            && let ConversationOf::Guest { owner, .. } = &conversation.of
+        {
+            let owner = Owner::User(owner.clone());
+            let own = self
+                .of_account(&conversation.account)
+                .find(|(_, row)| row.closed.is_none() && row.conversation.orchestrator() == Some(&owner));
+            if let Some(session) = own.and_then(|(name, _)| self.active_session(name)) {
+                return Found::Active(session);
+            }
+        }
         let any = (bug == Some(Bug::OwnerUnread) && conversation.orchestrator().is_some()).then(|| {
             let mut open = self
                 .of_account(&conversation.account)

@@ -225,7 +225,9 @@ impl Database {
                     && match scope {
                         Scope::Task(task) => row.conversation.task() == Some(&task.key()),
                         Scope::Agent(agent) => row.conversation.agent == agent,
-                        Scope::User(user) => row.conversation.orchestrator().and_then(Owner::user) == Some(user),
+                        Scope::User(user) => {
+                            [row.conversation.person(), row.conversation.guest()].contains(&Some(user))
+                        }
                     }
             })
             .map(|((_, id), _)| *id)

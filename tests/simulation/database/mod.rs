@@ -26,9 +26,9 @@ use std::collections::BTreeMap;
 use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, Fence, Gate, Generation, HoldId,
-    MessageId, NotificationId, NotificationState, Owner, QuestionId, QueueMode, ReplayId, ResetRequest, SessionEvent,
-    SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
+    AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, ConversationOf, Fence, Gate,
+    Generation, HoldId, MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ReplayId, ResetRequest,
+    SessionEvent, SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
     ToolCallState, TurnContext, TurnId, TurnState, UserId, breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};
@@ -343,13 +343,16 @@ impl Database {
             .max()
     }
 
-    /// Whether the agent of a conversation, or the person of an orchestrator, was removed.
+    /// Whether the agent of a conversation, or the person of an orchestrator, or its guest, was removed.
     pub(crate) fn was_removed(&self, conversation: &Conversation) -> bool {
         let account = &conversation.account;
-        match conversation.orchestrator().map(Owner::user) {
-            Some(Some(user)) => self.members[&(account.clone(), user.clone())],
-            Some(None) => false,
-            None => self.agents[&(account.clone(), conversation.agent)].removed,
+        let is_gone = |user: &UserId| self.members[&(account.clone(), user.clone())];
+        match &conversation.of {
+            ConversationOf::Orchestrator(owner) => owner.user().is_some_and(is_gone),
+            ConversationOf::Guest { owner, guest } => is_gone(owner) || is_gone(guest),
+            ConversationOf::Task(_) | ConversationOf::Agent | ConversationOf::Branch(_) => {
+                self.agents[&(account.clone(), conversation.agent)].removed
+            }
         }
     }
 

@@ -35,7 +35,7 @@ impl Facts {
 /// which is one piece of work.
 pub fn rotation(facts: &Facts, limits: &Rotation, now: OffsetDateTime) -> Option<Rotated> {
     let is_lasting = match facts.kind {
-        SessionKind::Task | SessionKind::System | SessionKind::Orchestrator => true,
+        SessionKind::Task | SessionKind::System | SessionKind::Orchestrator | SessionKind::Guest => true,
         SessionKind::Branch | SessionKind::Replay => false,
     };
     if !is_lasting || facts.turns == 0 {

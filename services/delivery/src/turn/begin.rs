@@ -115,7 +115,7 @@ fn is_of(session: &LockedSession, item: &QueuedItem, branch_task: Option<&TaskId
             ConversationOf::Branch(branch) => {
                 session.branch == Some(*branch) && branch_task.is_some() && is_branch_task
             }
-            ConversationOf::Orchestrator(_) => task.is_none(),
+            ConversationOf::Orchestrator(_) | ConversationOf::Guest { .. } => task.is_none(),
         }
 }
 
@@ -520,6 +520,7 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
         is_orchestrator: false,
+        guest: None,
         has_mail: had(MAILS),
         is_branch: false,
         may_branch: turn.task.is_some(),

@@ -11,7 +11,7 @@ use domain::{
 };
 use storage::{
     lifecycle::reply_message_id,
-    session::sessions_close::{AGENT_REMOVED, MEMBER_REMOVED},
+    session::sessions_close::{AGENT_REMOVED, MEMBER_REMOVED, UNREACHABLE},
 };
 use time::OffsetDateTime;
 
@@ -525,6 +525,7 @@ pub(super) fn ended_because(session: &LockedSession) -> &'static str {
     match session.close_reason.as_deref().and_then(CloseReason::parse) {
         Some(CloseReason::AgentRemoved) => AGENT_REMOVED,
         Some(CloseReason::MemberRemoved) => MEMBER_REMOVED,
+        Some(CloseReason::Unreachable) => UNREACHABLE,
         Some(CloseReason::HandedOver) => HANDED_OVER,
         Some(CloseReason::Reset) => SESSION_RESET,
         Some(CloseReason::Folded | CloseReason::Cancelled | CloseReason::Expired) => BRANCH_ENDED,

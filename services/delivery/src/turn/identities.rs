@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use domain::{SessionKey, SessionKind};
 use storage::{
     StorageError, Tx,
-    identity::{OrchestratorName, identities_read},
+    identity::{OrchestratorName, identities_read, orchestrator_name},
     session::sessions_lock::LockedSession,
 };
 
@@ -16,10 +16,10 @@ pub(super) async fn identities_give<'a>(
     tx: &Tx,
     items: impl Iterator<Item = (&'a LockedSession, &'a mut QueuedItem)>,
 ) -> Result<(), StorageError> {
-    let named = items.filter(|(session, _)| session.kind == SessionKind::Orchestrator);
+    let named = items.filter(|(session, _)| matches!(session.kind, SessionKind::Orchestrator | SessionKind::Guest));
     let named = named.filter_map(|(session, item)| {
-        let owner = SessionKey::parse(&session.key).ok()?.of.orchestrator()?.clone();
-        Some(((session.account.clone(), owner), item))
+        let key = SessionKey::parse(&session.key).ok()?;
+        Some((orchestrator_name(&session.account, &key.of)?, item))
     });
     let asked: Vec<(OrchestratorName, &mut QueuedItem)> = named.collect();
     let names: Vec<OrchestratorName> = asked.iter().map(|(name, _)| name.clone()).collect();

@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 
-use domain::{TaskId, TurnState, queue::OWN_KINDS};
+use domain::{TaskId, TurnState, UserId, queue::OWN_KINDS};
 use prompt::{Marks, note};
 use storage::{
     StorageError, Tx,
     session::{
+        items_alike::{Joining, items_alike},
         items_join::{Join, Note, items_join},
         sessions_lock::LockedSession,
     },
@@ -42,7 +43,9 @@ impl Starter {
         let bytes_max = i64::try_from(self.config.inject_bytes_max.get()).unwrap_or(i64::MAX);
         let items_max = self.config.inject_items_max.get().into();
         let mut items: HashMap<SessionName, Vec<Injectable>> = HashMap::new();
-        for item in injects_load(tx, &turns, &OWN_KINDS, items_max, bytes_max).await? {
+        let mut injectable = injects_load(tx, &turns, &OWN_KINDS, items_max, bytes_max).await?;
+        unlike_leave(tx, resume, &mut injectable).await?;
+        for item in injectable {
             items
                 .entry((item.account.clone(), item.session_id))
                 .or_default()
@@ -62,6 +65,37 @@ impl Starter {
         items_join(tx, &joins).await?;
         Ok(joins.len())
     }
+}
+
+/// In a session that is a person's own, items of another kind than the turn's wait for a turn of their own.
+async fn unlike_leave(
+    tx: &Tx,
+    resume: &[(LockedSession, OpenTurn)],
+    items: &mut Vec<Injectable>,
+) -> Result<(), StorageError> {
+    let own: HashMap<SessionName, (&UserId, &str)> = resume
+        .iter()
+        .filter_map(|(session, turn)| {
+            let first = turn.notification_ids.first()?;
+            Some((session.name(), (session.owner.as_ref()?, first.as_str())))
+        })
+        .collect();
+    let of = |item: &Injectable| own.get(&(item.account.clone(), item.session_id)).copied();
+    let joining: Vec<Joining<'_>> = items
+        .iter()
+        .filter_map(|item| {
+            let (owner, first) = of(item)?;
+            Some(Joining {
+                account: &item.account,
+                owner,
+                first,
+                id: item.item.notification.as_str(),
+            })
+        })
+        .collect();
+    let alike = items_alike(tx, &joining).await?;
+    items.retain(|item| of(item).is_none() || alike.contains(&(item.account.clone(), item.item.notification.clone())));
+    Ok(())
 }
 
 /// Adds the items to the turn; what is to be written of it. Pure.

@@ -228,7 +228,7 @@ fn turn_finished(work: &Work, state: TurnState, ended: Ended<'_>, changed: &Chan
 }
 
 fn is_orchestrator(key: &str) -> bool {
-    SessionKey::parse(key).is_ok_and(|key| matches!(key.of, SessionOf::Orchestrator(_)))
+    SessionKey::parse(key).is_ok_and(|key| matches!(key.of, SessionOf::Orchestrator(_) | SessionOf::Guest { .. }))
 }
 
 fn turn_replayed(work: &Work, replay: &ReplayStart, state: TurnState, ended: Ended<'_>) -> TurnReplayed {

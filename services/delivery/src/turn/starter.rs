@@ -12,8 +12,9 @@ use contracts::{
     tools::OfferContext,
 };
 use domain::{
-    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, RecoveryCause, RecoveryState, SessionEvent, SessionKind,
-    StopKind, TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake, tool_policy::ToolPolicy,
+    AccountId, ContextMode, Gate, ImpossibleStep, MessageId, Reachable, RecoveryCause, RecoveryState, SessionEvent,
+    SessionKind, StopKind, TaskId, TurnId, breaker::Admits, context::Told, hold::Held, progress::Wake,
+    tool_policy::ToolPolicy,
 };
 use runtime::settings::Models;
 use storage::{
@@ -22,6 +23,7 @@ use storage::{
     outbox::Owned,
     recovery::{Stuck, recovery_note},
     session::{
+        items_alike::{Joining, items_alike},
         sessions_lock::LockedSession,
         sessions_park::{Park, sessions_park},
         turns_begin::{KeptTexts, NewTurn, turns_begin},
@@ -482,6 +484,7 @@ impl Starter {
         for item in queue_behind(tx, &heads, limits.bytes_max, self.config.collect_items_max.get().into()).await? {
             behind.entry(item.name()).or_default().push(item);
         }
+        unlike_leave(tx, &start, &mut behind).await?;
         let mut now = Vec::with_capacity(start.len());
         for (session, mut item) in start {
             let following = behind.remove(&session.name()).unwrap_or_default();
@@ -697,7 +700,8 @@ impl Starter {
         OfferContext {
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
-            is_orchestrator: session.kind == SessionKind::Orchestrator,
+            is_orchestrator: matches!(session.kind, SessionKind::Orchestrator | SessionKind::Guest),
+            guest: reach_of(session, item),
             has_mail: item.mail_enabled,
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),
             is_branch: session.branch.is_some(),
@@ -785,6 +789,12 @@ impl Starting {
     }
 }
 
+/// What a guest may ask now. None: the session is no guest's.
+fn reach_of(session: &LockedSession, item: &QueuedItem) -> Option<Reachable> {
+    let guest = item.identity.as_ref().and_then(|identity| identity.guest.as_ref());
+    (session.kind == SessionKind::Guest).then(|| guest.map_or(Reachable::Off, |guest| guest.reachable))
+}
+
 fn park(session: &LockedSession, gate: Gate, gate_ref: Option<Uuid>, wake_ms: Option<i64>) -> Option<Park> {
     let state = possible(session.facts.state().on(SessionEvent::Parked), session, None)?;
     Some(Park {
@@ -812,6 +822,40 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, session: &LockedSessi
 
 pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// In a session that is a person's own, a run ends before the first item of another kind than its head's.
+async fn unlike_leave(
+    tx: &Tx,
+    start: &[(LockedSession, QueuedItem)],
+    behind: &mut HashMap<SessionName, Vec<Behind>>,
+) -> Result<(), StorageError> {
+    let own = start.iter().filter_map(|(session, item)| {
+        let owner = session.owner.as_ref()?;
+        Some((owner, item, behind.get(&session.name())?))
+    });
+    let joining: Vec<Joining<'_>> = own
+        .flat_map(|(owner, item, following)| {
+            following.iter().map(move |next| Joining {
+                account: &item.account,
+                owner,
+                first: item.facts.notification.as_str(),
+                id: next.id.as_str(),
+            })
+        })
+        .collect();
+    if joining.is_empty() {
+        return Ok(());
+    }
+    let alike = items_alike(tx, &joining).await?;
+    for (session, _) in start.iter().filter(|(session, _)| session.owner.is_some()) {
+        if let Some(following) = behind.get_mut(&session.name()) {
+            let is_alike = |next: &Behind| alike.contains(&(next.account.clone(), next.id.clone()));
+            let run = following.iter().take_while(|next| is_alike(next)).count();
+            following.truncate(run);
+        }
+    }
+    Ok(())
 }
 
 /// Keeps the sessions that fit their accounts' own limits; the sweep finds the others later. Resumed turns are not

@@ -10,8 +10,8 @@ use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
     session::{
-        branch_end, items_expire, items_join, session_succeed, sessions_close, sessions_lock, sessions_park,
-        turns_begin, turns_record, turns_resume,
+        branch_end, items_alike, items_expire, items_join, session_succeed, sessions_close, sessions_lock,
+        sessions_park, turns_begin, turns_record, turns_resume,
     },
     tool_policy::POLICIES_OF,
 };
@@ -21,7 +21,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 49] = [
+const STATEMENTS: [Planned; 50] = [
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
@@ -165,6 +165,7 @@ const STATEMENTS: [Planned; 49] = [
         ],
     ),
     (runs::INJECTS_LOAD, 6, &["notification_inject"]),
+    (items_alike::ITEMS_ALIKE, 4, &["notification_pkey"]),
     (
         items_join::ITEMS_JOIN,
         5,

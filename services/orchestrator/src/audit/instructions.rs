@@ -122,8 +122,8 @@ impl Case<'_> {
 
     fn names_its_agent(&self, filled: &FilledIn<'_>) -> bool {
         let (slug, name) = match self.turn.orchestrator() {
-            Some(owner) => {
-                let identity = self.sources.identities.get(&owner);
+            Some(of) => {
+                let identity = self.sources.identities.get(&of);
                 (
                     identity.map(|one| one.handle.as_str()),
                     identity.map(|one| one.name.as_str()),
@@ -177,17 +177,17 @@ impl Case<'_> {
     /// What its orchestrator is called. The row is the newest one: the one of an earlier turn is not kept.
     fn identity(&self, part: &Part, text: &str) -> Ruling {
         let of = part.source.to_string();
-        let Some(owner) = self.turn.orchestrator() else {
+        let Some(name) = self.turn.orchestrator() else {
             return (
                 Violation(ForeignThread),
                 format!("{of}: its session is no orchestrator's"),
             );
         };
-        let own = format!("orchestrator/{}/", owner.user().map_or("org", UserId::as_str));
+        let own = format!("orchestrator/{}/", name.1.user().map_or("org", UserId::as_str));
         if !of.starts_with(&own) {
             return (Violation(ForeignThread), format!("{of} is of another orchestrator"));
         }
-        match self.sources.identities.get(&owner) {
+        match self.sources.identities.get(&name) {
             None => (Unproven(Retention), format!("{of}: its person was removed")),
             Some(identity) if identity_source(identity) != of => (
                 Unproven(Changed),

@@ -201,7 +201,7 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
             // It reached nothing.
             (_, _) if is_refused => proven(),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
-            (_, _) if tool.offered_to == Audience::Orchestrator => of_orchestrator(turn),
+            (_, _) if matches!(tool.offered_to, Audience::Orchestrator | Audience::Own) => of_orchestrator(turn),
             (_, _) if matches!(tool.offered_to, Audience::Board | Audience::OnBoard) => of_board(turn),
             (_, Err(ruling)) => ruling,
             (_, Ok(None)) => proven(),
@@ -225,7 +225,7 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
 /// It shows what is on the board of the session's owner.
 fn of_orchestrator(turn: &AuditedTurn) -> Ruling {
     match turn.session_kind.as_deref() {
-        Some("orchestrator") => (
+        Some("orchestrator" | "guest") => (
             ByPolicy(Policy::Orchestrator),
             "an orchestrator looked at its own board".to_owned(),
         ),
@@ -240,7 +240,7 @@ fn of_orchestrator(turn: &AuditedTurn) -> Ruling {
 /// It shows the tasks of a session: its own, and those of its board that it was given.
 fn of_board(turn: &AuditedTurn) -> Ruling {
     match turn.session_kind.as_deref() {
-        Some("orchestrator") | None => of_orchestrator(turn),
+        Some("orchestrator" | "guest") | None => of_orchestrator(turn),
         Some(_) => (
             ByPolicy(Policy::Board),
             "a session looked at the tasks that it was given".to_owned(),
@@ -337,6 +337,7 @@ mod tests {
         for (kind, expected) in [
             ("task", "violation foreign_thread"),
             ("orchestrator", "by_policy orchestrator"),
+            ("guest", "by_policy orchestrator"),
         ] {
             let mut turn = turn();
             turn.session_kind = Some(kind.to_owned());

@@ -8,7 +8,7 @@ use std::{
 
 use contracts::tools::{self, Audience, ToolDefinition};
 use domain::{
-    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, Owner, PersonaText, PersonaVersionId,
+    AccountId, Actor, AgentId, AgentSlug, ContextSize, Generation, MessageId, PersonaText, PersonaVersionId,
     QuestionId, ReplayId, SessionId, SessionKey, StopKind, TaskId, Timestamp, TurnContext, TurnId,
     identity::IdentityText,
 };
@@ -21,7 +21,7 @@ use serde::Deserialize;
 use serde_json::Value as Json;
 use storage::{
     StorageError, Tx,
-    identity::identities_read,
+    identity::{OrchestratorName, identities_read, orchestrator_name},
     persona::personas_read,
     session::{branch_spawn::Base, items_join::Notes},
     statement::column,
@@ -471,7 +471,7 @@ pub struct Sources {
     pub numbers: HashMap<Uuid, i64>,
     pub personas: HashMap<PersonaVersionId, PersonaText>,
     /// As they are now.
-    pub identities: HashMap<Owner, IdentityText>,
+    pub identities: HashMap<OrchestratorName, IdentityText>,
 }
 
 /// As delivery reads them: of a message the beginning that a prompt may show, and of what a stopped turn was about. Of
@@ -757,18 +757,16 @@ pub async fn sources_of(tx: &Tx, account: &AccountId, turns: &mut Vec<AuditedTur
     let personas = each_once(personas.map(|id| (account.clone(), id)));
     let personas = personas_read(tx, &personas).await?;
     sources.personas = personas.into_iter().map(|((_, id), text)| (id, text)).collect();
-    let orchestrators = turns.iter().filter_map(AuditedTurn::orchestrator);
-    let orchestrators = each_once(orchestrators.map(|owner| (account.clone(), owner)));
-    let identities = identities_read(tx, &orchestrators).await?;
-    sources.identities = identities.into_iter().map(|((_, owner), text)| (owner, text)).collect();
+    let orchestrators = each_once(turns.iter().filter_map(AuditedTurn::orchestrator));
+    sources.identities = identities_read(tx, &orchestrators).await?.into_iter().collect();
     Ok(sources)
 }
 
 impl AuditedTurn {
-    /// Whose orchestrator's its home session is.
-    pub fn orchestrator(&self) -> Option<Owner> {
+    /// Whose orchestrator's its home session is, and whom it answers.
+    pub fn orchestrator(&self) -> Option<OrchestratorName> {
         let key = SessionKey::parse(self.home_key.as_deref()?).ok()?;
-        key.of.orchestrator().cloned()
+        orchestrator_name(&self.account, &key.of)
     }
 }
 

@@ -91,7 +91,7 @@ fn not_found(turn: &AuditedTurn, from: &str) -> Ruling {
 /// What is wrong with the name of a thread, if anything.
 fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
     let Ok(key) = SessionKey::parse(text) else {
-        let is_known = ["task", "system", "branch", "replay", "orchestrator"]
+        let is_known = ["task", "system", "branch", "replay", "orchestrator", "guest"]
             .contains(&turn.session_kind.as_deref().unwrap_or_default());
         return Some(match is_known {
             true => (
@@ -139,6 +139,13 @@ fn of_key(turn: &AuditedTurn, text: &str) -> Option<Ruling> {
         SessionOf::Orchestrator(owner) => {
             if turn.session_kind.as_deref() != Some("orchestrator") {
                 let found = format!("its session's key is of the orchestrator of {owner}");
+                return Some((Violation(ForeignThread), found));
+            }
+            turn.agent
+        }
+        SessionOf::Guest { owner, guest } => {
+            if turn.session_kind.as_deref() != Some("guest") {
+                let found = format!("its session's key is of {guest}, a guest of {owner}");
                 return Some((Violation(ForeignThread), found));
             }
             turn.agent
@@ -219,6 +226,17 @@ mod tests {
             turn.session_kind = Some("orchestrator".to_owned());
         };
         check(&orchestrator, "proven");
+        // A guest is told what is its own, and an owner what is theirs.
+        let guest = |turn: &mut AuditedTurn| {
+            turn.session_key = Some("orchestrator:acme:ann:guest:bob:v1".to_owned());
+            turn.session_kind = Some("guest".to_owned());
+        };
+        check(&guest, "proven");
+        let in_own_session = |turn: &mut AuditedTurn| {
+            turn.session_key = Some("orchestrator:acme:ann:guest:bob:v1".to_owned());
+            turn.session_kind = Some("orchestrator".to_owned());
+        };
+        check(&in_own_session, "violation foreign_thread");
         check(&|turn| turn.session_key = None, "unproven retention");
         check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
         check(&|turn| *turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");

@@ -84,7 +84,7 @@ struct InboxQuery {
     /// Only mail from this person.
     from_user_id: Option<UserId>,
     /// Only mail from this conversation: the key of its first generation.
-    #[schemars(length(max = 320))]
+    #[schemars(length(max = 384))]
     context_session: Option<String>,
     /// Only mail about this task.
     task: Option<TaskId>,

@@ -74,6 +74,8 @@ async fn send(
 fn may_reach_in(caller: &Caller, to: &Addressee) -> bool {
     match &to.party {
         Party::Orchestrator(Owner::Account) => caller.is_admin(),
+        // Its turns are its owner's.
+        Party::Guest { .. } => false,
         _ => caller.may(Need::Control),
     }
 }
@@ -194,7 +196,7 @@ async fn list(
     let tx = app.begin_list(&access.accounts()).await?;
     let of = named(&tx, account, &session).await?.ok_or_else(Problem::not_found)?;
     let is_seen = match &of {
-        SessionOf::Orchestrator(Owner::User(user)) => access.sees(user),
+        SessionOf::Orchestrator(Owner::User(user)) | SessionOf::Guest { owner: user, .. } => access.sees(user),
         SessionOf::Orchestrator(Owner::Account) => access.caller.is_admin(),
         SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => true,
     };

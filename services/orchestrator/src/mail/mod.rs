@@ -26,7 +26,7 @@ pub async fn recipient(tx: &Tx, account: &AccountId, caller: &Caller, address: &
         Some(person) => Party::Person(person.id.clone()),
         None => Party::Service,
     };
-    let mut found = addressees(tx, account, &to).await?;
+    let mut found = addressees(tx, account, (from.person(), &to)).await?;
     found.retain(|to| from.may_write(&to.party));
     match &found[..] {
         [_] => Ok(found.remove(0)),

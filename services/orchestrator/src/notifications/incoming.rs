@@ -52,6 +52,12 @@ pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) ->
     {
         return Err(Problem::not_found());
     }
+    if let Recipients::Session(address) = &read.recipients
+        && address.guest().is_some()
+    {
+        let detail = "a guest's session takes mail of its guest only: write to the orchestrator's handle";
+        return Err(Problem::conflict("not_promptable", detail));
+    }
     let sender = if names_sender {
         caller.speaks_as("sender", &read.sender)?
     } else {

@@ -11,13 +11,15 @@ use uuid::Uuid;
 
 use crate::paging::{Column, Listing, Order, Page, Shown};
 
-/// Turns, newest first. Relies on turn_of_person.
+/// Turns, newest first; those in which the orchestrator answered a guest are no part of it. Relies on turn_of_person and the primary key.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, notification_ids, state, reply, error, started_at, finished_at
+    rows: "select account_id, id, session_id, notification_ids, state, reply, error, started_at, finished_at
         from turn where account_id = $1 and user_id = $2",
     order: &[("started_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
-    wanted: None,
+    wanted: Some(
+        "coalesce((select s.kind from session s where s.account_id = looked_at.account_id and s.id = looked_at.session_id offset 0), '') <> 'guest'",
+    ),
     bytes: "coalesce(octet_length(reply), 0) + 4096 * least(cardinality(notification_ids), 50)",
     names: ("", ""),
 };

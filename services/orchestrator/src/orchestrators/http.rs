@@ -5,9 +5,11 @@ use std::time::Duration;
 use api::orchestrators::{ChatItem, Identity, IdentityChange, Orchestrator, Wake};
 use axum::{Json, extract::State};
 use contracts::event::{Change, Event, IdentityChanged};
-use domain::{AccountId, Actor, Conversation, Handle, Owner, UserId};
+use domain::{AccountId, Actor, Conversation, Handle, Owner, Reachable, UserId};
 use runtime::http::Problem;
-use storage::{StorageError, Tx, accounts::account_lock, session::session_ensure::session_ensure};
+use storage::{
+    StorageError, Tx, accounts::account_lock, lifecycle::guests_close, session::session_ensure::session_ensure,
+};
 
 use super::store::{self, identity_ensure, identity_find, identity_make, orchestrator_now};
 use crate::{
@@ -16,6 +18,7 @@ use crate::{
     body::{JsonBody, Named, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
+    members::store::member_lock,
     paging::{List, ListQuery, Shown},
     route::routes,
 };
@@ -222,7 +225,10 @@ async fn change_of(
     }
     if let Owner::User(user) = owner {
         identity_ensure(&tx, account, user, now).await?;
+        // No session opens for a guest meanwhile.
+        member_lock(&tx, account, user).await?.ok_or_else(Problem::not_found)?;
     }
+    let ends_reach = change.reachable == Some(Reachable::Off);
     let handle = change.handle.clone();
     if let Some(handle) = &handle
         && agent_has(&tx, account, handle).await?
@@ -236,7 +242,11 @@ async fn change_of(
     })?;
     let changed = changed.ok_or_else(Problem::not_found)?;
     let event = changed_event(owner, Change::Changed, caller.actor());
-    app.commit(tx, vec![app.event(account, now, event)]).await?;
+    let mut messages = vec![app.event(account, now, event)];
+    if let (Owner::User(user), true) = (owner, ends_reach) {
+        messages.extend(guests_close(&tx, account, user, &app.setting(None, now)).await?);
+    }
+    app.commit(tx, messages).await?;
     tracing::info!(%account, %owner, handle = changed.handle, enabled = changed.enabled, by = caller.author_id(), "changed the identity of an orchestrator");
     Ok(Json(changed))
 }

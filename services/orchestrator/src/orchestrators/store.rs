@@ -118,12 +118,12 @@ pub async fn identity_find(tx: &Tx, account: &AccountId, owner: &Owner) -> Resul
     tx.one("find identity", FIND, [account.into(), key(owner).into()]).await
 }
 
-/// A prompt shows the name, the handle, the style and the instructions.
+/// A prompt shows the name, the handle, the style and the instructions; to a guest, the reach.
 const CHANGE: &str = identity!(
     "update orchestrator_identity set name = coalesce($3, name), handle = coalesce($4, handle),
          avatar = case when $5 then $6 else avatar end, style = coalesce($7, style), instructions = coalesce($8, instructions),
          reachable = coalesce($9, reachable), enabled = coalesce($10, enabled),
-         revision = revision + (($3, $4, $7, $8) is distinct from (null, null, null, null))::integer
+         revision = revision + (($3, $4, $7, $8, $9) is distinct from (null, null, null, null, null))::integer
      where account_id = $1 and owner = $2
      returning",
     ""

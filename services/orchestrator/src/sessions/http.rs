@@ -228,7 +228,7 @@ fn not_reset(session: &LockedSession) -> Option<(&'static str, String)> {
     let generation = session.generation;
     match session.kind {
         _ if session.facts.closed => Some((SESSION_CLOSED, generation_is_closed(generation))),
-        SessionKind::Task | SessionKind::System | SessionKind::Orchestrator => None,
+        SessionKind::Task | SessionKind::System | SessionKind::Orchestrator | SessionKind::Guest => None,
         kind @ (SessionKind::Branch | SessionKind::Replay) => Some((
             "not_resettable",
             format!("a {kind} is one piece of work and has no next generation"),

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::store;
 use crate::{
     app::App,
-    auth::{Access, Caller},
+    auth::Access,
     body::Named,
     error::ApiError,
     idempotency::{Answer, Done, Post, Work},
@@ -49,7 +49,7 @@ async fn prompt(
         let of = named(&work.tx, account, &session)
             .await?
             .ok_or_else(Problem::not_found)?;
-        let to = writable(account, of, &access.caller)?;
+        let to = writable(&access, of)?;
         let deliver = body.deliver.unwrap_or(Deliver::Turn);
         if deliver != Deliver::Turn && !access.caller.may(Need::Control) {
             let detail = "only who may stop and resume turns reaches into one: leave `deliver` out";
@@ -80,14 +80,21 @@ pub async fn named(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result
 
 /// The address for the resolver, and the task of the subject, of a session that the caller may write to. What may not be written to and
 /// what is not there have one answer.
-fn writable(account: &AccountId, of: SessionOf, caller: &Caller) -> Result<(String, Option<TaskId>), Problem> {
+fn writable(access: &Access, of: SessionOf) -> Result<(String, Option<TaskId>), Problem> {
     let task = match &of {
         SessionOf::Task { task, .. } => Some(task.clone()),
         SessionOf::Agent(_) => None,
-        SessionOf::Orchestrator(Owner::User(user)) => {
-            caller.may_prompt(user).then_some(None).ok_or_else(Problem::not_found)?
-        }
+        SessionOf::Orchestrator(Owner::User(user)) => access
+            .caller
+            .may_prompt(user)
+            .then_some(None)
+            .ok_or_else(Problem::not_found)?,
         SessionOf::Orchestrator(Owner::Account) => None,
+        SessionOf::Guest { owner, .. } if !access.sees(owner) => return Err(Problem::not_found()),
+        SessionOf::Guest { .. } => {
+            let detail = "a guest's session takes mail of its guest only: write to your own orchestrator";
+            return Err(Problem::conflict("not_promptable", detail));
+        }
         SessionOf::Branch { .. } | SessionOf::Replay(_) => {
             let detail = "a branch or a replay takes no prompts: write to the session that began it";
             return Err(Problem::conflict("not_promptable", detail));
@@ -95,7 +102,7 @@ fn writable(account: &AccountId, of: SessionOf, caller: &Caller) -> Result<(Stri
     };
     let key = SessionKey {
         of,
-        account: account.clone(),
+        account: access.account.clone(),
         generation: Generation::FIRST,
     };
     Ok((key.to_string(), task))

@@ -87,8 +87,8 @@ pub async fn session_about(tx: &Tx, account: &AccountId, session: SessionId) -> 
     found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "it is gone"))
 }
 
-/// The open generation of a session's agent on its task, of its agent, or of its orchestrator. Relies on the primary key,
-/// session_active_task, session_active_system and session_active_orchestrator.
+/// The open generation of a session's agent on its task, of its agent, of its orchestrator, or of its guest. Relies on the primary key,
+/// session_active_task, session_active_system, session_active_orchestrator and session_active_guest.
 pub const OPEN_OF: &str = "
     select o.id from session s cross join lateral (
         select o.id from session o
@@ -104,7 +104,11 @@ pub const OPEN_OF: &str = "
         union all
         (select o.id from session o
          where o.account_id = s.account_id and s.kind = 'orchestrator' and s.user_id is null and o.user_id is null
-           and o.kind = 'orchestrator' and o.closed_at is null order by o.user_id offset 0)) o
+           and o.kind = 'orchestrator' and o.closed_at is null order by o.user_id offset 0)
+        union all
+        select o.id from session o
+        where o.account_id = s.account_id and s.kind = 'guest' and o.user_id = s.user_id and o.guest_user_id = s.guest_user_id
+          and o.kind = 'guest' and o.closed_at is null) o
     where s.account_id = $1 and s.id = $2";
 
 #[derive(FromQueryResult)]

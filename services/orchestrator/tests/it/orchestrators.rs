@@ -33,11 +33,11 @@ async fn a_member_has_an_orchestrator_with_a_handle_of_its_own() {
     assert_eq!(changed.status, 200, "{changed:?}");
     assert_eq!(changed.body["custom_instructions"], "Say sir.");
     assert_eq!(changed.body["revision"], 2);
-    // Who may ask it is in no prompt.
+    // What a guest may ask is in the guest's prompt.
     let changed = put(&ann, own, json!({"reachable": "answer", "avatar": null})).await;
     assert_eq!(
         (&changed.body["revision"], &changed.body["avatar"]),
-        (&json!(2), &Value::Null)
+        (&json!(3), &Value::Null)
     );
 
     for (bad, status, code) in [

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 146] = [
+const STATEMENTS: [Planned; 148] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -463,6 +463,12 @@ const STATEMENTS: [Planned; 146] = [
         ],
     ),
     (sessions_close::OF_AGENT, 3, &["session_of_agent"]),
+    (
+        sessions_close::OF_USER,
+        3,
+        &["session_active_orchestrator", "session_active_guest", "session_guest"],
+    ),
+    (sessions_close::OF_GUESTS, 3, &["session_active_guest"]),
     (sessions_close::LOCK, 2, &["session_pkey", "task_pkey"]),
     (sessions_close::LOCK_WITH_OWN, 2, &["session_pkey"]),
     (sessions_close::CLOSE, 5, &["session_pkey"]),
@@ -493,6 +499,7 @@ const STATEMENTS: [Planned; 146] = [
             "session_active_task",
             "session_active_system",
             "session_active_orchestrator of the account",
+            "session_active_guest",
         ],
     ),
     (sessions_close::LOCK_ITEMS, 4, &["notification_queue"]),

@@ -9,8 +9,8 @@ use contracts::{
     session::SessionResolved,
 };
 use domain::{
-    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, TASK_CLOSED, TaskId,
-    session::admission,
+    AccountId, Actor, Conversation, NotificationState, QueueLimits, QueueMode, SessionKey, SessionOf, TASK_CLOSED,
+    TaskId, session::admission,
 };
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -117,9 +117,13 @@ pub fn conversation(
         recipients: Recipients::Session(address),
         ..
     }) = &received.content
-        && let Some(owner) = address.orchestrator()
+        && let Some(of) = address.within(account)
     {
-        return Conversation::of_orchestrator(account, owner, agent);
+        match of {
+            SessionOf::Orchestrator(owner) => return Conversation::of_orchestrator(account, owner, agent),
+            SessionOf::Guest { owner, guest } => return Conversation::of_guest(account, (owner, guest), agent),
+            SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => {}
+        }
     }
     let scope = facts
         .account(account)

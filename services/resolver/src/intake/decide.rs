@@ -8,7 +8,10 @@
 //! A notification that fans out is not stored itself. One part is stored per agent, under its own id. The parts' ids
 //! identify a duplicate, and an agent assigned since then gets its part.
 
-use contracts::notification::{Notification, Recipients, Refusal, RefusalReason};
+use contracts::{
+    header,
+    notification::{Notification, Recipients, Refusal, RefusalReason},
+};
 use domain::{
     AgentId, AgentRef, NotificationId, NotificationState, Owner, QueueLimits, SessionAddress, SessionOf, TaskId,
     session::admission,
@@ -344,6 +347,22 @@ fn addressed(received: &Received, address: &SessionAddress, account: &AccountFac
             };
             return match task {
                 None => account.orchestrator(&owner).ok_or_else(none),
+                Some(_) => Err(mismatch("it has no task: publish with - instead of a task")),
+            };
+        }
+        // Whom it answers is in its name: only Signalbox writes there, in that person's name.
+        SessionOf::Guest { .. } if received.headers.get(header::VOUCHED).is_none() => {
+            return Err(mismatch(
+                "a guest's session takes mail only: write to the orchestrator's handle",
+            ));
+        }
+        SessionOf::Guest { owner, guest } => {
+            let none = || {
+                let detail = format!("nobody asks the orchestrator of {owner}, or {owner} or {guest} was removed");
+                refuse(RefusalReason::UnknownUser, detail)
+            };
+            return match task {
+                None => account.guest(&(owner.clone(), guest.clone())).ok_or_else(none),
                 Some(_) => Err(mismatch("it has no task: publish with - instead of a task")),
             };
         }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use contracts::{content::ContentHash, notification::Recipients};
 use domain::{
     AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, NotificationState, Owner, SessionOf,
-    SessionScope, TaskId,
+    SessionScope, TaskId, UserId,
 };
 
 use super::{decide, received::Received};
@@ -25,7 +25,12 @@ pub struct Questions {
     pub notifications: BTreeSet<(AccountId, NotificationId)>,
     /// Owners of orchestrators.
     pub owners: BTreeSet<(AccountId, Owner)>,
+    /// Owners of orchestrators, with the persons whom they are to answer.
+    pub guests: BTreeSet<(AccountId, Guest)>,
 }
+
+/// An owner of an orchestrator, and the person whom it is to answer.
+pub type Guest = (UserId, UserId);
 
 impl Questions {
     pub fn about(batch: &[Received]) -> Questions {
@@ -56,6 +61,9 @@ impl Questions {
                     self.agents.insert((account.clone(), agent));
                 }
                 Some(SessionOf::Orchestrator(owner)) => drop(self.owners.insert((account.clone(), owner))),
+                Some(SessionOf::Guest { owner, guest }) => {
+                    self.guests.insert((account.clone(), (owner, guest)));
+                }
                 Some(SessionOf::Branch { .. } | SessionOf::Replay(_)) | None => {}
             },
         }
@@ -101,6 +109,8 @@ pub struct AccountFacts {
     notifications: BTreeMap<NotificationId, Known>,
     /// The agents that run the orchestrators of these owners.
     orchestrators: HashMap<Owner, AgentId>,
+    /// The agents that answer these guests.
+    guests: HashMap<Guest, AgentId>,
 }
 
 /// A notification that is stored, or that this batch will store.
@@ -139,6 +149,8 @@ pub enum Fact {
     Notification(NotificationId, Known),
     /// A member's orchestrator, or the account's if it is enabled.
     Orchestrator(Owner, AgentId),
+    /// A member's orchestrator that others may ask, for another member.
+    Guest(Guest, AgentId),
 }
 
 impl BatchFacts {
@@ -159,6 +171,7 @@ impl BatchFacts {
                 messages: HashMap::new(),
                 notifications: BTreeMap::new(),
                 orchestrators: HashMap::new(),
+                guests: HashMap::new(),
             };
             self.accounts.insert(account.clone(), facts);
         } else if let Some(facts) = self.accounts.get_mut(account) {
@@ -182,6 +195,7 @@ impl AccountFacts {
             Fact::Message(message, task) => drop(self.messages.insert(message, task)),
             Fact::Notification(id, known) => drop(self.notifications.insert(id, known)),
             Fact::Orchestrator(owner, agent) => drop(self.orchestrators.insert(owner, agent)),
+            Fact::Guest(guest, agent) => drop(self.guests.insert(guest, agent)),
         }
     }
 
@@ -217,6 +231,10 @@ impl AccountFacts {
 
     pub fn orchestrator(&self, owner: &Owner) -> Option<AgentId> {
         self.orchestrators.get(owner).copied()
+    }
+
+    pub fn guest(&self, guest: &Guest) -> Option<AgentId> {
+        self.guests.get(guest).copied()
     }
 
     pub fn notification(&self, id: &NotificationId) -> Option<&Known> {

@@ -45,6 +45,7 @@ pub fn resolve(kind: SessionKind, found: Found, fresh: SessionId) -> Result<Reso
         Found::Removed => {
             let (reason, who) = match kind {
                 SessionKind::Orchestrator => (RefusalReason::UnknownUser, "the person"),
+                SessionKind::Guest => (RefusalReason::UnknownUser, "the person, the guest or the way to it"),
                 SessionKind::Task | SessionKind::System | SessionKind::Branch | SessionKind::Replay => {
                     (RefusalReason::UnknownAgent, "the agent")
                 }

@@ -5,7 +5,10 @@ use std::error::Error;
 use contracts::content::ContentHash;
 use domain::{AccountId, AgentId, AgentRef, AgentSlug, MessageId, NotificationId, Owner, TaskId, UserId};
 use sea_orm::{FromQueryResult, Value};
-use storage::{StorageError, Tx, statement::pairs};
+use storage::{
+    StorageError, Tx,
+    statement::{column, pairs},
+};
 use uuid::Uuid;
 
 use crate::intake::facts::{BatchFacts, Fact, Known, Questions};
@@ -89,6 +92,24 @@ pub const ORCHESTRATORS_FIND: &str = "
     cross join lateral (
         select g.id from agent g where g.account_id = o.account_id and g.kind = 'orchestrator' limit 1) g";
 
+/// The agents of orchestrators that answer guests: of members whose orchestrator others may ask, for other members. Relies on what
+/// [`ORCHESTRATORS_FIND`] does.
+pub const GUESTS_FIND: &str = "
+    select 'guest' as fact, w.account_id, w.user_id as name, w.guest_id as value, g.id, null::bytea as hash, null::bytea as edited
+    from unnest($1::text[], $2::text[], $3::text[]) as w (account_id, user_id, guest_id)
+    cross join lateral (
+        select i.account_id from orchestrator_identity i
+        where i.account_id = w.account_id and i.owner = w.user_id and i.reachable <> 'off' and w.guest_id <> w.user_id
+          and exists (
+            select from member m
+            where m.account_id = i.account_id and m.user_id = i.owner and coalesce(m.removed_at, 'infinity') = 'infinity' offset 0)
+          and exists (
+            select from member m
+            where m.account_id = i.account_id and m.user_id = w.guest_id and coalesce(m.removed_at, 'infinity') = 'infinity' offset 0)
+        offset 0) o
+    cross join lateral (
+        select g.id from agent g where g.account_id = o.account_id and g.kind = 'orchestrator' limit 1) g";
+
 /// Adds the rows of the database to the facts.
 pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut BatchFacts) -> Result<(), StorageError> {
     const ATTEMPT: &str = "look up the facts of a batch";
@@ -125,6 +146,15 @@ pub async fn facts_find(tx: &Tx, questions: &Questions, facts: &mut BatchFacts) 
         let (accounts, users) = pairs(&named);
         let values: [Value; 2] = [accounts.into(), users.into()];
         rows.extend(tx.rows::<FactRow>(ATTEMPT, ORCHESTRATORS_FIND, values).await?);
+    }
+    if !questions.guests.is_empty() {
+        let guests: Vec<_> = questions.guests.iter().collect();
+        let values: [Value; 3] = [
+            column(&guests, |(account, _)| account.clone()),
+            column(&guests, |(_, (owner, _))| owner.to_string()),
+            column(&guests, |(_, (_, guest))| guest.to_string()),
+        ];
+        rows.extend(tx.rows::<FactRow>(ATTEMPT, GUESTS_FIND, values).await?);
     }
     for row in rows {
         let fact = row.read().map_err(|what| StorageError::unreadable(ATTEMPT, what))?;
@@ -167,6 +197,10 @@ impl FactRow {
                     user => Owner::User(UserId::parse(user)?),
                 };
                 Fact::Orchestrator(owner, AgentId(id()?))
+            }
+            "guest" => {
+                let guest = (UserId::parse(&self.name)?, UserId::parse(&self.value)?);
+                Fact::Guest(guest, AgentId(id()?))
             }
             other => return Err(format!("an unknown kind of fact: {other}").into()),
         })

@@ -22,7 +22,7 @@ use crate::scene::{Scene, scene};
 /// `BATCH_ENTER` without the partition's row, of which there are few.
 const KNOWN: &str = concat!("with moved as (values (1)), ", storage::items_append_known!());
 
-const STATEMENTS: [Planned; 18] = [
+const STATEMENTS: [Planned; 20] = [
     (
         facts::ORCHESTRATORS_FIND,
         2,
@@ -33,12 +33,27 @@ const STATEMENTS: [Planned; 18] = [
         ],
     ),
     (
+        facts::GUESTS_FIND,
+        3,
+        &[
+            "orchestrator_identity_pkey",
+            "member_pkey",
+            "agent_orchestrator of the account",
+        ],
+    ),
+    (
+        sessions_open::SESSIONS_NEWEST_OF_GUESTS,
+        5,
+        &["session_of_guest", "member_pkey", "orchestrator_identity_pkey"],
+    ),
+    (
         sessions_lock::CONVERSATIONS_LOCK_ALL,
-        11,
+        16,
         &[
             "session_active_task",
             "session_active_system",
             "session_active_orchestrator of the account",
+            "session_active_guest",
             "session_pkey",
         ],
     ),
@@ -88,7 +103,7 @@ const STATEMENTS: [Planned; 18] = [
     ),
     (
         sessions_open::SESSIONS_OPEN,
-        8,
+        9,
         &["task_pkey", "persona_default of the account", "persona_pkey"],
     ),
     (items_append::ITEMS_APPEND, 24, &["session_pkey"]),
@@ -125,14 +140,22 @@ async fn every_statement_goes_by_its_index_whatever_the_tables_hold() {
 /// A delete statement gets its rows by id, and finds their dependent rows.
 const REMOVALS: [Planned; 10] = [
     (sessions_remove::LOCK, 2, &["session_pkey"]),
-    (sessions_remove::BEFORE, 2, &["session_pkey", "session_generation"]),
+    (
+        sessions_remove::BEFORE,
+        2,
+        &["session_pkey", "session_generation", "session_of_guest"],
+    ),
     (sessions_remove::EMPTY[0], 3, &["tool_call_session"]),
     (sessions_remove::EMPTY[1], 3, &["turn_number"]),
     (sessions_remove::EMPTY[2], 3, &["notification_ended"]),
     (sessions_remove::BRANCHES_REMOVE, 2, &["session_pkey", "branch_pkey"]),
     (sessions_remove::REPLAYS_REMOVE, 2, &["session_pkey", "replay_pkey"]),
     (sessions_remove::EMPTIED, 2, &["session_pkey"]),
-    (sessions_remove::SUPERSEDED, 2, &["session_pkey", "session_generation"]),
+    (
+        sessions_remove::SUPERSEDED,
+        2,
+        &["session_pkey", "session_generation", "session_of_guest"],
+    ),
     (items_refuse::REFUSED_REMOVE, 2, &["notification_pkey"]),
 ];
 

@@ -66,6 +66,7 @@ impl Case {
             id: TURN,
             session: SESSION,
             state: TurnState::AwaitingTools,
+            first_item: None,
             fence: Fence(5),
             task: Some(task("proj-7")),
             hops: 0,
@@ -79,6 +80,7 @@ impl Case {
         let facts = CallFacts {
             session_key: "key".to_owned(),
             session_kind: SessionKind::Task,
+            reachable: None,
             generation: Generation(2),
             fence: Fence(5),
             is_closed: false,
@@ -456,7 +458,7 @@ fn nothing_is_changed_before_the_plan_is_approved() {
         // An orchestrator's session has no plan.
         for tool in tools::all()
             .iter()
-            .filter(|tool| tool.offered_to != Audience::Orchestrator)
+            .filter(|tool| !matches!(tool.offered_to, Audience::Orchestrator | Audience::Own))
         {
             let leads_there = matches!(tool.effect, ToolEffect::None | ToolEffect::Read) || tool.before_plan;
             let one = self::case(case.clone(), |case| {
@@ -537,6 +539,7 @@ fn the_listed_tools_are_the_callable_ones() {
     let others = [
         Audience::Asked,
         Audience::Orchestrator,
+        Audience::Own,
         Audience::Mail,
         Audience::Board,
         Audience::OnBoard,

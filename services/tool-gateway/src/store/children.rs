@@ -1,6 +1,6 @@
 //! The sessions on an orchestrator's board, for its tools: its children (O7). Whose a session is follows from the board of its task.
 
-use domain::{AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, TaskId, TaskStatus};
+use domain::{AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, TaskId, TaskStatus, UserId};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -106,6 +106,39 @@ pub(crate) async fn children_list(
         limit.into(),
     ];
     tx.rows("list children", CHILDREN_LIST, values).await
+}
+
+/// A session in which an orchestrator answers somebody else. What is said there is not for its owner's own session.
+#[derive(Debug, FromQueryResult)]
+pub(crate) struct GuestRow {
+    pub session_id: SessionId,
+    pub session_key: String,
+    #[sea_orm(from_alias = "guest_user_id")]
+    pub guest: UserId,
+    pub phase: SessionPhase,
+    pub queued: i32,
+    pub last_activity: OffsetDateTime,
+}
+
+/// Relies on session_active_guest and turn_number, whose orders are requested.
+pub const GUESTS_LIST: &str = "
+    select s.id as session_id, s.key as session_key, s.guest_user_id, s.phase, s.queued,
+           greatest(s.opened_at, (
+               select coalesce(u.finished_at, u.started_at) from turn u where u.account_id = s.account_id and u.session_id = s.id
+               order by u.number desc limit 1)) as last_activity
+    from session s
+    where s.account_id = $1 and s.user_id = $2 and s.kind = 'guest' and s.closed_at is null
+    order by s.guest_user_id limit $3";
+
+/// The open ones.
+pub(crate) async fn guests_list(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &UserId,
+    limit: i64,
+) -> Result<Vec<GuestRow>, StorageError> {
+    let values = [account.into(), owner.into(), limit.into()];
+    tx.rows("list guests", GUESTS_LIST, values).await
 }
 
 /// Relies on primary keys, and on what [`CHILDREN_LIST`] does.

@@ -14,12 +14,16 @@ pub(crate) struct Surroundings {
 }
 
 /// What is not known is neither the person's own nor private. Relies on primary keys.
-pub const TURN_SURROUNDINGS: &str = "
-    select coalesce(bool_or(case n.sender_kind when 'user' then n.sender_id <> $3 when 'service' then n.sender_id <> 'signalbox'
-                                               when 'agent' then false else true end), true) as is_foreign,
-           coalesce(bool_or(coalesce(n.metadata #>> '{channel,surface}', 'private') <> 'private'), true) as is_shared
+pub const TURN_SURROUNDINGS: &str = concat!(
+    "
+    select coalesce(bool_or(",
+    storage::is_foreign!("n", "$3"),
+    "), true) as is_foreign, coalesce(bool_or(",
+    storage::is_shared!("n"),
+    "), true) as is_shared
     from (select t.account_id, unnest(t.notification_ids) as id from turn t where t.account_id = $1 and t.id = $2 offset 0) w
-    left join notification n on n.account_id = any (array[w.account_id]) and n.id = w.id";
+    left join notification n on n.account_id = any (array[w.account_id]) and n.id = w.id"
+);
 
 /// Of a turn of this person's orchestrator.
 pub(crate) async fn turn_surroundings(

@@ -27,7 +27,9 @@ pub use branches::{
     BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CONTEXT_OF_BRANCH,
 };
 pub use calls::CALLS_INSERT;
-pub use children::{CHILD_FIND, CHILD_QUEUE, CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, PERSONA_FOR, PERSONAS_FOR};
+pub use children::{
+    CHILD_FIND, CHILD_QUEUE, CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, GUESTS_LIST, PERSONA_FOR, PERSONAS_FOR,
+};
 pub use external::{ARTIFACTS_FIND, CALL_RUNNING, CALL_TAKE};
 pub use memory::TURN_SURROUNDINGS;
 pub use questions::{EXECUTES, UNREAD};
@@ -44,8 +46,8 @@ pub(crate) use calls::{
     recorded, savepoint, savepoint_rollback,
 };
 pub(crate) use children::{
-    ChildName, ChildRow, PersonaRow, board_of, child_find, child_queue, child_turns, children_list, children_room,
-    persona_for, personas_for,
+    ChildName, ChildRow, GuestRow, PersonaRow, board_of, child_find, child_queue, child_turns, children_list,
+    children_room, guests_list, persona_for, personas_for,
 };
 pub(crate) use external::{
     ArtifactRow, RunningRow, artifacts_find, call_finish, call_keep, call_runner, call_running, call_start, call_take,

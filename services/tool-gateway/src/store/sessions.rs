@@ -169,7 +169,10 @@ pub(crate) async fn agents_share(
 /// by its key when it is recorded.
 pub const FACTS: &str = concat!(
     "
-    select w.place, s.key, s.kind as session_kind, s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
+    select w.place, s.key, s.kind as session_kind,
+           case s.kind when 'guest' then (
+               select i.reachable from orchestrator_identity i where i.account_id = s.account_id and i.owner = s.user_id offset 0) end as reachable,
+           s.generation, s.fence, s.closed_at is not null as is_closed, s.close_reason,
            coalesce(s.stop_turn_id = s.active_turn_id, s.stopped_turn_id is not null and s.active_turn_id is null) as turn_stopped,
            st.display_id as session_task, a.id as agent_id, a.slug as agent_slug, a.name as agent_name,
            acc.coordinator_task, ",
@@ -178,7 +181,7 @@ pub const FACTS: &str = concat!(
            coalesce(case when tt.id is not null then (tt.plan_submitted or coalesce(tt.plan_gate, acc.plan_gate) = 'required') and not tt.plan_approved
                          else (st.plan_submitted or coalesce(st.plan_gate, acc.plan_gate) = 'required') and not st.plan_approved end,
                     false) as needs_plan,
-           t.id as turn_id, t.session_id as turn_session, t.state as turn_state,
+           t.id as turn_id, t.session_id as turn_session, t.state as turn_state, t.notification_ids[1] as turn_first_item,
            t.fence as turn_fence, tt.display_id as turn_task, t.hops as turn_hops,
            t.tools as turn_tools, b.id as branch_id, b.depth as branch_depth,
            t.waiting_since + t.tools_wait_ms * interval '1 millisecond'

@@ -9,7 +9,13 @@ use contracts::{
 };
 use domain::{MailId, TurnState, mail};
 use serde_json::{Map, Value, json};
-use storage::session::mail_take::{mail_take, mail_waiting};
+use storage::{
+    StorageError,
+    session::{
+        items_alike::{Joining, items_alike},
+        mail_take::{mail_take, mail_waiting},
+    },
+};
 
 use super::{Running, ToolOutcome, send_message::own};
 use crate::{
@@ -27,6 +33,7 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
     let turn = running.facts.turn.as_ref();
     let may_take = turn.is_none_or(|turn| turn.state == TurnState::AwaitingTools);
     let waiting = mail_waiting(tx, &session, LOOKED_AT).await?;
+    let waiting = alike(running, waiting).await?;
     let ids = waiting.iter().filter_map(|item| mail::of_item(item)).collect();
     let own = own(running).await?;
     let mut found = mail_read(tx, account, &own.key, ids).await?;
@@ -51,6 +58,29 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
         json!({"messages": messages, "remaining": remaining}),
         Vec::new(),
     ))
+}
+
+/// Those of these items that may share the turn: all, where the session is nobody's own.
+async fn alike(running: Running<'_>, waiting: Vec<String>) -> Result<Vec<String>, StorageError> {
+    let person = running.facts.person();
+    let (Some(turn), Some(owner)) = (&running.facts.turn, &person) else {
+        return Ok(waiting);
+    };
+    let Some(first) = &turn.first_item else {
+        return Ok(Vec::new());
+    };
+    let joining: Vec<Joining<'_>> = waiting
+        .iter()
+        .map(|id| Joining {
+            account: running.account,
+            owner,
+            first,
+            id,
+        })
+        .collect();
+    let alike = items_alike(running.questions.tx, &joining).await?;
+    let alike: HashSet<String> = alike.into_iter().map(|(_, id)| id.to_string()).collect();
+    Ok(waiting.into_iter().filter(|id| alike.contains(id)).collect())
 }
 
 fn item_of(mail: MailId) -> String {

@@ -46,7 +46,11 @@ const NAME_BYTES_MAX: usize = 256;
 fn of_agent(address: &SessionAddress, running: Running<'_>) -> Option<ChildName> {
     match address.within(running.account)? {
         SessionOf::Task { task, agent } => Some(ChildName::OfAgent(task, agent)),
-        SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Orchestrator(_) | SessionOf::Replay(_) => None,
+        SessionOf::Agent(_)
+        | SessionOf::Branch { .. }
+        | SessionOf::Orchestrator(_)
+        | SessionOf::Guest { .. }
+        | SessionOf::Replay(_) => None,
     }
 }
 

@@ -2,7 +2,7 @@
 //! about other people's messages, or in front of them, reads of them where work goes, and no more.
 
 use contracts::tools::memory_read::{BYTES_MAX, READ_DEFAULT, READ_MAX};
-use domain::{MemoryCategory, Owner};
+use domain::{MemoryCategory, Owner, SessionKind};
 use serde_json::{Map, Value, json};
 use storage::lifecycle::memory::{MemoryOf, Wanted, memories_recall};
 
@@ -72,12 +72,15 @@ fn rounded(relevance: f64) -> f64 {
 }
 
 /// A turn is the owner's own if all that it is about was written by the owner, an agent that works for the owner, or Signalbox. The
-/// account's memory is everybody's of the account. Outside of a turn, nobody knows.
+/// account's memory is everybody's of the account. Outside of a turn, nobody knows. A guest is somebody else in every turn.
 pub(super) async fn surroundings(running: Running<'_>, owner: &Owner) -> Result<Surroundings, ToolError> {
     let of = |is: bool| Surroundings {
         is_foreign: is,
         is_shared: is,
     };
+    if running.facts.session_kind == SessionKind::Guest {
+        return Ok(of(true));
+    }
     match (owner, &running.facts.turn) {
         (Owner::Account, _) => Ok(of(false)),
         (Owner::User(_), None) => Ok(of(true)),

@@ -109,6 +109,7 @@ pub(super) async fn own(running: Running<'_>) -> Result<Own, ToolError> {
     let parsed = SessionKey::parse(&facts.session_key).ok().map(|key| key.of);
     let party = match parsed {
         Some(SessionOf::Orchestrator(owner)) => Party::Orchestrator(owner),
+        Some(SessionOf::Guest { owner, guest }) => Party::Guest { owner, guest },
         Some(SessionOf::Task { task, .. }) => {
             let board = board_of(running.questions.tx, running.account, &task).await?;
             Party::Session { task, board }
@@ -124,7 +125,7 @@ pub(super) async fn own(running: Running<'_>) -> Result<Own, ToolError> {
 /// Unknown, unreachable and not permitted have one answer.
 async fn recipient(running: Running<'_>, from: &Party, address: &str) -> Result<Addressee, ToolError> {
     let to = MailTo::parse(address).map_err(|error| invalid_field("to", &error.to_string()))?;
-    let mut found = addressees(running.questions.tx, running.account, &to).await?;
+    let mut found = addressees(running.questions.tx, running.account, (from.person(), &to)).await?;
     found.retain(|to| from.may_write(&to.party));
     match &found[..] {
         [_] => Ok(found.remove(0)),

@@ -96,7 +96,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             mail_waits().await;
         }
         let caller = match tool.offered_to {
-            Audience::Orchestrator => &ann,
+            Audience::Orchestrator | Audience::Own => &ann,
             _ => &coder,
         };
         let request = caller.request(ordinal, tool.name, &said);

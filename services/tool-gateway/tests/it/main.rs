@@ -8,6 +8,7 @@ mod branches;
 mod capability;
 mod contexts;
 mod effects;
+mod guests;
 mod history;
 mod http;
 mod late;

@@ -6,7 +6,7 @@ use storage::{
     Role,
     lifecycle::{self, CHILD_FACTS, MESSAGES_INSERT, dependencies, mail_send, memory, plan, task_context},
     question,
-    session::{branch_end, branch_spawn, mail_take},
+    session::{branch_end, branch_spawn, items_alike, mail_take},
 };
 use testkit::{
     Fixture, TestDatabase,
@@ -16,12 +16,12 @@ use testkit::{
 use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BOARD_LIST,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
-    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, LATER, MAIL_READ, MESSAGES_NEWEST,
-    PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND, TURN_SURROUNDINGS,
-    UNREAD, WORKER_TASKS,
+    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, GUESTS_LIST, LATER, MAIL_READ,
+    MESSAGES_NEWEST, PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND,
+    TURN_SURROUNDINGS, UNREAD, WORKER_TASKS,
 };
 
-const STATEMENTS: [Planned; 67] = [
+const STATEMENTS: [Planned; 69] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -39,6 +39,7 @@ const STATEMENTS: [Planned; 67] = [
             "turn_number",
             "tool_call_turn",
             "branch_pkey",
+            "orchestrator_identity_pkey",
         ],
     ),
     (AGENTS_SHARE, 2, &["agent_pkey"]),
@@ -169,6 +170,8 @@ const STATEMENTS: [Planned; 67] = [
         &["account_pkey", "agent_pkey", "agent_slug of the account"],
     ),
     (TURN_SURROUNDINGS, 3, &["turn_pkey", "notification_pkey"]),
+    (items_alike::ITEMS_ALIKE, 4, &["notification_pkey"]),
+    (GUESTS_LIST, 3, &["session_active_guest", "turn_number"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
     (memory::MEMORIES_FIND, 6, &["memory_key"]),

@@ -239,6 +239,28 @@ impl World {
         session
     }
 
+    /// A session in which the orchestrator of `owner` answers `guest`, in a turn on what the guest wrote. The hidden agent is there.
+    pub(crate) async fn guest(&self, of: &TestSession, (owner, guest): (&str, &str)) -> TestSession {
+        let session = TestSession {
+            id: SessionId(Uuid::now_v7()),
+            key: format!("orchestrator:{}:{owner}:guest:{guest}:v1", of.account),
+            turn: TurnId(Uuid::now_v7()),
+            ..of.clone()
+        };
+        let row = rows("session").with("id", session.id).with("agent_id", session.agent.0);
+        let row = row
+            .with("kind", "guest")
+            .with("user_id", owner)
+            .with("guest_user_id", guest);
+        let row = row.with("key", &session.key).with("phase", "waiting").with("fence", 1);
+        let row = row
+            .with("account_id", &session.account)
+            .with("active_turn_id", session.turn);
+        row.insert(&self.database.owner).await;
+        self.turn(&session, 1).await;
+        session
+    }
+
     /// The turn of the session, awaiting tools under fence 1: all tools of its task are offered, and time is left.
     pub(crate) async fn turn(&self, session: &TestSession, number: i64) {
         let row = rows("turn")
@@ -454,6 +476,7 @@ fn context(has_task: bool) -> OfferContext {
         is_coordinator: false,
         is_asked: true,
         is_orchestrator: false,
+        guest: None,
         has_mail: false,
         is_branch: false,
         may_branch: true,

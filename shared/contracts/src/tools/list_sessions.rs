@@ -5,14 +5,14 @@ use serde_json::json;
 use super::{Audience, PolicySection, Reach, ToolDefinition, ToolEffect};
 
 /// Sessions of one answer.
-pub const LISTED_MAX: i64 = 50;
-pub const LISTED_DEFAULT: i64 = 20;
+pub const LISTED_MAX: usize = 50;
+pub const LISTED_DEFAULT: usize = 20;
 /// Bytes of the newest answer of each.
 pub const SUMMARY_BYTES_MAX: usize = 300;
 
 const DESCRIPTION: &str = "\
-List the sessions that you have created, the newest activity first, with what each said last. `active`: it works, or has something \
-to work on; `idle`: it waits for something to do; `completed`: it is closed, or its task has ended.";
+List the sessions that you have created, the newest activity first, with what each said last, and those in which you answer guests, \
+without it. `active`: it works, or has something to work on; `idle`: it waits for something to do; `completed`: it is closed, or its task has ended.";
 
 pub(super) fn definition() -> ToolDefinition {
     ToolDefinition {

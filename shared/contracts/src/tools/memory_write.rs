@@ -40,7 +40,7 @@ pub(super) fn definition() -> ToolDefinition {
             "additionalProperties": false,
         }),
         ids: &[],
-        offered_to: Audience::Orchestrator,
+        offered_to: Audience::Own,
         effect: ToolEffect::Write,
         reach: Reach::OwnTask,
         moves_task: false,

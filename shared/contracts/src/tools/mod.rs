@@ -39,7 +39,7 @@ pub mod withdraw_question;
 
 use std::{collections::HashMap, sync::LazyLock};
 
-use domain::{ModelKind, ModelKinds};
+use domain::{ModelKind, ModelKinds, Reachable};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
@@ -157,8 +157,10 @@ pub enum Audience {
     Everyone,
     /// Turns of agents, and not of orchestrators.
     Worker,
-    /// Turns of orchestrators, of people's and the account's.
+    /// Turns of orchestrators, of people's and the account's, and of their guests.
     Orchestrator,
+    /// Turns of orchestrators, and not of their guests.
+    Own,
     /// Turns of accounts with members.
     Mail,
     /// Turns of orchestrators, and those that are about a task in accounts with members.
@@ -222,8 +224,10 @@ pub struct OfferContext {
     pub is_coordinator: bool,
     /// The turn's notification asks its agent.
     pub is_asked: bool,
-    /// The turn is an orchestrator's.
+    /// The turn is an orchestrator's, also where it answers a guest.
     pub is_orchestrator: bool,
+    /// What the guest whom the turn answers may ask.
+    pub guest: Option<Reachable>,
     /// Its account has members, to whom agents may write.
     pub has_mail: bool,
     /// The turn works for another one, in a branch: it reads the task and writes nothing of it.
@@ -254,6 +258,7 @@ impl Audience {
             Self::Everyone => true,
             Self::Worker => !context.is_orchestrator,
             Self::Orchestrator => context.is_orchestrator,
+            Self::Own => context.is_orchestrator && context.guest.is_none(),
             Self::Mail => context.has_mail,
             Self::Board => context.is_orchestrator || Self::OnBoard.includes(context),
             Self::OnBoard => context.has_mail && context.has_task && !context.is_orchestrator && !context.is_branch,
@@ -267,14 +272,43 @@ impl Audience {
 }
 
 impl ToolDefinition {
-    /// A branch's result goes to its parent: it writes nothing itself but branches of its own, and the files that models bring.
+    /// A branch's result goes to its parent: it writes nothing itself but branches of its own, and the files that models bring. A guest has
+    /// an orchestrator's tools and mail alone, of those what the owner's reach is for.
     pub fn is_offered(&self, context: OfferContext) -> bool {
+        if let Some(reach) = context.guest
+            && self.least_reach().is_none_or(|least| reach < least)
+        {
+            return false;
+        }
         let is_write = match self.effect {
             ToolEffect::Write => true,
             ToolEffect::None | ToolEffect::Read | ToolEffect::External => false,
         };
         let is_kept = context.is_branch && is_write && self.offered_to != Audience::Spawner;
         self.offered_to.includes(context) && !is_kept
+    }
+}
+
+impl ToolDefinition {
+    /// From which reach on guests have it: who may only ask changes nothing. None: they never have it.
+    fn least_reach(&self) -> Option<Reachable> {
+        let changes = match self.effect {
+            ToolEffect::None | ToolEffect::Read => Reachable::Answer,
+            ToolEffect::Write | ToolEffect::External => Reachable::Delegate,
+        };
+        match self.offered_to {
+            Audience::Mail => Some(Reachable::Answer),
+            Audience::Everyone => Some(changes).filter(|_| self.effect == ToolEffect::None),
+            Audience::Orchestrator | Audience::Board => Some(changes),
+            Audience::Own
+            | Audience::Worker
+            | Audience::OnBoard
+            | Audience::WithTask
+            | Audience::Coordinator
+            | Audience::Asked
+            | Audience::Spawner
+            | Audience::Model(_) => None,
+        }
     }
 }
 
@@ -412,7 +446,7 @@ mod tests {
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
         use Audience::{
-            Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Spawner, WithTask, Worker,
+            Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Own, Spawner, WithTask, Worker,
         };
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
@@ -420,6 +454,7 @@ mod tests {
                 Everyone,
                 Worker,
                 Orchestrator,
+                Own,
                 Mail,
                 Board,
                 OnBoard,
@@ -445,6 +480,7 @@ mod tests {
             is_coordinator: false,
             is_asked: false,
             is_orchestrator: false,
+            guest: None,
             has_mail: false,
             is_branch: false,
             may_branch: false,
@@ -466,7 +502,7 @@ mod tests {
             is_orchestrator: true,
             ..taskless
         };
-        check(orchestrator, &[Everyone, Orchestrator, Board]);
+        check(orchestrator, &[Everyone, Orchestrator, Own, Board]);
         let with_mail = OfferContext {
             has_mail: true,
             ..taskless
@@ -502,6 +538,7 @@ mod tests {
                 is_coordinator: false,
                 is_asked: false,
                 is_orchestrator: false,
+                guest: None,
                 has_mail: true,
                 is_branch: true,
                 may_branch,
@@ -515,6 +552,31 @@ mod tests {
         let own = "subagent_spawn subagent_list subagent_cancel";
         let with_own = kept.replace(" ask_model", &format!(" {own} ask_model"));
         assert_eq!(names(true).join(" "), with_own);
+    }
+
+    #[test]
+    fn a_guest_has_what_the_owners_reach_is_for() {
+        let names = |reach| {
+            let context = OfferContext {
+                has_task: false,
+                is_coordinator: false,
+                is_asked: true,
+                is_orchestrator: true,
+                guest: Some(reach),
+                has_mail: true,
+                is_branch: false,
+                may_branch: false,
+                models: ModelKind::ALL.iter().copied().collect(),
+            };
+            let tools = offered(context).into_iter();
+            tools.map(|tool| tool.name).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(Reachable::Off), "");
+        let asks = "list_sessions get_session_status list_personas list_tasks send_message check_messages no_reply";
+        assert_eq!(names(Reachable::Answer), asks);
+        let delegates = "list_sessions get_session_status list_personas create_session send_to_session memory_read create_task \
+                         list_tasks update_task send_message check_messages no_reply";
+        assert_eq!(names(Reachable::Delegate), delegates);
     }
 
     #[test]

@@ -3,8 +3,9 @@
 use contracts::quote;
 use domain::{
     AccountId, Actor, ActorKind, AgentSlug, BranchId, ContextSize, Handle, InstructionLayout, MessageId,
-    NotificationId, Owner, PersonaFile, PersonaFiles, PersonaSlug, PersonaText, PersonaVersionId, StopKind, Style,
-    TaskId, TaskStatus, TurnId, UserId, identity::IdentityText,
+    NotificationId, Owner, PersonaFile, PersonaFiles, PersonaSlug, PersonaText, PersonaVersionId, Reachable, StopKind,
+    Style, TaskId, TaskStatus, TurnId, UserId,
+    identity::{GuestText, IdentityText},
 };
 use prompt::{
     Extract, Further, Injected, InputFacts, InstructionFacts, KnownContext, Manifest, MarkSecret, Marks, OverviewEntry,
@@ -189,6 +190,7 @@ fn instructions_of_a_branch_are_pinned() {
         is_coordinator: false,
         is_asked: false,
         is_orchestrator: false,
+        guest: None,
         has_mail: true,
         is_branch: true,
         may_branch: false,
@@ -218,7 +220,7 @@ fn instructions_of_a_branch_are_pinned() {
 }
 
 /// With a persona, whose safety ranks above what an orchestrator is told.
-fn orchestrator() -> (String, Manifest) {
+fn orchestrator(guest: Option<GuestText>) -> (String, Manifest) {
     let (account, slug) = (AccountId::parse("acme").unwrap(), AgentSlug::parse("agent").unwrap());
     let identity = IdentityText {
         owner: Owner::User(UserId::parse("ann").unwrap()),
@@ -227,6 +229,7 @@ fn orchestrator() -> (String, Manifest) {
         handle: Handle::parse("jarvis").unwrap(),
         style: Style::Custom,
         instructions: "Call me captain.".to_owned(),
+        guest,
         revision: 2,
     };
     let file = |filename: &str, content: &str| PersonaFile {
@@ -268,7 +271,7 @@ fn orchestrator() -> (String, Manifest) {
 
 #[test]
 fn instructions_of_an_orchestrator_are_pinned() {
-    let (text, manifest) = orchestrator();
+    let (text, manifest) = orchestrator(None);
     let kinds: Vec<PartKind> = manifest.parts.iter().map(|part| part.part).collect();
     assert_eq!(
         kinds,
@@ -283,10 +286,23 @@ fn instructions_of_an_orchestrator_are_pinned() {
     insta::assert_snapshot!("instructions_orchestrator", text);
 }
 
+/// What the owner told it is not among them.
+#[test]
+fn instructions_for_a_guest_are_pinned() {
+    let guest = |reachable| GuestText {
+        user: UserId::parse("bob").unwrap(),
+        reachable,
+    };
+    let (text, _) = orchestrator(Some(guest(Reachable::Answer)));
+    assert!(!text.contains("captain"), "{text}");
+    assert_ne!(text, orchestrator(Some(guest(Reachable::Delegate))).0);
+    insta::assert_snapshot!("instructions_guest", text);
+}
+
 /// Every section has a placeholder in the templates.
 #[test]
 fn the_policy_holds_every_tools_section() {
-    let text = profile("", true, true, "").0 + &orchestrator().0;
+    let text = profile("", true, true, "").0 + &orchestrator(None).0;
     for tool in contracts::tools::all() {
         for (_, item) in tool.wording {
             let names = contracts::tools::NAMES.iter();

@@ -88,7 +88,7 @@ pub(super) async fn orchestrator_told(
     };
     let address = key.to_string();
     let to = MailTo::Session(SessionRef::Address(SessionAddress::Key(key)));
-    let Some(to) = addressees(tx, account, &to).await?.pop() else {
+    let Some(to) = addressees(tx, account, (None, &to)).await?.pop() else {
         return Ok(Vec::new());
     };
     let own = to.conversation.as_ref().map(|of| of.agent.to_string());

@@ -4,7 +4,7 @@
 use contracts::notification::NotificationMessage;
 use domain::{
     AccountId, Actor, AgentId, Conversation, Generation, MailId, MailTo, MailWhy, MessageType, NotificationId, Owner,
-    Party, QueueMode, SessionOf, SessionRef, TaskId, TurnId, UserId,
+    Party, QueueMode, SessionKey, SessionOf, SessionRef, TaskId, TurnId, UserId,
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
@@ -27,7 +27,9 @@ impl Addressee {
     pub fn user(&self) -> Option<&UserId> {
         match &self.party {
             Party::Person(user) => Some(user),
-            Party::Orchestrator(_) | Party::Session { .. } | Party::Other | Party::Service => None,
+            Party::Orchestrator(_) | Party::Guest { .. } | Party::Session { .. } | Party::Other | Party::Service => {
+                None
+            }
         }
     }
 
@@ -35,7 +37,7 @@ impl Addressee {
     pub fn task(&self) -> Option<&TaskId> {
         match &self.party {
             Party::Session { task, .. } => Some(task),
-            Party::Person(_) | Party::Orchestrator(_) | Party::Other | Party::Service => None,
+            Party::Person(_) | Party::Orchestrator(_) | Party::Guest { .. } | Party::Other | Party::Service => None,
         }
     }
 
@@ -53,6 +55,8 @@ struct FoundRow {
     name: String,
     handle: Option<String>,
     owner: Option<Owner>,
+    /// Others may ask it.
+    is_reachable: bool,
     agent_id: Option<AgentId>,
     task_id: Option<TaskId>,
     board: Option<Owner>,
@@ -64,19 +68,19 @@ const NAMESAKES_MAX: i64 = 5;
 /// Relies on the primary key. The person is held: who is removed meanwhile gets no mail. Whoever is being removed is passed over: a
 /// removal waits for the session of the person's orchestrator, which may be the one that writes.
 const PERSON: &str = "
-    select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
+    select m.user_id, m.name, null as handle, null as owner, false as is_reachable, null::uuid as agent_id, null as task_id, null as board
     from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for share skip locked";
 
 /// By name. An account's members are few: all are read, and row-level security keeps `lower` out of conditions of an index.
 pub const NAMESAKES: &str = "
-    select m.user_id, m.name, null as handle, null as owner, null::uuid as agent_id, null as task_id, null as board
+    select m.user_id, m.name, null as handle, null as owner, false as is_reachable, null::uuid as agent_id, null as task_id, null as board
     from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for share skip locked";
 
 macro_rules! orchestrator {
     ($of:literal) => {
         concat!(
-            "select null as user_id, i.name, i.handle, coalesce('user:' || i.user_id, 'account') as owner, g.id as agent_id,
-                    null as task_id, null as board
+            "select null as user_id, i.name, i.handle, coalesce('user:' || i.user_id, 'account') as owner,
+                    i.reachable <> 'off' as is_reachable, g.id as agent_id, null as task_id, null as board
              from orchestrator_identity i
              join agent g on g.account_id = i.account_id and g.kind = 'orchestrator'
              where i.account_id = $1 and (i.user_id is not null or i.enabled) and ",
@@ -93,7 +97,7 @@ pub const BY_OWNER: &str = orchestrator!("i.owner = $2");
 
 /// An agent's conversation on a task that it has had. Relies on session_generation and primary keys.
 pub const BY_TASK: &str = "
-    select null as user_id, g.name, null as handle, null as owner, g.id as agent_id, t.display_id as task_id, t.board
+    select null as user_id, g.name, null as handle, null as owner, false as is_reachable, g.id as agent_id, t.display_id as task_id, t.board
     from (select * from task t where t.account_id = $1 and t.id = $2 offset 0) t
     cross join lateral (select * from agent g where g.account_id = t.account_id and g.id >= $3 and g.id <= $3 order by g.id limit 1) g
     where g.removed_at is null and exists (
@@ -108,9 +112,19 @@ struct SessionRow {
 /// Relies on the primary key.
 const KEY_OF: &str = "select key from session where account_id = $1 and id = $2";
 
-/// Everybody whom the address may mean: several only for a name. Of what a person may not see, the caller decides.
-pub async fn addressees(tx: &Tx, account: &AccountId, to: &MailTo) -> Result<Vec<Addressee>, StorageError> {
+/// Everybody whom the address may mean: several only for a name. Of what a person may not see, the caller decides. `from`: the person in
+/// whose name others' orchestrators are asked; by their handles such a person reaches the sessions in which they answer it, and none where
+/// they are not to.
+pub async fn addressees(
+    tx: &Tx,
+    account: &AccountId,
+    (from, to): (Option<&UserId>, &MailTo),
+) -> Result<Vec<Addressee>, StorageError> {
     const ATTEMPT: &str = "find recipient";
+    let of = match to {
+        MailTo::Session(session) => session_of(tx, account, session).await?,
+        MailTo::User(_) | MailTo::Handle(_) | MailTo::Name(_) => None,
+    };
     let rows: Vec<FoundRow> = match to {
         MailTo::User(user) => tx.rows(ATTEMPT, PERSON, [account.into(), user.into()]).await?,
         MailTo::Handle(handle) => tx.rows(ATTEMPT, BY_HANDLE, [account.into(), handle.into()]).await?,
@@ -125,19 +139,29 @@ pub async fn addressees(tx: &Tx, account: &AccountId, to: &MailTo) -> Result<Vec
             }
             found
         }
-        MailTo::Session(session) => match session_of(tx, account, session).await? {
+        MailTo::Session(_) => match &of {
             Some(SessionOf::Task { task, agent }) => {
-                let values = [account.into(), task.key().into(), agent.into()];
+                let values = [account.into(), task.key().into(), (*agent).into()];
                 tx.rows(ATTEMPT, BY_TASK, values).await?
             }
-            Some(SessionOf::Orchestrator(owner)) => {
-                let owner = owner.user().map_or_else(String::new, ToString::to_string);
+            Some(SessionOf::Orchestrator(_) | SessionOf::Guest { .. }) => {
+                let owner = of.as_ref().and_then(SessionOf::person);
+                let owner = owner.map_or_else(String::new, ToString::to_string);
                 tx.rows(ATTEMPT, BY_OWNER, [account.into(), owner.into()]).await?
             }
             Some(SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_)) | None => Vec::new(),
         },
     };
-    Ok(rows.into_iter().filter_map(|row| row.addressee(account)).collect())
+    let guest = |row: &FoundRow| match (to, &of, row.owner.as_ref().and_then(Owner::user)) {
+        (_, Some(SessionOf::Guest { guest, .. }), _) => Some(guest.clone()),
+        (MailTo::Handle(_), _, Some(owner)) => from.filter(|from| *from != owner).cloned(),
+        (_, _, _) => None,
+    };
+    let found = rows.into_iter().filter_map(|row| {
+        let guest = guest(&row);
+        row.addressee(account, guest)
+    });
+    Ok(found.collect())
 }
 
 async fn session_of(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result<Option<SessionOf>, StorageError> {
@@ -146,14 +170,23 @@ async fn session_of(tx: &Tx, account: &AccountId, session: &SessionRef) -> Resul
         SessionRef::Id(id) => *id,
     };
     let row: Option<SessionRow> = tx.one("find session", KEY_OF, [account.into(), id.into()]).await?;
-    let key = row.and_then(|row| domain::SessionKey::parse(&row.key).ok());
+    let key = row.and_then(|row| SessionKey::parse(&row.key).ok());
     Ok(key.map(|key| key.of))
 }
 
 impl FoundRow {
-    fn addressee(self, account: &AccountId) -> Option<Addressee> {
+    /// `guest`: whom the orchestrator is to answer, if it is another person than its owner.
+    fn addressee(self, account: &AccountId, guest: Option<UserId>) -> Option<Addressee> {
         let (party, conversation) = match (self.user_id, self.owner, self.agent_id, self.task_id) {
             (Some(user), ..) => (Party::Person(user), None),
+            (None, Some(Owner::User(owner)), Some(agent), _) if guest.is_some() => {
+                let guest = guest.filter(|_| self.is_reachable)?;
+                let names = (owner.clone(), guest.clone());
+                (
+                    Party::Guest { owner, guest },
+                    Some(Conversation::of_guest(account, names, agent)),
+                )
+            }
             (None, Some(owner), Some(agent), _) => (
                 Party::Orchestrator(owner.clone()),
                 Some(Conversation::of_orchestrator(account, owner, agent)),
@@ -268,7 +301,28 @@ pub fn mail_item(new: &NewMail<'_>, sender: Actor, mode: QueueMode) -> Option<(N
     message.id = Some(id.clone());
     message.session = Some(key);
     message.queue_mode = Some(mode);
-    Some((id, message.with("mail_id", new.id.to_string())))
+    let message = message.with("mail_id", new.id.to_string());
+    let message = match guest_of(new) {
+        Some(owner) => message.with(domain::mail::GUEST_OF, owner.to_string()),
+        None => message,
+    };
+    Some((id, message))
+}
+
+/// The owner of the orchestrator, of mail between it and a guest.
+fn guest_of(new: &NewMail<'_>) -> Option<UserId> {
+    if let Party::Guest { owner, .. } = &new.to.party {
+        return Some(owner.clone());
+    }
+    let MailFrom::Session(key) = new.from else { return None };
+    match SessionKey::parse(key).ok()?.of {
+        SessionOf::Guest { owner, .. } => Some(owner),
+        SessionOf::Orchestrator(_)
+        | SessionOf::Task { .. }
+        | SessionOf::Agent(_)
+        | SessionOf::Branch { .. }
+        | SessionOf::Replay(_) => None,
+    }
 }
 
 /// What limits a sender, and a recipient.

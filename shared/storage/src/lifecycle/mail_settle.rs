@@ -7,14 +7,14 @@ use contracts::{
     quote,
 };
 use domain::{
-    AccountId, Actor, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId, TurnId,
-    UserId, mail::HTTP_BYTES_MAX,
+    AccountId, Actor, ActorKind, MailId, MailTo, MailWhy, MessageType, QueueMode, SessionAddress, SessionRef, TaskId,
+    TurnId, UserId, mail::HTTP_BYTES_MAX,
 };
 use sea_orm::FromQueryResult;
 use uuid::Uuid;
 
 use super::child_mail::SAID_BYTES_MAX;
-use super::mail_send::{MailFrom, NewMail, addressees, mail_item, mail_write};
+use super::mail_send::{Addressee, MailFrom, NewMail, addressees, mail_item, mail_write};
 use crate::{Setting, StorageError, Tx, outbox::Owned};
 
 #[derive(FromQueryResult)]
@@ -34,7 +34,8 @@ struct Settled {
     turn_id: Option<TurnId>,
     /// Of its item.
     hops: i32,
-    /// What the turn said, if anybody is to hear it: the turn began with this mail. What an agent takes meanwhile it answers itself.
+    /// What the turn said, if anybody is to hear it: the turn began with this mail of a person, or answers a guest. What an agent takes
+    /// meanwhile from others it answers itself.
     reply: Option<String>,
 }
 
@@ -55,10 +56,11 @@ pub const MAIL_SETTLE: &str = "
     where m.ctid = u.ctid
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
               left(m.content, 200) as begins, m.outcome = 'bounced' as is_bounced, m.reason, n.turn_id, n.hops,
-              case when m.from_user is not null and n.state = 'delivered' then (
+              case when m.from_service is null and n.state = 'delivered' then (
                   select nullif(t.reply, '') from turn t
                   where t.account_id = $1 and t.id = n.turn_id and t.state = 'finished' and not t.no_reply and not t.late
-                    and t.notification_ids[1] = n.id) end as reply";
+                    and (m.from_user is not null and t.notification_ids[1] = n.id
+                         or m.to_session like 'orchestrator:%' and split_part(m.to_session, ':', 4) = 'guest')) end as reply";
 
 const MAIL_AGAIN: &str = "
     update mail set settled_at = null
@@ -94,7 +96,7 @@ pub async fn mail_settle(
     Ok(messages)
 }
 
-/// The turn's reply goes to the person who wrote. None: they were removed.
+/// The turn's reply goes to whoever wrote: a person, or an orchestrator as a guest. None: they were removed.
 async fn answer(
     tx: &Tx,
     account: &AccountId,
@@ -102,19 +104,19 @@ async fn answer(
     (turn, reply): (TurnId, &str),
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    let Some(user) = &mail.from_user else {
-        return Ok(Vec::new());
-    };
-    let Some(to) = addressees(tx, account, &MailTo::User(user.clone())).await?.pop() else {
+    let Some(to) = mail.sender(tx, account).await? else {
         return Ok(Vec::new());
     };
     let from = match SessionAddress::parse(&mail.to_session) {
-        Ok(address) => addressees(tx, account, &MailTo::Session(SessionRef::Address(address)))
-            .await?
-            .pop(),
+        Ok(address) => {
+            let own = MailTo::Session(SessionRef::Address(address));
+            addressees(tx, account, (None, &own)).await?.pop()
+        }
         Err(_) => None,
     };
-    let name = from.map_or_else(|| mail.to_address.clone(), |from| from.name);
+    let name = from
+        .as_ref()
+        .map_or_else(|| mail.to_address.clone(), |from| from.name.clone());
     let content = match reply.floor_char_boundary(HTTP_BYTES_MAX - REST.len()) {
         end if end < reply.len() => format!("{}{REST}", &reply[..end]),
         _ => reply.to_owned(),
@@ -137,12 +139,44 @@ async fn answer(
         now: setting.now,
     };
     mail_write(tx, &new).await?;
-    Ok(vec![changed(
-        account,
-        (new.id, to.user()),
-        MailChange::Accepted,
-        setting,
-    )])
+    let mut messages = vec![changed(account, (new.id, to.user()), MailChange::Accepted, setting)];
+    let agent = from.and_then(|from| from.conversation).map(|of| of.agent);
+    let author = agent.map_or_else(Actor::system, |agent| Actor {
+        kind: ActorKind::Agent,
+        id: agent.to_string(),
+        name: name.clone(),
+        via: None,
+    });
+    if let Some((id, message)) = mail_item(&new, author, QueueMode::Collect) {
+        messages.push(mail.after(setting).session_told((account, to.task()), &id, message));
+    }
+    Ok(messages)
+}
+
+impl Settled {
+    /// Whoever wrote it. None: they are gone, or it was a service.
+    async fn sender(&self, tx: &Tx, account: &AccountId) -> Result<Option<Addressee>, StorageError> {
+        let session = self.from_session.as_deref();
+        let session = session.and_then(|key| SessionAddress::parse(key).ok());
+        let to = match (&self.from_user, session) {
+            (Some(user), _) => MailTo::User(user.clone()),
+            (None, Some(address)) => MailTo::Session(SessionRef::Address(address)),
+            (None, None) => return Ok(None),
+        };
+        Ok(addressees(tx, account, (None, &to)).await?.pop())
+    }
+
+    /// The setting of what follows from its item: two who write to each other what goes back have no more hops than two who hear each
+    /// other.
+    fn after<'s>(&self, setting: &Setting<'s>) -> Setting<'s> {
+        Setting {
+            origin: Origin {
+                hops: u16::try_from(self.hops).unwrap_or_default(),
+                ..setting.origin.clone()
+            },
+            ..*setting
+        }
+    }
 }
 
 /// What stands at the end of a reply that is too long for mail.
@@ -158,16 +192,7 @@ async fn bounce(
     mail: &Settled,
     setting: &Setting<'_>,
 ) -> Result<Vec<Owned>, StorageError> {
-    let session = mail
-        .from_session
-        .as_deref()
-        .and_then(|key| SessionAddress::parse(key).ok());
-    let to = match (&mail.from_user, session) {
-        (Some(user), _) => MailTo::User(user.clone()),
-        (None, Some(address)) => MailTo::Session(SessionRef::Address(address)),
-        (None, None) => return Ok(Vec::new()),
-    };
-    let Some(to) = addressees(tx, account, &to).await?.pop() else {
+    let Some(to) = mail.sender(tx, account).await? else {
         return Ok(Vec::new());
     };
     let why = mail.reason.as_deref().unwrap_or("nobody took it");
@@ -199,15 +224,7 @@ async fn bounce(
     mail_write(tx, &new).await?;
     let mut messages = vec![changed(account, (new.id, to.user()), MailChange::Accepted, setting)];
     if let Some((id, message)) = mail_item(&new, system.clone(), QueueMode::Followup) {
-        // Two who write to each other what goes back have no more hops than two who hear each other.
-        let setting = Setting {
-            origin: Origin {
-                hops: u16::try_from(mail.hops).unwrap_or_default(),
-                ..setting.origin.clone()
-            },
-            ..*setting
-        };
-        messages.push(setting.session_told((account, to.task()), &id, message));
+        messages.push(mail.after(setting).session_told((account, to.task()), &id, message));
     }
     Ok(messages)
 }

@@ -54,7 +54,7 @@ pub use child_open::{
 };
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
-pub use orchestrator_close::orchestrator_close;
+pub use orchestrator_close::{guests_close, orchestrator_close};
 pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use task_context::{
     ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_version, task_context_write,

@@ -1,5 +1,5 @@
-//! Closes the session of a person's orchestrator, when the person is removed: what waits is cancelled, and nothing that it began comes
-//! back to it.
+//! Closes the sessions of a person's orchestrator, when the person is removed: what waits is cancelled, and nothing that it began comes
+//! back to it. Those of its guests close also when others are not to ask it any more.
 
 use domain::{AccountId, Actor, CloseReason, Owner, UserId};
 
@@ -44,4 +44,17 @@ pub async fn orchestrator_close(
     let timers = timer::Scope::Orchestrator(&owner);
     messages.extend(timers_clear(tx, account, timers, MEMBER_REMOVED, setting).await?);
     Ok(messages)
+}
+
+/// The caller holds the owner's row, as above.
+pub async fn guests_close(
+    tx: &Tx,
+    account: &AccountId,
+    owner: &UserId,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let closing = (Closing::Ended, None);
+    let scope = Scope::Guests(owner);
+    let closed = close(tx, account, scope, CloseReason::Unreachable, closing, setting).await?;
+    Ok(closed.messages)
 }

@@ -18,7 +18,7 @@ pub struct ItemContent {
     /// As its client spelled it.
     pub task: Option<TaskId>,
     pub agent_id: Option<AgentId>,
-    /// The key of the orchestrator's session that it is in.
+    /// The key of the orchestrator's or guest's session that it is in.
     pub orchestrator: Option<String>,
     pub kind: String,
     pub title: Option<String>,

@@ -19,7 +19,7 @@ use contracts::{
 };
 use domain::{
     AgentId, BRANCH_ENDED, Conversation, Generation, NotificationId, NotificationState, QueueLimits, QueueMode,
-    SessionId, TaskId, session,
+    SessionId, SessionKind, TaskId, session,
 };
 use sea_orm::FromQueryResult;
 
@@ -187,9 +187,8 @@ pub(super) fn parsed(
     item: &NewEntry<'_>,
 ) -> (NotificationMessage, Result<Notification, Refusal>) {
     // All orchestrators of an account have one agent.
-    let address = conversation
-        .orchestrator()
-        .map(|_| conversation.key(Generation::FIRST).to_string());
+    let address = matches!(conversation.kind(), SessionKind::Orchestrator | SessionKind::Guest)
+        .then(|| conversation.key(Generation::FIRST).to_string());
     let message = NotificationMessage {
         id: Some(item.id.clone()),
         agent: address.is_none().then(|| conversation.agent.to_string()),

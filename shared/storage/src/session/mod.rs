@@ -31,7 +31,7 @@
 //! | [`sessions_close`] | closes sessions and gives each waiting item its verdict | `task_status_set`, `agent_remove` |
 //! | [`sessions_remove`] | retention (S12) | resolver |
 //!
-//! [`item_content`] is what an item says, as a message.
+//! [`item_content`] is what an item says, as a message; [`items_alike`](mod@items_alike) tells which items share a turn.
 //!
 //! Lock order: tool call, then task or agent, then sessions by account and id, then questions, branches, timers, then items. A caller that holds one session and
 //! needs another begins again with both.
@@ -41,6 +41,7 @@ pub mod branch_end;
 pub mod branch_spawn;
 pub mod item_content;
 pub mod item_enter;
+pub mod items_alike;
 pub mod items_append;
 pub mod items_append_known;
 pub mod items_expire;

@@ -111,7 +111,7 @@ struct Item {
 pub const ITEM_LOCK: &str = "
     select n.id, k.display_id as task, n.agent_id, n.kind, n.title, n.body, n.message_id, n.sender_kind, n.sender_id, n.sender_name,
            n.sender_via, n.queue_mode, n.metadata, n.state, n.turn_id, n.position, n.joins, n.reason, n.revision,
-           (select case when o.kind = 'orchestrator' then o.key end from session o
+           (select case when o.kind in ('orchestrator', 'guest') then o.key end from session o
             where o.account_id = n.account_id and o.id = n.session_id offset 0) as orchestrator
     from notification n left join task k on k.account_id = any (array[n.account_id]) and k.id = n.task_id
     where n.account_id = $1 and n.id = $2 and n.session_id = $3

@@ -41,6 +41,8 @@ const SIGNALBOX: &str = "Signalbox";
 pub const AGENT_REMOVED: &str = "agent removed";
 /// The reason for the orchestrator of a person who was removed.
 pub const MEMBER_REMOVED: &str = "member removed";
+/// The reason for guests of an orchestrator that nobody may ask any more.
+pub const UNREACHABLE: &str = "not reachable any more";
 
 #[derive(Clone, Debug, FromQueryResult)]
 pub struct ClosedSession {
@@ -62,8 +64,10 @@ pub struct ClosedSession {
 pub(crate) enum Scope<'a> {
     Task(&'a TaskId),
     Agent(AgentId),
-    /// A person's orchestrator.
+    /// A person's orchestrator, its guests, and the person as a guest.
     User(&'a UserId),
+    /// The guests of a person's orchestrator.
+    Guests(&'a UserId),
 }
 
 impl Scope<'_> {
@@ -73,14 +77,15 @@ impl Scope<'_> {
             && match self {
                 Self::Task(task) => row.task_id.as_ref() == Some(&task.key()),
                 Self::Agent(agent) => row.session.agent_id == Some(*agent),
-                Self::User(user) => row.user_id.as_ref() == Some(user),
+                Self::User(user) => [&row.user_id, &row.guest_user_id].contains(&&Some((*user).clone())),
+                Self::Guests(user) => row.session.kind == SessionKind::Guest && row.user_id.as_ref() == Some(user),
             }
     }
 
     fn task(&self) -> Option<TaskId> {
         match self {
             Self::Task(task) => Some((*task).clone()),
-            Self::Agent(_) | Self::User(_) => None,
+            Self::Agent(_) | Self::User(_) | Self::Guests(_) => None,
         }
     }
 }
@@ -110,6 +115,8 @@ pub(super) struct SessionRow {
     task_id: Option<TaskId>,
     /// Whose orchestrator it is.
     user_id: Option<UserId>,
+    /// Whom it answers.
+    guest_user_id: Option<UserId>,
     /// As its client spelled it: subjects carry this spelling.
     display_id: Option<String>,
     /// A turn in it ended before its work was done.
@@ -153,14 +160,26 @@ pub const OF_AGENT: &str = "
     where o.account_id = $1 and o.agent_id = $2 and coalesce(o.closed_at, 'infinity') = 'infinity'
       and not o.id = any($3::uuid[])";
 
-/// The open session of a person's orchestrator, unless it is known. Relies on session_active_orchestrator.
+/// The open session of a person's orchestrator, unless it is known, and those in which it answers others, or other people's answer the
+/// person. Relies on session_active_orchestrator, session_active_guest and session_guest.
 pub const OF_USER: &str = "
     select o.id from session o
-    where o.account_id = $1 and o.user_id = $2 and o.kind = 'orchestrator' and o.closed_at is null and not o.id = any($3::uuid[])";
+    where o.account_id = $1 and o.user_id = $2 and o.kind = 'orchestrator' and o.closed_at is null and not o.id = any($3::uuid[])
+    union all
+    select o.id from session o
+    where o.account_id = $1 and o.user_id = $2 and o.kind = 'guest' and o.closed_at is null and not o.id = any($3::uuid[])
+    union all
+    select o.id from session o
+    where o.account_id = $1 and o.guest_user_id = $2 and o.kind = 'guest' and o.closed_at is null and not o.id = any($3::uuid[])";
+
+/// The open sessions in which a person's orchestrator answers others, but for those that are known. Relies on session_active_guest.
+pub const OF_GUESTS: &str = "
+    select o.id from session o
+    where o.account_id = $1 and o.user_id = $2 and o.kind = 'guest' and o.closed_at is null and not o.id = any($3::uuid[])";
 
 /// One order for all closers, so that they do not deadlock. Relies on the primary keys.
 pub const LOCK: &str = "
-    select s.id, s.task_id, s.user_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.provider_thread,
+    select s.id, s.task_id, s.user_id, s.guest_user_id, t.display_id, s.agent_id, s.kind, s.key, s.generation, s.active_turn_id, s.provider_thread,
            s.interrupted or s.stopped_turn_id is not null as interrupted
     from (select $1::text as account_id, f.id from unnest($2::uuid[]) as f (id) offset 0) f
     join session s on s.account_id = any (array[f.account_id]) and s.id = f.id and s.closed_at is null
@@ -234,11 +253,12 @@ async fn lock(tx: &Tx, account: &AccountId, scope: Scope<'_>, cuts: bool) -> Res
         Scope::Task(task) => (OF_TASK, Value::from(task.key())),
         Scope::Agent(agent) => (OF_AGENT, Value::from(agent)),
         Scope::User(user) => (OF_USER, Value::from(user)),
+        Scope::Guests(user) => (OF_GUESTS, Value::from(user)),
     };
     let is_chosen = |branch: &LiveBranch| match scope {
         Scope::Task(task) => branch.task_id == task.key(),
         Scope::Agent(agent) => branch.agent_id == agent,
-        Scope::User(_) => false,
+        Scope::User(_) | Scope::Guests(_) => false,
     };
     let (mut known, mut locked): (Vec<SessionId>, Vec<SessionRow>) = Default::default();
     let branches = loop {
@@ -266,7 +286,7 @@ async fn lock(tx: &Tx, account: &AccountId, scope: Scope<'_>, cuts: bool) -> Res
     Ok(InScope {
         open: match scope {
             Scope::Task(_) => open.collect(),
-            Scope::Agent(_) | Scope::User(_) => Vec::new(),
+            Scope::Agent(_) | Scope::User(_) | Scope::Guests(_) => Vec::new(),
         },
         closing,
         branches,
@@ -380,10 +400,10 @@ pub(super) struct Carried<'a> {
 /// Relies on the primary key.
 pub const OPEN_NEXT: &str = concat!(
     "
-    insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, opened_at, queued, queue_tail, interrupted,
+    insert into session (account_id, id, kind, task_id, agent_id, user_id, guest_user_id, generation, key, opened_at, queued, queue_tail, interrupted,
                          continues_id, thread, streak, streak_key, streak_since, stopped_turn_id, stop_kind, stop_by, stop_at,
                          phase, gate, gated_since, persona_version_id, persona_why)
-    select s.account_id, $3, s.kind, s.task_id, s.agent_id, s.user_id, s.generation + 1, $4, $5::timestamptz, $6::bigint, $6::bigint,
+    select s.account_id, $3, s.kind, s.task_id, s.agent_id, s.user_id, s.guest_user_id, s.generation + 1, $4, $5::timestamptz, $6::bigint, $6::bigint,
            s.interrupted or $7,
            case when $8 then s.id end, $9::text::jsonb, case when $8 then s.streak else 0 end,
            case when $8 then s.streak_key end, case when $8 then s.streak_since end,
@@ -393,7 +413,7 @@ pub const OPEN_NEXT: &str = concat!(
     from session s
     left join lateral ",
     persona_of!("s.account_id", "s.task_id"),
-    " p on s.kind <> 'orchestrator'
+    " p on s.kind not in ('orchestrator', 'guest')
     where s.account_id = $1 and s.id = $2"
 );
 
@@ -524,6 +544,7 @@ fn cancel_reason(scope: Scope<'_>) -> &'static str {
         Scope::Task(_) => TASK_CLOSED,
         Scope::Agent(_) => AGENT_REMOVED,
         Scope::User(_) => MEMBER_REMOVED,
+        Scope::Guests(_) => UNREACHABLE,
     }
 }
 

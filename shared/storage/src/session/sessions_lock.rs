@@ -345,7 +345,8 @@ macro_rules! conversations_lock {
 /// session_active_task, session_active_system and the primary key; `offset 0`, and comparisons without selectivity
 /// statistics, keep the planner from reading all active sessions.
 pub const CONVERSATIONS_LOCK: &str = conversations_lock!("");
-/// The same with those of orchestrators. Relies on session_active_orchestrator, too, whose order is requested for accounts' own.
+/// The same with those of orchestrators and guests. Relies on session_active_orchestrator, too, whose order is requested for accounts' own,
+/// and on session_active_guest.
 pub const CONVERSATIONS_LOCK_ALL: &str = conversations_lock!(
     "
         union all
@@ -361,7 +362,15 @@ pub const CONVERSATIONS_LOCK_ALL: &str = conversations_lock!(
         cross join lateral (
             select t.account_id, t.id from session t
             where w.user_id = '' and t.account_id = w.account_id and t.user_id is null and t.closed_at is null and t.kind = 'orchestrator'
-            order by t.user_id limit 1) as t"
+            order by t.user_id limit 1) as t
+        union all
+        select w.n, t.account_id, t.id
+        from unnest($12::text[], $13::uuid[], $14::bigint[], $15::text[], $16::text[]) as w (account_id, agent_id, n, user_id, guest_id)
+        cross join lateral (
+            select t.account_id, t.id from session t
+            where t.account_id = w.account_id and t.user_id = w.user_id and t.guest_user_id = w.guest_id
+              and t.closed_at is null and t.kind = 'guest'
+            offset 0) as t"
 );
 
 /// Locks the active sessions of these conversations; a conversation without one is missing in the result.
@@ -369,49 +378,50 @@ pub async fn conversations_lock(
     tx: &Tx,
     conversations: &[&Conversation],
 ) -> Result<HashMap<usize, ActiveSession>, StorageError> {
-    let [tasks, agents, orchestrators] = columns(conversations);
-    let (sql, third) = match orchestrators.places.is_empty() {
+    let [tasks, agents, orchestrators, guests] = columns(conversations);
+    let own = [orchestrators, guests];
+    let (sql, own) = match own.iter().all(|columns| columns.places.is_empty()) {
         true => (CONVERSATIONS_LOCK, None),
-        false => (CONVERSATIONS_LOCK_ALL, Some(orchestrators.values())),
+        false => (CONVERSATIONS_LOCK_ALL, Some(own)),
     };
-    let values = [tasks, agents].into_iter().flat_map(ConversationColumns::values);
-    let values = values.chain(third.into_iter().flatten());
+    let all = [tasks, agents].into_iter().chain(own.into_iter().flatten());
+    let values = all.flat_map(ConversationColumns::values);
     let rows: Vec<LockedRow> = tx.rows("lock sessions of conversations", sql, values).await?;
     Ok(rows.into_iter().map(|row| (index(row.n), row.session)).collect())
 }
 
 /// Conversations of one kind, as arrays, with their positions among all.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(super) struct ConversationColumns {
     accounts: Vec<AccountId>,
     agents: Vec<AgentId>,
     places: Vec<i64>,
-    /// For the kind with a task, and the one with a person.
-    names: Option<Vec<String>>,
+    /// The task, or the person; and the guest.
+    names: Vec<Vec<String>>,
 }
 
 impl ConversationColumns {
     pub(super) fn values(self) -> Vec<Value> {
         let mut values = vec![self.accounts.into(), self.agents.into(), self.places.into()];
-        values.extend(self.names.map(Value::from));
+        values.extend(self.names.into_iter().map(Value::from));
         values
     }
 }
 
-/// Conversations of tasks, those of agents alone, and those of orchestrators: partial indexes need the kind as a literal.
-fn columns(conversations: &[&Conversation]) -> [ConversationColumns; 3] {
-    let named = ConversationColumns {
-        names: Some(Vec::new()),
+/// Conversations of tasks, those of agents alone, those of orchestrators, and those of guests: partial indexes need the kind as a literal.
+fn columns(conversations: &[&Conversation]) -> [ConversationColumns; 4] {
+    let mut columns = [1, 0, 1, 2].map(|names| ConversationColumns {
+        names: vec![Vec::new(); names],
         ..ConversationColumns::default()
-    };
-    let mut columns = [named.clone(), ConversationColumns::default(), named];
+    });
     for (n, conversation) in (0..).zip(conversations) {
-        let (place, name) = match &conversation.of {
-            ConversationOf::Task(task) => (0, Some(task.to_string())),
-            ConversationOf::Agent => (1, None),
+        let (place, named) = match &conversation.of {
+            ConversationOf::Task(task) => (0, vec![task.to_string()]),
+            ConversationOf::Agent => (1, Vec::new()),
             ConversationOf::Orchestrator(owner) => {
-                (2, Some(owner.user().map_or_else(String::new, ToString::to_string)))
+                (2, vec![owner.user().map_or_else(String::new, ToString::to_string)])
             }
+            ConversationOf::Guest { owner, guest } => (3, vec![owner.to_string(), guest.to_string()]),
             // What enters a branch's queue does so with its session: its request as it is made, and results of its own branches.
             ConversationOf::Branch(_) => continue,
         };
@@ -419,17 +429,17 @@ fn columns(conversations: &[&Conversation]) -> [ConversationColumns; 3] {
         columns.accounts.push(conversation.account.clone());
         columns.agents.push(conversation.agent);
         columns.places.push(n);
-        if let Some((names, name)) = columns.names.as_mut().zip(name) {
+        for (names, name) in columns.names.iter_mut().zip(named) {
             names.push(name);
         }
     }
     columns
 }
 
-/// One of the statements for each kind that occurs: of tasks, of agents, of orchestrators.
+/// One of the statements for each kind that occurs: of tasks, of agents, of orchestrators, of guests.
 pub(super) fn by_kind(
     conversations: &[&Conversation],
-    statements: [&'static str; 3],
+    statements: [&'static str; 4],
 ) -> Vec<(ConversationColumns, &'static str)> {
     let columns = columns(conversations).into_iter().zip(statements);
     columns.filter(|(columns, _)| !columns.places.is_empty()).collect()

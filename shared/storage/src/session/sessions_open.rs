@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use domain::{Conversation, Generation, Owner, SessionId, TaskId};
+use domain::{Conversation, Generation, SessionId, TaskId, UserId};
 use sea_orm::FromQueryResult;
 
 use super::sessions_lock::{by_kind, index};
@@ -69,6 +69,20 @@ pub const SESSIONS_NEWEST_OF_ORCHESTRATORS: &str = "
         select m.user_id, m.removed_at from member m where m.account_id = w.account_id and m.user_id = w.user_id
         offset 0 for share nowait) as m on true
     where w.user_id = '' or m.user_id is not null and m.removed_at is null";
+/// Owner and guest are locked, as by whoever removes one or ends the owner's reach: none of it happens while a session is opened. Relies on
+/// session_of_guest, whose order is requested, and on primary keys.
+pub const SESSIONS_NEWEST_OF_GUESTS: &str = "
+    select w.n, (select s.generation from session s
+                 where s.account_id = w.account_id and s.user_id = w.user_id and s.guest_user_id = w.guest_id and s.kind = 'guest'
+                 order by s.generation desc limit 1) as generation, false as ended
+    from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[], $5::text[]) as w (account_id, agent_id, n, user_id, guest_id)
+    cross join lateral (
+        select m.removed_at from member m where m.account_id = w.account_id and m.user_id = w.user_id offset 0 for share nowait) as m
+    cross join lateral (
+        select g.removed_at from member g where g.account_id = w.account_id and g.user_id = w.guest_id offset 0 for share nowait) as g
+    cross join lateral (
+        select i.reachable from orchestrator_identity i where i.account_id = w.account_id and i.owner = w.user_id offset 0) as i
+    where m.removed_at is null and g.removed_at is null and i.reachable <> 'off'";
 
 /// The newest generation of each conversation, if it ever had one; a conversation whose agent or person was
 /// removed is missing in the result.
@@ -78,6 +92,7 @@ pub async fn sessions_newest(tx: &Tx, conversations: &[&Conversation]) -> Result
         SESSIONS_NEWEST_OF_TASKS,
         SESSIONS_NEWEST_OF_AGENTS,
         SESSIONS_NEWEST_OF_ORCHESTRATORS,
+        SESSIONS_NEWEST_OF_GUESTS,
     ];
     for (columns, sql) in by_kind(conversations, statements) {
         let rows: Vec<NewestRow> = tx.rows("find newest generations", sql, columns.values()).await?;
@@ -121,22 +136,24 @@ macro_rules! persona_of {
 pub(super) use persona_of;
 
 /// The first transaction wins: session_active_task, session_active_system,
-/// session_active_orchestrator and session_generation refuse every other.
+/// session_active_orchestrator, session_active_guest and session_generation refuse every other.
 pub const SESSIONS_OPEN: &str = concat!(
     "
-    insert into session (account_id, id, kind, task_id, agent_id, user_id, generation, key, persona_version_id, persona_why)
-    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, nullif(w.user_id, ''), w.generation, w.key, p.version_id, p.why
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::text[])
-         as w (account_id, id, kind, task_id, agent_id, generation, key, user_id)
+    insert into session (account_id, id, kind, task_id, agent_id, user_id, guest_user_id, generation, key, persona_version_id, persona_why)
+    select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, nullif(w.user_id, ''), nullif(w.guest_id, ''), w.generation, w.key,
+           p.version_id, p.why
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::text[], $9::text[])
+         as w (account_id, id, kind, task_id, agent_id, generation, key, user_id, guest_id)
     left join lateral ",
     persona_of!("w.account_id", "w.task_id"),
-    " p on w.kind <> 'orchestrator'
+    " p on w.kind not in ('orchestrator', 'guest')
     on conflict do nothing"
 );
 
 /// Opens sessions; returns how many. Fewer than asked: another transaction opened one of them.
 pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, StorageError> {
     let text = |task: Option<&TaskId>| task.cloned().map_or_else(String::new, String::from);
+    let user = |user: Option<&UserId>| user.map_or_else(String::new, ToString::to_string);
     let values = [
         column(sessions, |new| new.conversation.account.clone()),
         column(sessions, |new| new.id),
@@ -145,10 +162,8 @@ pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, 
         column(sessions, |new| new.conversation.agent),
         column(sessions, |new| new.generation),
         column(sessions, |new| new.conversation.key(new.generation).to_string()),
-        column(sessions, |new| {
-            let owner = new.conversation.orchestrator().and_then(Owner::user);
-            owner.map_or_else(String::new, ToString::to_string)
-        }),
+        column(sessions, |new| user(new.conversation.person())),
+        column(sessions, |new| user(new.conversation.guest())),
     ];
     tx.execute("open sessions", SESSIONS_OPEN, values).await
 }

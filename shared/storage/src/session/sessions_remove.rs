@@ -41,7 +41,7 @@ pub const EMPTIED: &str = "
     where s.account_id = any (array[w.account_id]) and s.id = w.id";
 
 /// SQL: the newest of the generations of the session of `t` whose number satisfies the condition. A branch for each
-/// kind, which compares and orders by its own columns, so that it uses session_generation.
+/// kind, which compares and orders by its own columns, so that it uses session_generation, or session_of_guest.
 macro_rules! generation {
     ($number:literal) => {
         concat!(
@@ -59,15 +59,21 @@ macro_rules! generation {
               union all
               (select o.id from session o
                where o.account_id = t.account_id and o.kind = 'orchestrator' and t.kind = 'orchestrator' and o.task_id is null
-                 and o.agent_id is null and o.user_id = t.user_id and o.generation ",
+                 and o.agent_id = t.agent_id and o.user_id = t.user_id and o.generation ",
             $number,
-            "  order by o.task_id desc, o.agent_id desc, o.generation desc limit 1)
+            "  order by o.task_id desc, o.generation desc limit 1)
               union all
               (select o.id from session o
                where o.account_id = t.account_id and o.kind = 'orchestrator' and t.kind = 'orchestrator' and o.task_id is null
-                 and o.agent_id is null and o.user_id is null and t.user_id is null and o.generation ",
+                 and o.agent_id = t.agent_id and o.user_id is null and t.user_id is null and o.generation ",
             $number,
-            "  order by o.task_id desc, o.agent_id desc, o.user_id desc, o.generation desc limit 1))"
+            "  order by o.task_id desc, o.user_id desc, o.generation desc limit 1)
+              union all
+              (select o.id from session o
+               where o.account_id = t.account_id and o.kind = 'guest' and t.kind = 'guest' and o.user_id = t.user_id
+                 and o.guest_user_id = t.guest_user_id and o.generation ",
+            $number,
+            "  order by o.generation desc limit 1))"
         )
     };
 }

@@ -414,3 +414,41 @@ fn without_a_given_id_reading_again_is_a_duplicate() {
     );
     check(&facts, &later, "Proj-7: coder");
 }
+
+/// Its name says who is the guest: only signed messages enter, and only where both are there and the owner lets others ask.
+#[test]
+fn a_guests_session_takes_what_is_signed() {
+    let payload = r#"{"id": "mail-1", "type": "mail", "body": "b", "session": "orchestrator:acme:ann:guest:ben:v1"}"#;
+    let read = |task: &str, is_signed: bool| {
+        let incoming = incoming(&format!("signalbox.partition.3.acme.{task}"), &[], payload);
+        Received::read(
+            &contracts::Root::default(),
+            time::OffsetDateTime::UNIX_EPOCH,
+            incoming,
+            is_signed,
+        )
+    };
+    let user = |id: &str| domain::UserId::parse(id).unwrap();
+    let mut reachable = facts(false);
+    let answered = Fact::Guest((user("ann"), user("ben")), agent(CODER));
+    reachable.add(&AccountId::parse("acme").unwrap(), answered);
+    let limits = QueueLimits {
+        hops_max: 3,
+        items_max: 100,
+    };
+    let check = |facts: &BatchFacts, received: &Received, expected: Option<RefusalReason>| {
+        let found = match decide(received, facts, &limits) {
+            Decision::Refuse(refused) => Some(refused.refusal.reason),
+            Decision::Accept(accepted) => {
+                assert_eq!(accepted.entries[0].agent, agent(CODER));
+                None
+            }
+            Decision::Duplicate => panic!("it is new"),
+        };
+        assert_eq!(found, expected);
+    };
+    check(&reachable, &read("-", true), None);
+    check(&reachable, &read("-", false), Some(RefusalReason::SessionMismatch));
+    check(&reachable, &read("PROJ-7", true), Some(RefusalReason::SessionMismatch));
+    check(&facts(false), &read("-", true), Some(RefusalReason::UnknownUser));
+}

@@ -347,7 +347,7 @@ fn call_decided(account: &AccountId, row: &QuestionRow, setting: &Setting<'_>) -
 
 /// Whether an orchestrator asks: everybody who listens hears that there is a question, and not what it says.
 pub(super) fn is_own(asker: Option<SessionKind>) -> bool {
-    asker == Some(SessionKind::Orchestrator)
+    matches!(asker, Some(SessionKind::Orchestrator | SessionKind::Guest))
 }
 
 /// The event of an ended question.

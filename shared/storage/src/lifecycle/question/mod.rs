@@ -151,7 +151,7 @@ impl QuestionRow {
             SessionKind::System => ConversationOf::Agent,
             SessionKind::Orchestrator => ConversationOf::Orchestrator(self.orchestrator.clone()?),
             // None of them asks.
-            SessionKind::Branch | SessionKind::Replay => return None,
+            SessionKind::Guest | SessionKind::Branch | SessionKind::Replay => return None,
         };
         Some(Conversation {
             account: account.clone(),

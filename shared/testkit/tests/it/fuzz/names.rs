@@ -12,6 +12,7 @@ fn session_key() {
         format!("system:agent:{UUID}:acme:v1"),
         "orchestrator:acme:ann:v3".to_owned(),
         "orchestrator:org:acme:v12".to_owned(),
+        "orchestrator:acme:ann:guest:ben:v1".to_owned(),
         format!("agent:main:task:proj-7:agent:{UUID}:acme:v2"),
     ];
     fuzz("session_key")
@@ -25,6 +26,7 @@ fn session_key() {
             ":v4294967296",
             "user:",
             "orchestrator:",
+            ":guest:",
             UUID,
         ])
         .must_meet(&["read", "refused"])
