@@ -41,7 +41,20 @@ struct Connection {
 
 #[derive(Deserialize)]
 struct Ended {
-    error: Option<serde_json::Value>,
+    error: Option<Failure>,
+}
+
+#[derive(Deserialize)]
+struct Failure {
+    description: String,
+}
+
+impl Ended {
+    /// The client may have gone by itself.
+    fn is_over(&self) -> bool {
+        let gone = |error: &Failure| error.description.starts_with("no such client");
+        self.error.as_ref().is_none_or(gone)
+    }
 }
 
 /// The open connections of this name ([`crate::callout::Admitted`]); `None` if no server answers: the rights are missing.
@@ -60,7 +73,7 @@ pub async fn disconnect(bus: &Bus, name: &str) -> bool {
         for Connection { cid } in data.connections {
             let subject = format!("{DISCONNECT}.{}", server.id);
             let answers: Vec<Ended> = ask(bus, subject, json!({"cid": cid}).to_string().into(), 1).await;
-            is_done &= answers.first().is_some_and(|ended| ended.error.is_none());
+            is_done &= answers.first().is_some_and(Ended::is_over);
         }
     }
     is_done

@@ -176,7 +176,7 @@ pub fn permissions(user: User, root: &Root) -> Permissions {
     let mut subscribe = vec![format!("{}.>", inbox_prefix(user))];
     subscribe.extend(match user {
         // `_INBOX`: the default reply subjects of clients. No service listens there.
-        User::Publisher => ["event.*.>", "dead.*.*"].map(|below| format!("{root}.{below}")).into_iter().chain(["_INBOX.>".to_owned()]).collect(),
+        User::Publisher => vec![format!("{root}.event.>"), format!("{root}.dead.>"), "_INBOX.>".to_owned()],
         User::Orchestrator => vec![CALLOUT.to_owned()],
         User::Resolver | User::Delivery | User::ToolGateway | User::Operator => Vec::new(),
     });
@@ -546,10 +546,10 @@ mod tests {
     }
 
     #[test]
-    fn services_make_change_and_delete_nothing_and_list_nothing() {
+    fn services_make_change_and_delete_no_stream_and_list_nothing() {
         let root = Root::parse("box").unwrap();
         for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
-            let Permissions { publish, subscribe } = permissions(user, &root);
+            let Permissions { publish, subscribe, .. } = permissions(user, &root);
             // To the server, an empty list allows everything.
             assert!(!publish.is_empty() && !subscribe.is_empty(), "{user:?}");
             for service in services(user, &root) {
@@ -562,6 +562,11 @@ mod tests {
                     ["$JS", "API", "CONSUMER", "MSG", "NEXT", _, _] => true,
                     ["$JS", "API", "DIRECT", "GET", "BOX_NOTIFICATION"]
                     | ["$JS", "API", "STREAM", "PURGE", "BOX_NOTIFICATION"] => user == User::Resolver,
+                    // Event consumers of accounts, and the connections of their keys.
+                    ["$JS", "API", "CONSUMER", "CREATE", "BOX_EVENT", "*", "box", "event", "*", ">"]
+                    | ["$JS", "API", "CONSUMER", "DELETE", "BOX_EVENT", "*"]
+                    | ["$SYS", "REQ", "SERVER", "PING", "CONNZ"]
+                    | ["$SYS", "REQ", "SERVER", "*", "KICK"] => user == User::Orchestrator,
                     _ => false,
                 };
                 assert!(is_harmless, "{user:?} {service:?}");
@@ -582,6 +587,37 @@ mod tests {
         assert_eq!(each.len(), User::ALL.len(), "{accounts:?}");
         assert_eq!(account(User::Operator, &root), "BOX");
         assert_eq!(super::accounts(&root).matches("jetstream: enabled").count(), 1);
+    }
+
+    #[test]
+    fn a_key_has_what_its_role_is_for_in_its_account_alone() {
+        let (root, account) = (Root::default(), AccountId::parse("acme").unwrap());
+        let key = KeyId::parse("0011223344556677").unwrap();
+        let of = |role| of_key(&root, &account, (&key, role), &["ci".to_owned()]);
+        assert_eq!(of(KeyRole::Gateway), None);
+        let publisher = of(KeyRole::Publisher).unwrap();
+        assert_eq!(publisher.publish, ["signalbox.notification.acme.*"]);
+        assert_eq!(
+            publisher.subscribe,
+            ["_I.acme.0011223344556677.>", "signalbox.event.acme.*.notification.>"]
+        );
+        let service = of(KeyRole::Service).unwrap();
+        assert_eq!(
+            service.publish,
+            [
+                "signalbox.notification.acme.*",
+                "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci",
+                "$JS.ACK.SIGNALBOX_EVENT.outside_acme_ci.*.*.*.*.*",
+                "$JS.ACK.*.*.SIGNALBOX_EVENT.outside_acme_ci.*.*.*.*.>",
+            ]
+        );
+        assert_eq!(
+            service.subscribe,
+            ["_I.acme.0011223344556677.>", "signalbox.event.acme.>", "signalbox.live.acme.*"]
+        );
+        assert_eq!(service.unheard, ["signalbox.live.acme.-"]);
+        assert_eq!(of(KeyRole::Admin).unwrap(), service);
+        assert_eq!(of(KeyRole::Member).unwrap(), service);
     }
 
     #[test]
