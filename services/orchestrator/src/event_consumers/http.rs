@@ -23,7 +23,7 @@ use crate::{
 routes! {
     "event-consumers": "Durable consumers of an account's events on NATS";
     /// Make an event consumer, or make it again where the broker has removed it: one that nothing read from for 7 days.
-    POST "/api/orgs/{account}/event-consumers" Administer => create or 409 or 503;
+    POST "/api/orgs/{account}/event-consumers" Administer => create;
     /// All event consumers of the account: at most 8.
     GET "/api/orgs/{account}/event-consumers" Read => list;
     /// Remove an event consumer. Keys that are connected lose it at once.

@@ -105,7 +105,7 @@ impl<'a> Party<'a> {
 }
 
 /// Every subject that an attacker might send to.
-fn sendable() -> BTreeSet<String> {
+pub(crate) fn sendable() -> BTreeSet<String> {
     let root = Root::default();
     let mut subjects: BTreeSet<String> = [
         "notification.acme.t",
