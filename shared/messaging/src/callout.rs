@@ -34,7 +34,9 @@ pub enum CalloutError {
         #[source]
         source: Cause,
     },
-    #[error("the question of the NATS server has no reply subject or no `{SERVER_KEY_HEADER}`: does its configuration name our xkey?")]
+    #[error(
+        "the question of the NATS server has no reply subject or no `{SERVER_KEY_HEADER}`: does its configuration name our xkey?"
+    )]
     Unsealed,
     #[error("the question of the NATS server could not be decrypted: is its xkey ours?")]
     Sealed(#[source] Cause),
@@ -91,7 +93,13 @@ pub struct Admitted<'a> {
 impl Issuer {
     /// Seeds in NATS' own form: `SA…` of an account, `SX…` of a curve key.
     pub fn from_seeds(account: &str, exchange: &str) -> Result<Issuer, CalloutError> {
-        let bad = |what, form| move |source: nkeys::error::Error| CalloutError::Seed { what, form, source: source.into() };
+        let bad = |what, form| {
+            move |source: nkeys::error::Error| CalloutError::Seed {
+                what,
+                form,
+                source: source.into(),
+            }
+        };
         Ok(Issuer {
             account: KeyPair::from_seed(account).map_err(bad("seed of the issuer", "SA…"))?,
             exchange: XKey::from_seed(exchange).map_err(bad("xkey's seed", "SX…"))?,
@@ -101,7 +109,10 @@ impl Issuer {
     /// Two new seeds, of the issuer and of the xkey.
     pub fn generate() -> (String, String) {
         let seeds = (KeyPair::new_account().seed(), XKey::new().seed());
-        (seeds.0.expect("a new key has a seed"), seeds.1.expect("a new key has a seed"))
+        (
+            seeds.0.expect("a new key has a seed"),
+            seeds.1.expect("a new key has a seed"),
+        )
     }
 
     /// The public keys of the issuer and of the xkey, for the server's configuration.
@@ -139,8 +150,16 @@ impl Issuer {
     }
 
     /// Lets the client in, or refuses it without a reason.
-    pub async fn answer(&self, client: &Client, question: &Question, admitted: Option<&Admitted<'_>>, now: i64) -> Result<(), Cause> {
-        let user = admitted.map(|admitted| self.user(question, admitted, now)).transpose()?;
+    pub async fn answer(
+        &self,
+        client: &Client,
+        question: &Question,
+        admitted: Option<&Admitted<'_>>,
+        now: i64,
+    ) -> Result<(), Cause> {
+        let user = admitted
+            .map(|admitted| self.user(question, admitted, now))
+            .transpose()?;
         let answer = self.signed(&Claims {
             iat: now,
             exp: None,
@@ -376,5 +395,6 @@ mod tests {
     }
 
     /// Made by another implementation (libsodium) of the same claims.
-    const GOLDEN_SIGNATURE: &str = "oz5KEFinYARvLQ4esgtAH1Zm44_0AQMH0GFV2m_7b-UozjVv7BF_bAWuZOpwuujAbVXCir98cm-irQ_0DUH6Dg";
+    const GOLDEN_SIGNATURE: &str =
+        "oz5KEFinYARvLQ4esgtAH1Zm44_0AQMH0GFV2m_7b-UozjVv7BF_bAWuZOpwuujAbVXCir98cm-irQ_0DUH6Dg";
 }

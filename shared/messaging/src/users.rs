@@ -176,7 +176,11 @@ pub fn permissions(user: User, root: &Root) -> Permissions {
     let mut subscribe = vec![format!("{}.>", inbox_prefix(user))];
     subscribe.extend(match user {
         // `_INBOX`: the default reply subjects of clients. No service listens there.
-        User::Publisher => vec![format!("{root}.event.>"), format!("{root}.dead.>"), "_INBOX.>".to_owned()],
+        User::Publisher => vec![
+            format!("{root}.event.>"),
+            format!("{root}.dead.>"),
+            "_INBOX.>".to_owned(),
+        ],
         User::Orchestrator => vec![CALLOUT.to_owned()],
         User::Resolver | User::Delivery | User::ToolGateway | User::Operator => Vec::new(),
     });
@@ -216,10 +220,15 @@ pub fn of_key(
             let read = |name: &String| {
                 let name = stored_name(account, name);
                 let acknowledgements = Service::acknowledgements(&stream, &name).map(|service| service.subject);
-                [format!("{API}.CONSUMER.MSG.NEXT.{stream}.{name}")].into_iter().chain(acknowledgements)
+                [format!("{API}.CONSUMER.MSG.NEXT.{stream}.{name}")]
+                    .into_iter()
+                    .chain(acknowledgements)
             };
             Some(Permissions {
-                publish: [notification].into_iter().chain(consumers.iter().flat_map(read)).collect(),
+                publish: [notification]
+                    .into_iter()
+                    .chain(consumers.iter().flat_map(read))
+                    .collect(),
                 subscribe: vec![
                     inbox,
                     format!("{root}.event.{account}.>"),
@@ -313,7 +322,10 @@ fn outside_services(root: &Root) -> Vec<Service> {
         ..Service::message(format!("{API}.CONSUMER.MSG.NEXT.{stream}.*"))
     };
     let notification = Service::message(format!("{root}.notification.*.*"));
-    [notification, pull].into_iter().chain(Service::acknowledgements(&stream, "*")).collect()
+    [notification, pull]
+        .into_iter()
+        .chain(Service::acknowledgements(&stream, "*"))
+        .collect()
 }
 
 /// Messages below these branches, in the account of each user that publishes there.
@@ -387,7 +399,10 @@ pub fn jetstream_account(root: &Root) -> String {
 /// environment or from lines `NAME: "value"` above this one.
 pub fn accounts(root: &Root) -> String {
     let importers = importers(root);
-    let mut text = format!("accounts {{\n  \"{SYSTEM_ACCOUNT}\": {{\n    exports: {}\n  }}\n", exports(&importers, None));
+    let mut text = format!(
+        "accounts {{\n  \"{SYSTEM_ACCOUNT}\": {{\n    exports: {}\n  }}\n",
+        exports(&importers, None)
+    );
     for (user, importer) in User::ALL.into_iter().zip(&importers) {
         let jetstream = if user == User::Operator {
             "\n    jetstream: enabled"
@@ -563,7 +578,18 @@ mod tests {
                     ["$JS", "API", "DIRECT", "GET", "BOX_NOTIFICATION"]
                     | ["$JS", "API", "STREAM", "PURGE", "BOX_NOTIFICATION"] => user == User::Resolver,
                     // Event consumers of accounts, and the connections of their keys.
-                    ["$JS", "API", "CONSUMER", "CREATE", "BOX_EVENT", "*", "box", "event", "*", ">"]
+                    [
+                        "$JS",
+                        "API",
+                        "CONSUMER",
+                        "CREATE",
+                        "BOX_EVENT",
+                        "*",
+                        "box",
+                        "event",
+                        "*",
+                        ">",
+                    ]
                     | ["$JS", "API", "CONSUMER", "DELETE", "BOX_EVENT", "*"]
                     | ["$SYS", "REQ", "SERVER", "PING", "CONNZ"]
                     | ["$SYS", "REQ", "SERVER", "*", "KICK"] => user == User::Orchestrator,
@@ -613,7 +639,11 @@ mod tests {
         );
         assert_eq!(
             service.subscribe,
-            ["_I.acme.0011223344556677.>", "signalbox.event.acme.>", "signalbox.live.acme.*"]
+            [
+                "_I.acme.0011223344556677.>",
+                "signalbox.event.acme.>",
+                "signalbox.live.acme.*"
+            ]
         );
         assert_eq!(service.unheard, ["signalbox.live.acme.-"]);
         assert_eq!(of(KeyRole::Admin).unwrap(), service);

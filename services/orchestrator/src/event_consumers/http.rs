@@ -21,13 +21,13 @@ use crate::{
 };
 
 routes! {
-    "event-consumers": "Durable consumers of an account's events on NATS";
+    "event consumers": "Durable consumers of an account's events on NATS";
     /// Make an event consumer, or make it again where the broker has removed it: one that nothing read from for 7 days.
     POST "/api/orgs/{account}/event-consumers" Administer => create;
     /// All event consumers of the account: at most 8.
     GET "/api/orgs/{account}/event-consumers" Read => list;
     /// Remove an event consumer. Keys that are connected lose it at once.
-    DELETE "/api/orgs/{account}/event-consumers/{name}" Administer => remove;
+    DELETE "/api/orgs/{account}/event-consumers/{consumer}" Administer => remove;
 }
 
 /// As the column's constraint says.
@@ -105,10 +105,16 @@ async fn remove(
     if !store::event_consumer_remove(&tx, account, &name).await? {
         return Err(Problem::not_found().into());
     }
-    let event = app.event(account, database_now(&tx).await?, changed(Change::Changed, access.caller.actor()));
+    let event = app.event(
+        account,
+        database_now(&tx).await?,
+        changed(Change::Changed, access.caller.actor()),
+    );
     app.commit(tx, vec![event]).await?;
     // Without an answer it stays until the broker removes it; no key that connects from now on may read from it.
-    if let Err(error) = event_consumer_remove(app.bus()?, account, name.as_str()).await {
+    if let Ok(bus) = app.bus()
+        && let Err(error) = event_consumer_remove(bus, account, name.as_str()).await
+    {
         tracing::warn!(%account, consumer = name.as_str(), error = error_chain(&error), "could not remove an event consumer from the broker");
     }
     Ok(NoContent)

@@ -190,7 +190,11 @@ impl Doorkeeper {
     /// replica has let in as often as it may be connected. Where they do not answer, the limit does not hold.
     async fn has_room(&self, name: &str, now: Instant) -> Result<(), Refusal> {
         let ask = self.admitted.lock().is_full(name, now);
-        if ask && connections_count(&self.bus, name).await.is_some_and(|open| open >= CONNECTIONS_MAX) {
+        if ask
+            && connections_count(&self.bus, name)
+                .await
+                .is_some_and(|open| open >= CONNECTIONS_MAX)
+        {
             return Err(Refusal::Connections);
         }
         self.admitted.lock().add(name, now);

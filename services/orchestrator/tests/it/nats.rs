@@ -92,7 +92,10 @@ impl Installation {
     }
 
     async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, HeaderMap, Value) {
-        let request = self.http.request(method, format!("http://{}{path}", self.address)).bearer_auth(TOKEN);
+        let request = self
+            .http
+            .request(method, format!("http://{}{path}", self.address))
+            .bearer_auth(TOKEN);
         let request = match &body {
             Some(body) => request.json(body),
             None => request,
@@ -110,7 +113,10 @@ impl Installation {
     /// Its id and the key itself.
     async fn key(&self, account: &str, role: &str) -> (String, String) {
         let (status, made) = self
-            .post(&format!("/api/orgs/{account}/keys"), json!({"name": role, "role": role}))
+            .post(
+                &format!("/api/orgs/{account}/keys"),
+                json!({"name": role, "role": role}),
+            )
             .await;
         assert_eq!(status, StatusCode::CREATED, "{made}");
         let text = |field: &str| made[field].as_str().unwrap().to_owned();
@@ -120,7 +126,8 @@ impl Installation {
     async fn connect(&self, user: &str, password: &str) -> Option<(Client, mpsc::UnboundedReceiver<Event>)> {
         let (tx, events) = mpsc::unbounded_channel();
         let address: ServerAddr = format!("nats://127.0.0.1:{}", self.nats.port()).parse().unwrap();
-        let inbox = ApiKey::parse(password).map_or("_INBOX".to_owned(), |key| format!("_I.{}.{}", key.account(), key.id()));
+        let inbox =
+            ApiKey::parse(password).map_or("_INBOX".to_owned(), |key| format!("_I.{}.{}", key.account(), key.id()));
         let connecting = ConnectOptions::with_user_and_password(user.to_owned(), password.to_owned())
             .custom_inbox_prefix(inbox)
             .event_callback(move |event| {
@@ -197,7 +204,10 @@ async fn another_orchestrator_answers_and_without_one_open_connections_stay() {
     installation.running[0].begin_stop();
     let connected = eventually("a connection", || async { installation.connect("acme", &key).await }).await;
     installation.running[1].begin_stop();
-    eventually("refusals", || async { installation.connect("acme", &key).await.is_none().then_some(()) }).await;
+    eventually("refusals", || async {
+        installation.connect("acme", &key).await.is_none().then_some(())
+    })
+    .await;
     installation.publishes(&connected.0, "acme").await;
 }
 
@@ -224,29 +234,52 @@ async fn event_consumers_are_an_account_s_and_at_most_eight() {
     let ci = json!({"name": "ci", "stream": "SIGNALBOX_EVENT", "consumer": "outside_acme_ci", "filter": "signalbox.event.acme.>"});
     assert_eq!((status, &made), (StatusCode::CREATED, &ci));
     // Again: the same.
-    assert_eq!(installation.post(path, json!({"name": "ci"})).await, (StatusCode::CREATED, ci.clone()));
+    assert_eq!(
+        installation.post(path, json!({"name": "ci"})).await,
+        (StatusCode::CREATED, ci.clone())
+    );
     for n in 1..8 {
         let (status, _) = installation.post(path, json!({"name": format!("n-{n}")})).await;
         assert_eq!(status, StatusCode::CREATED);
     }
     let (status, full) = installation.post(path, json!({"name": "n-8"})).await;
-    assert_eq!((status, &full["code"]), (StatusCode::CONFLICT, &json!("event_consumer_limit")));
+    assert_eq!(
+        (status, &full["code"]),
+        (StatusCode::CONFLICT, &json!("event_consumer_limit"))
+    );
     for bad in ["", "A", "a_b", "a.b", &"a".repeat(33)] {
-        assert_eq!(installation.post(path, json!({"name": bad})).await.0, StatusCode::BAD_REQUEST, "{bad}");
+        assert_eq!(
+            installation.post(path, json!({"name": bad})).await.0,
+            StatusCode::BAD_REQUEST,
+            "{bad}"
+        );
     }
     let (_, _, listed) = installation.ask(Method::GET, path, None).await;
-    assert_eq!((listed["items"].as_array().unwrap().len(), &listed["items"][0]), (8, &ci));
+    assert_eq!(
+        (listed["items"].as_array().unwrap().len(), &listed["items"][0]),
+        (8, &ci)
+    );
 
     let (_, key) = installation.key("acme", "service").await;
     let (client, _events) = installation.connect("acme", &key).await.expect("a connection");
     // Making a key was an event.
     let next = "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci";
-    let pulled = timeout(LIMIT, client.request(next, r#"{"batch":1}"#.into())).await.unwrap().unwrap();
-    assert!(pulled.subject.starts_with("signalbox.event.acme.-."), "{}", pulled.subject);
+    let pulled = timeout(LIMIT, client.request(next, r#"{"batch":1}"#.into()))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        pulled.subject.starts_with("signalbox.event.acme.-."),
+        "{}",
+        pulled.subject
+    );
 
     let (status, _, _) = installation.ask(Method::DELETE, &format!("{path}/ci"), None).await;
     assert_eq!(status, StatusCode::NO_CONTENT);
     let (status, _, _) = installation.ask(Method::DELETE, &format!("{path}/ci"), None).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
-    assert_eq!(installation.post(path, json!({"name": "n-8"})).await.0, StatusCode::CREATED);
+    assert_eq!(
+        installation.post(path, json!({"name": "n-8"})).await.0,
+        StatusCode::CREATED
+    );
 }

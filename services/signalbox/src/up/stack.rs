@@ -38,7 +38,11 @@ impl Stack {
             postgres: !settings.is_set("database.url"),
             agent: !settings.is_set("providers.default.url"),
         };
-        let nats_users = if own.nats { Some(nats_users(data_dir, settings)?) } else { None };
+        let nats_users = if own.nats {
+            Some(nats_users(data_dir, settings)?)
+        } else {
+            None
+        };
         let servers = Devstack::start(DevstackOptions {
             data_dir: data_dir.to_owned(),
             durability: Durability::Durable,

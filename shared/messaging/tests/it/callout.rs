@@ -74,9 +74,10 @@ async fn answering(server: &NatsServer, admitted_s: i64) -> JoinHandle<()> {
     tokio::spawn(async move {
         while let Some(message) = questions.next().await {
             let question = issuer.open(&message).unwrap();
-            let permissions = question.password.as_ref().and_then(|password| {
-                permissions(&question.user, password.0.parse().ok()?)
-            });
+            let permissions = question
+                .password
+                .as_ref()
+                .and_then(|password| permissions(&question.user, password.0.parse().ok()?));
             let (account, now) = (outside_account(bus.root()), OffsetDateTime::now_utc().unix_timestamp());
             let name = format!("{}/{KEY}", question.user);
             let admitted = permissions.as_ref().map(|permissions| Admitted {
@@ -85,7 +86,10 @@ async fn answering(server: &NatsServer, admitted_s: i64) -> JoinHandle<()> {
                 permissions,
                 until: now + admitted_s,
             });
-            issuer.answer(bus.client(), &question, admitted.as_ref(), now).await.unwrap();
+            issuer
+                .answer(bus.client(), &question, admitted.as_ref(), now)
+                .await
+                .unwrap();
         }
     })
 }
@@ -143,7 +147,10 @@ async fn stored(operator: &Bus, stream: Stream) -> u64 {
 async fn each_role_publishes_and_hears_what_it_is_for() {
     let server = server().await;
     let _answering = answering(&server, 60).await;
-    let (orchestrator, delivery) = (bus(&server, User::Orchestrator).await, bus(&server, User::Delivery).await);
+    let (orchestrator, delivery) = (
+        bus(&server, User::Orchestrator).await,
+        bus(&server, User::Delivery).await,
+    );
     let account = AccountId::parse("acme").unwrap();
     event_consumer_make(&orchestrator, &account, "ci").await.unwrap();
     // Again: it stays.
@@ -159,22 +166,39 @@ async fn each_role_publishes_and_hears_what_it_is_for() {
         let jetstream = async_nats::jetstream::new(client.clone());
         let sent = jetstream.publish("signalbox.notification.acme.t", "{}".into()).await;
         assert_eq!(sent.unwrap().await.unwrap().stream, "SIGNALBOX_NOTIFICATION", "{role}");
-        for subject in ["signalbox.live.acme.-", "signalbox.live.acme.t", "signalbox.live.beta.t"] {
+        for subject in [
+            "signalbox.live.acme.-",
+            "signalbox.live.acme.t",
+            "signalbox.live.beta.t",
+        ] {
             delivery.client().publish(subject, "text".into()).await.unwrap();
         }
         let failed = "signalbox.event.acme.t.notification.failed";
         let events = ["signalbox.event.beta.t.notification.failed", failed];
         let events = events.map(|subject| crate::support::message(subject, &format!("{role} {subject}"), "{}"));
         crate::support::publish(&delivery, &events).await;
-        assert_eq!(within("news", news.next()).await.unwrap().subject.as_str(), failed, "{role}");
+        assert_eq!(
+            within("news", news.next()).await.unwrap().subject.as_str(),
+            failed,
+            "{role}"
+        );
         if is_reader {
-            assert_eq!(within("all", all.next()).await.unwrap().subject.as_str(), failed, "{role}");
+            assert_eq!(
+                within("all", all.next()).await.unwrap().subject.as_str(),
+                failed,
+                "{role}"
+            );
             // A person's own text, of no task, is left out.
             let heard = within("live text", live.next()).await.unwrap();
             assert_eq!(heard.subject.as_str(), "signalbox.live.acme.t", "{role}");
             // Without asking for the consumer first, which no key may.
-            let next = format!("$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.{}", stored_name(&account, "ci"));
-            let pulled = within("a pull", client.request(next, r#"{"batch":1}"#.into())).await.unwrap();
+            let next = format!(
+                "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.{}",
+                stored_name(&account, "ci")
+            );
+            let pulled = within("a pull", client.request(next, r#"{"batch":1}"#.into()))
+                .await
+                .unwrap();
             assert_eq!(pulled.subject.as_str(), failed, "{role}");
             let acknowledged = client.request(pulled.reply.unwrap(), "+ACK".into());
             within("its acknowledgement", acknowledged).await.unwrap();
@@ -220,21 +244,61 @@ async fn the_server_refuses_what_is_another_account_s_or_the_installation_s() {
     }
     let refused = holder.refused().await;
     // Events and live text are moved before the server looks.
-    let moved = |subject: &String| subject.replace("signalbox.event.", "unheard.event.").replace("signalbox.live.", "unheard.live.");
-    let passed: Vec<_> = sent.iter().filter(|subject| !refused.contains(&moved(subject))).collect();
+    let moved = |subject: &String| {
+        subject
+            .replace("signalbox.event.", "unheard.event.")
+            .replace("signalbox.live.", "unheard.live.")
+    };
+    let passed: Vec<_> = sent
+        .iter()
+        .filter(|subject| !refused.contains(&moved(subject)))
+        .collect();
     assert_eq!(passed, Vec::<&String>::new());
     assert!(sent.len() > 200, "{}", sent.len());
     let heard = [
-        ">", "*", "signalbox.>", "signalbox.event.>", "signalbox.event.*.>", "signalbox.event.beta.>", "signalbox.event.acm*.>",
-        "signalbox.*.acme.t", "signalbox.live.*.*", "signalbox.live.beta.*", "signalbox.live.acme.-", "signalbox.notification.>",
-        "signalbox.notification.acme.*", "signalbox.dead.>", "signalbox.dead.acme.*", "signalbox.session.>", "signalbox.tool.>",
-        "signalbox.stored.*", "_I.>", "_I.acme.>", "_I.beta.>", "_I.beta.0011223344556677.>", "_I.acme.7766554433221100.>",
-        "_I.orchestrator.>", "_INBOX.>", "$SYS.>", "$SYS.REQ.USER.AUTH", "$JS.>", "$JS.API.>", "$JS.ACK.>", "$JS.EVENT.>", "JS.API.>",
-        "SYS.>", "_R_.>", "unheard.>",
+        ">",
+        "*",
+        "signalbox.>",
+        "signalbox.event.>",
+        "signalbox.event.*.>",
+        "signalbox.event.beta.>",
+        "signalbox.event.acm*.>",
+        "signalbox.*.acme.t",
+        "signalbox.live.*.*",
+        "signalbox.live.beta.*",
+        "signalbox.live.acme.-",
+        "signalbox.notification.>",
+        "signalbox.notification.acme.*",
+        "signalbox.dead.>",
+        "signalbox.dead.acme.*",
+        "signalbox.session.>",
+        "signalbox.tool.>",
+        "signalbox.stored.*",
+        "_I.>",
+        "_I.acme.>",
+        "_I.beta.>",
+        "_I.beta.0011223344556677.>",
+        "_I.acme.7766554433221100.>",
+        "_I.orchestrator.>",
+        "_INBOX.>",
+        "$SYS.>",
+        "$SYS.REQ.USER.AUTH",
+        "$JS.>",
+        "$JS.API.>",
+        "$JS.ACK.>",
+        "$JS.EVENT.>",
+        "JS.API.>",
+        "SYS.>",
+        "_R_.>",
+        "unheard.>",
     ];
     for subject in heard {
         // Of one queue group: a subscription to a shared queue is one, too.
-        let _ = holder.client.queue_subscribe(subject, "callout".to_owned()).await.unwrap();
+        let _ = holder
+            .client
+            .queue_subscribe(subject, "callout".to_owned())
+            .await
+            .unwrap();
     }
     let refused = holder.refused().await;
     let passed: Vec<_> = heard.iter().filter(|subject| !refused.contains(**subject)).collect();
@@ -256,10 +320,19 @@ async fn a_reply_subject_reaches_nobody_else() {
             .unwrap();
     }
     let events: Vec<_> = (0..1_000)
-        .map(|n| crate::support::message("signalbox.event.acme.t.turn.started", &format!("e-{n}"), "{\"agent\":\"a\",\"body\":\"b\"}"))
+        .map(|n| {
+            crate::support::message(
+                "signalbox.event.acme.t.turn.started",
+                &format!("e-{n}"),
+                "{\"agent\":\"a\",\"body\":\"b\"}",
+            )
+        })
         .collect();
     crate::support::publish(&delivery, &events).await;
-    let (acme, beta) = (connect(&server, "acme", "service").await.unwrap(), connect(&server, "beta", "service").await.unwrap());
+    let (acme, beta) = (
+        connect(&server, "acme", "service").await.unwrap(),
+        connect(&server, "beta", "service").await.unwrap(),
+    );
     let mut heard = futures::stream::select_all([
         beta.client.subscribe("signalbox.event.beta.>").await.unwrap(),
         beta.client.subscribe("signalbox.live.beta.*").await.unwrap(),
@@ -278,12 +351,18 @@ async fn a_reply_subject_reaches_nobody_else() {
         ]
         .map(str::to_owned),
     );
-    let before = (stored(&operator, Stream::Event).await, stored(&operator, Stream::Dead).await);
+    let before = (
+        stored(&operator, Stream::Event).await,
+        stored(&operator, Stream::Dead).await,
+    );
     for reply in &replies {
         // For some the server ends the request instead.
         for (subject, payload) in [
             ("signalbox.notification.acme.t", "{}"),
-            ("$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci", r#"{"batch":1,"no_wait":true}"#),
+            (
+                "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci",
+                r#"{"batch":1,"no_wait":true}"#,
+            ),
             ("$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci", "1"),
         ] {
             let asked = acme.client.publish_with_reply(subject, reply.clone(), payload.into());
@@ -298,7 +377,13 @@ async fn a_reply_subject_reaches_nobody_else() {
         let message = within("the last event", heard.next()).await.unwrap();
         assert_eq!(message.subject.as_str(), "signalbox.event.beta.t.turn.started");
     }
-    assert_eq!((stored(&operator, Stream::Event).await, stored(&operator, Stream::Dead).await), (before.0 + 1, before.1));
+    assert_eq!(
+        (
+            stored(&operator, Stream::Event).await,
+            stored(&operator, Stream::Dead).await
+        ),
+        (before.0 + 1, before.1)
+    );
     let notifications = raw(&operator).get_stream("SIGNALBOX_NOTIFICATION").await.unwrap();
     let mut subjects = notifications.info_with_subjects(">").await.unwrap();
     while let Some(subject) = subjects.next().await {
@@ -323,14 +408,15 @@ async fn a_key_s_connections_are_counted_and_closed_and_others_stay() {
     assert_eq!(connections_count(&orchestrator, &name).await, Some(2));
     assert!(disconnect(&orchestrator, &name).await);
     for one in &mut ones[..2] {
-        let event = async {
-            while !matches!(one.refusals.recv().await, Some(Event::Disconnected) | None) {}
-        };
+        let event = async { while !matches!(one.refusals.recv().await, Some(Event::Disconnected) | None) {} };
         within("a disconnection", event).await;
     }
     assert_eq!(connections_count(&orchestrator, &format!("beta/{KEY}")).await, Some(1));
     // A service without the right learns nothing.
-    assert_eq!(connections_count(&bus(&server, User::Delivery).await, &name).await, None);
+    assert_eq!(
+        connections_count(&bus(&server, User::Delivery).await, &name).await,
+        None
+    );
 }
 
 #[tokio::test]

@@ -529,7 +529,11 @@ async fn a_publisher_sends_with_acknowledgement_and_listens_to_events() {
             })
             .await;
             if is_heard {
-                assert_eq!(within(subject, own.next()).await.unwrap().subject.as_str(), subject, "{user:?}");
+                assert_eq!(
+                    within(subject, own.next()).await.unwrap().subject.as_str(),
+                    subject,
+                    "{user:?}"
+                );
             }
         }
     }
