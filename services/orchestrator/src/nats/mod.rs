@@ -24,7 +24,10 @@ use storage::{
     api_key::{KeyHolder, api_key_holder},
 };
 use time::OffsetDateTime;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep_until, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use self::recent::Recent;
@@ -32,6 +35,8 @@ use crate::{app::App, event_consumers::store::event_consumers, settings::Orchest
 
 /// Questions that are answered at one time; later ones wait. Refusals stay for [`REFUSED_AFTER`].
 const IN_PROGRESS_MAX: usize = 1_024;
+/// Look-ups at one time: half of the connections on which requests are authenticated, too.
+const LOOK_UPS_MAX: usize = 2;
 /// The server waits for 2 s.
 const LOOK_UP_MAX: Duration = Duration::from_millis(1_500);
 /// Longer than a look-up usually takes, so that a refusal does not tell whether there was one.
@@ -100,6 +105,7 @@ pub async fn answer(app: App, bus: Bus, issuer: Issuer, stop: CancellationToken)
         app,
         bus,
         issuer,
+        look_ups: Semaphore::new(LOOK_UPS_MAX),
         wrong_keys: Mutex::new(Recent::new(WRONG_KEYS_MAX, MINUTE)),
         admitted: Mutex::new(Recent::new(CONNECTIONS_MAX, ADMITTED_FOR)),
     });
@@ -121,6 +127,7 @@ struct Doorkeeper {
     app: App,
     bus: Bus,
     issuer: Issuer,
+    look_ups: Semaphore,
     /// By host, in this replica.
     wrong_keys: Mutex<Recent>,
     /// By key, in this replica.
@@ -179,6 +186,7 @@ impl Doorkeeper {
 
     /// A client that is dropped at the time-out leaves no transaction open (`storage::Database`).
     async fn look_up(&self, key: &ApiKey) -> Result<Option<(KeyHolder, Vec<String>)>, StorageError> {
+        let _turn = self.look_ups.acquire().await;
         let tx = self.app.callers.begin(&Accounts::one(key.account())).await?;
         let holder = api_key_holder(&tx, key).await?;
         let consumers = event_consumers(&tx, key.account()).await?;

@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use contracts::Root;
-use devstack::{NatsServer, NatsUsers};
+use devstack::NatsServer;
 use domain::ApiKey;
-use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User, callout::Issuer, users};
+use messaging::{Bus, BusOptions, Provision, Topology, TopologyLimits, User};
 use reqwest::{Method, StatusCode, header::HeaderMap};
 use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
@@ -20,7 +20,6 @@ const TOKEN: &str = "the-operators-own-token";
 struct Installation {
     nats: NatsServer,
     test: TestDatabase,
-    seeds: (String, String),
     http: reqwest::Client,
     /// Of the first orchestrator.
     address: String,
@@ -30,24 +29,12 @@ struct Installation {
 impl Installation {
     async fn start() -> Installation {
         testkit::install_tls_provider();
-        let (root, seeds) = (Root::default(), Issuer::generate());
-        let (issuer, xkey) = Issuer::from_seeds(&seeds.0, &seeds.1).unwrap().public_keys();
-        let names = User::ALL.map(|user| (user.name().to_owned(), users::password_variable(user)));
-        let users = NatsUsers {
-            config: format!(
-                "{}: \"{issuer}\"\n{}: \"{xkey}\"\n{}{}",
-                users::ISSUER_VARIABLE,
-                users::XKEY_VARIABLE,
-                users::accounts(&root),
-                users::callout(&root)
-            ),
-            account: Some(users::jetstream_account(&root)),
-            names: names.into(),
-        };
-        let nats = NatsServer::start_temporary_with(users).await.unwrap();
+        let nats = NatsServer::start_temporary_with(testkit::nats_users_and_keys())
+            .await
+            .unwrap();
         let options = BusOptions {
             keys: testkit::keyring(),
-            ..BusOptions::new(nats.url_of("operator"), root, "test")
+            ..BusOptions::new(nats.url_of("operator"), Root::default(), "test")
         };
         let topology = Topology {
             limits: TopologyLimits::default(),
@@ -58,7 +45,6 @@ impl Installation {
         let mut installation = Installation {
             nats,
             test: TestDatabase::fresh().await,
-            seeds,
             http: reqwest::Client::new(),
             address: String::new(),
             running: Vec::new(),
@@ -79,8 +65,8 @@ impl Installation {
             ("NATS_URL", url.as_str()),
             testkit::ENVELOPE,
             ("SIGNALBOX_OPERATOR_TOKEN", TOKEN),
-            ("SIGNALBOX__ORCHESTRATOR__CALLOUT_ISSUER_SEED", self.seeds.0.as_str()),
-            ("SIGNALBOX__ORCHESTRATOR__CALLOUT_XKEY_SEED", self.seeds.1.as_str()),
+            testkit::CALLOUT[0],
+            testkit::CALLOUT[1],
         ];
         let settings = Settings::load_from("[orchestrator]\nlisten = \"127.0.0.1:0\"\n", variables).unwrap();
         let shutdown = Shutdown::new();
