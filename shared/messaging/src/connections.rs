@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -17,6 +16,8 @@ use crate::{
 const ANSWERS_WITHIN: Duration = Duration::from_millis(300);
 /// Connections that one server names.
 const LISTED_MAX: usize = 1_024;
+/// How often the connections are listed and ended until none is left.
+const ROUNDS_MAX: usize = 3;
 
 #[derive(Deserialize)]
 struct Listed {
@@ -39,24 +40,6 @@ struct Connection {
     cid: u64,
 }
 
-#[derive(Deserialize)]
-struct Ended {
-    error: Option<Failure>,
-}
-
-#[derive(Deserialize)]
-struct Failure {
-    description: String,
-}
-
-impl Ended {
-    /// The client may have gone by itself.
-    fn is_over(&self) -> bool {
-        let gone = |error: &Failure| error.description.starts_with("no such client");
-        self.error.as_ref().is_none_or(gone)
-    }
-}
-
 /// The open connections of this name ([`crate::callout::Admitted`]); `None` if no server answers: the rights are missing.
 pub async fn connections_count(bus: &Bus, name: &str) -> Option<usize> {
     let listed = listed(bus, name).await;
@@ -64,42 +47,47 @@ pub async fn connections_count(bus: &Bus, name: &str) -> Option<usize> {
     answered.then(|| listed.iter().map(|listed| listed.data.connections.len()).sum())
 }
 
-/// Ends the connections of this name. Whether all are over; `false` too if no server answers.
+/// Ends the connections of this name, those that open meanwhile included. Whether none is left; `false` too if no server
+/// answers.
 pub async fn disconnect(bus: &Bus, name: &str) -> bool {
-    let listed = listed(bus, name).await;
-    let mut is_done = !listed.is_empty();
-    for Listed { server, data } in listed {
-        is_done &= data.connections.len() < LISTED_MAX;
-        for Connection { cid } in data.connections {
-            let subject = format!("{DISCONNECT}.{}", server.id);
-            let answers: Vec<Ended> = ask(bus, subject, json!({"cid": cid}).to_string().into(), 1).await;
-            is_done &= answers.first().is_some_and(Ended::is_over);
+    for _ in 0..ROUNDS_MAX {
+        let listed = listed(bus, name).await;
+        if listed.iter().all(|listed| listed.data.connections.is_empty()) {
+            return !listed.is_empty();
+        }
+        for Listed { server, data } in listed {
+            for Connection { cid } in data.connections {
+                let subject = format!("{DISCONNECT}.{}", server.id);
+                let kick = json!({"cid": cid}).to_string();
+                // The server does nothing for a request without a reply subject; the next list has the answer.
+                let inbox = bus.client().new_inbox();
+                if let Err(error) = bus.client().publish_with_reply(subject, inbox, kick.into()).await {
+                    tracing::debug!(%error, "a connection could not be ended");
+                }
+            }
         }
     }
-    is_done
+    false
 }
 
+/// What the servers answer in time. An answer that cannot be read counts as none.
 async fn listed(bus: &Bus, name: &str) -> Vec<Listed> {
     let account = outside_account(bus.root());
-    let query = json!({"acc": account, "user": name, "auth": true, "limit": LISTED_MAX});
-    ask(bus, CONNECTIONS.to_owned(), query.to_string().into(), usize::MAX).await
-}
-
-/// The answers that come in time, at most so many. An answer that cannot be read counts as none.
-async fn ask<T: DeserializeOwned>(bus: &Bus, subject: String, query: Bytes, answers_max: usize) -> Vec<T> {
+    let query = json!({"acc": account, "user": name, "auth": true, "limit": LISTED_MAX}).to_string();
     let client = bus.client();
     let (inbox, mut found) = (client.new_inbox(), Vec::new());
     let Ok(mut answers) = client.subscribe(inbox.clone()).await else {
         return found;
     };
-    if client.publish_with_reply(subject, inbox, query).await.is_err() {
+    if client
+        .publish_with_reply(CONNECTIONS, inbox, query.into())
+        .await
+        .is_err()
+    {
         return found;
     }
     let deadline = Instant::now() + ANSWERS_WITHIN;
-    while found.len() < answers_max {
-        let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await else {
-            break;
-        };
+    while let Ok(Some(answer)) = timeout_at(deadline, answers.next()).await {
         match serde_json::from_slice(&answer.payload) {
             Ok(answer) => found.push(answer),
             Err(error) => tracing::debug!(%error, "an answer of the NATS server could not be read"),

@@ -160,23 +160,23 @@ impl Doorkeeper {
 
     /// The name and the permissions of a client that is let in.
     async fn decide(&self, question: &Question, now: Instant) -> Result<(String, Permissions), Refusal> {
-        if self.wrong_keys.lock().was_full(&question.host, now) {
-            return Err(Refusal::Host);
-        }
+        self.has_not_guessed(&question.host)?;
         let password = question.password.as_ref().ok_or(Refusal::NoKey)?;
         let key = ApiKey::parse(&password.0).map_err(|_| Refusal::NoKey)?;
         if key.account().as_str() != question.user {
             return Err(Refusal::OtherAccount);
         }
-        let look_up = timeout(LOOK_UP_MAX, self.look_up(&key)).await;
-        let (holder, consumers) = match look_up {
-            Ok(Ok(found)) => found.ok_or(Refusal::UnknownKey)?,
-            Ok(Err(error)) => {
+        let looked_up = timeout(LOOK_UP_MAX, async {
+            let _turn = self.look_ups.acquire().await;
+            // Others of the same host were refused meanwhile.
+            self.has_not_guessed(&question.host)?;
+            self.look_up(&key).await.map_err(|error| {
                 tracing::warn!(error = error_chain(&error), "could not look up a key of a NATS client");
-                return Err(Refusal::Unavailable);
-            }
-            Err(_) => return Err(Refusal::Unavailable),
-        };
+                Refusal::Unavailable
+            })
+        });
+        let found = looked_up.await.map_err(|_| Refusal::Unavailable)??;
+        let (holder, consumers) = found.ok_or(Refusal::UnknownKey)?;
         let permissions = of_key(&self.app.root, &holder.account, (&holder.id, holder.role), &consumers);
         let permissions = permissions.ok_or(Refusal::Role)?;
         let name = connection_name(&holder.account, holder.id.as_str());
@@ -184,9 +184,15 @@ impl Doorkeeper {
         Ok((name, permissions))
     }
 
-    /// A client that is dropped at the time-out leaves no transaction open (`storage::Database`).
+    fn has_not_guessed(&self, host: &str) -> Result<(), Refusal> {
+        if self.wrong_keys.lock().was_full(host, Instant::now()) {
+            return Err(Refusal::Host);
+        }
+        Ok(())
+    }
+
+    /// Dropped at the time-out, it leaves no transaction open (`storage::Database`).
     async fn look_up(&self, key: &ApiKey) -> Result<Option<(KeyHolder, Vec<String>)>, StorageError> {
-        let _turn = self.look_ups.acquire().await;
         let tx = self.app.callers.begin(&Accounts::one(key.account())).await?;
         let holder = api_key_holder(&tx, key).await?;
         let consumers = event_consumers(&tx, key.account()).await?;
