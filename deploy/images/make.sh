@@ -74,8 +74,10 @@ fi
 "$DOCKER" build --tag "$image" --file deploy/Dockerfile "${arguments[@]}" . >/dev/null
 
 # Made once, by the program itself: public keys for NATS, their seeds for the orchestrator.
-if [ -e .env ] && ! grep -q '^NATS_CALLOUT_ISSUER=' .env; then
-    "$DOCKER" run --rm --network none --read-only "$image" nats-keys >>.env
+if [ -e .env ] && ! grep -q '^NATS_CALLOUT_ISSUER=.' .env; then
+    keys=$("$DOCKER" run --rm --network none --read-only "$image" nats-keys)
+    sed -i '/^NATS_CALLOUT_/d' .env
+    printf '%s\n' "$keys" >>.env
 fi
 
 bytes() { "$DOCKER" image inspect --format '{{.Size}}' "$1"; }
