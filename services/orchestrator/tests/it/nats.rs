@@ -11,7 +11,7 @@ use reqwest::{Method, StatusCode, header::HeaderMap};
 use runtime::{Context, Settings, Shutdown};
 use serde_json::{Value, json};
 use storage::Role;
-use testkit::{TestDatabase, eventually};
+use testkit::{Proxy, TestDatabase, Way, eventually};
 use tokio::{sync::mpsc, time::timeout};
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -19,7 +19,10 @@ const TOKEN: &str = "the-operators-own-token";
 
 struct Installation {
     nats: NatsServer,
-    test: TestDatabase,
+    _test: TestDatabase,
+    /// In front of the database.
+    postgres: Proxy,
+    database_url: String,
     http: reqwest::Client,
     /// Of the first orchestrator.
     address: String,
@@ -42,9 +45,15 @@ impl Installation {
             scope: User::Operator,
         };
         topology.ensure(&Bus::connect(options).await.unwrap()).await.unwrap();
+        let test = TestDatabase::fresh().await;
+        let authority = test.url.split('@').nth(1).unwrap().split('/').next().unwrap();
+        let postgres = Proxy::postgres(authority.parse().unwrap()).await;
+        let database_url = postgres.url(&test.url);
         let mut installation = Installation {
             nats,
-            test: TestDatabase::fresh().await,
+            postgres,
+            database_url,
+            _test: test,
             http: reqwest::Client::new(),
             address: String::new(),
             running: Vec::new(),
@@ -61,7 +70,7 @@ impl Installation {
     async fn orchestrator(&mut self) -> String {
         let url = self.nats.url_of("orchestrator");
         let variables = [
-            ("DATABASE_URL", self.test.url.as_str()),
+            ("DATABASE_URL", self.database_url.as_str()),
             ("NATS_URL", url.as_str()),
             testkit::ENVELOPE,
             ("SIGNALBOX_OPERATOR_TOKEN", TOKEN),
@@ -195,6 +204,21 @@ async fn another_orchestrator_answers_and_without_one_open_connections_stay() {
     })
     .await;
     installation.publishes(&connected.0, "acme").await;
+}
+
+#[tokio::test]
+async fn without_the_database_nobody_new_comes_in() {
+    let installation = Installation::start().await;
+    let (_, key) = installation.key("acme", "service").await;
+    let (client, _events) = installation.connect("acme", &key).await.expect("a connection");
+    installation.postgres.stall(&[Way::ToServer, Way::ToClient]);
+    let asked = std::time::Instant::now();
+    assert!(installation.connect("acme", &key).await.is_none());
+    // Refused before the server's own time-out.
+    assert!(asked.elapsed() < Duration::from_millis(1_950), "{:?}", asked.elapsed());
+    installation.publishes(&client, "acme").await;
+    installation.postgres.heal();
+    eventually("a connection", || async { installation.connect("acme", &key).await }).await;
 }
 
 #[tokio::test]
