@@ -44,7 +44,7 @@ use crate::{
 /// since each mapping costs some hundred bytes.
 const ANSWERS_WITHIN: &str = "10s";
 
-/// Connections of all holders of API keys to one server: fewer than its own limit (65,536), so that services always
+/// Connections of all holders of API keys to all servers: fewer than the limit of one (65,536), so that services always
 /// get in.
 const OUTSIDE_CONNECTIONS_MAX: u32 = 8_192;
 /// Subscriptions of one such connection.
