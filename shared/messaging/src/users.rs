@@ -529,8 +529,9 @@ pub fn config_file(root: &Root) -> String {
          # the root `{root}`; `signalbox nats-users` writes it for another. Include it in the server's configuration:\n\
          #     include ./nats-users.conf\n\
          # Passwords come from the server's environment: {variables}.\n\
-         # Let them begin with a letter other than e: the server reads what looks like a number as one. So do the public\n\
-         # keys of the callout: {ISSUER_VARIABLE}, {XKEY_VARIABLE} (`signalbox nats-keys`).\n\
+         # Let them begin with a letter other than e: the server reads what looks like a number as one.\n\
+         # The public keys of the callout come from there, too: {ISSUER_VARIABLE}, {XKEY_VARIABLE}\n\
+         # (`signalbox nats-keys`).\n\
          # Never set no_auth_user beside it. JetStream keeps what is stored below `{{store_dir}}/jetstream/{}`.\n\n{}",
         jetstream_account(root),
         accounts(root) + "\n" + &callout(root)
