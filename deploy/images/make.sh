@@ -73,5 +73,12 @@ if [ -n "${SIGNALBOX_BINARY:-}" ]; then
 fi
 "$DOCKER" build --tag "$image" --file deploy/Dockerfile "${arguments[@]}" . >/dev/null
 
+# Made once, by the program itself: public keys for NATS, their seeds for the orchestrator.
+if [ -e .env ] && ! grep -q '^NATS_CALLOUT_ISSUER=.' .env; then
+    keys=$("$DOCKER" run --rm --network none --read-only "$image" nats-keys)
+    sed -i '/^NATS_CALLOUT_/d' .env
+    printf '%s\n' "$keys" >>.env
+fi
+
 bytes() { "$DOCKER" image inspect --format '{{.Size}}' "$1"; }
 say "$image is $(bytes "$image" | numfmt --to=iec), $(($(bytes "$image") - $(bytes "$BASE_IMAGE"))) bytes over its base"

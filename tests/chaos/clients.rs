@@ -1,7 +1,7 @@
 //! The clients: publishers on NATS, and programs that use the HTTP API with a key of their account. They behave correctly: they
 //! repeat the same id and idempotency key until they get an answer.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, bail};
 use async_nats::jetstream;
@@ -51,7 +51,10 @@ pub(crate) struct Clients {
     publishing: Vec<String>,
     /// A `gateway` key of each account, with which agents call tools themselves.
     gateways: Vec<String>,
+    /// For accounts that there are not.
     jetstream: jetstream::Context,
+    /// With a key of each account.
+    outside: BTreeMap<String, jetstream::Context>,
     http: reqwest::Client,
     /// Addresses of the orchestrators.
     urls: Vec<String>,
@@ -76,6 +79,7 @@ impl Clients {
             publishing: Vec::new(),
             gateways: Vec::new(),
             jetstream: jetstream::new(publisher(&system.nats_url).await?),
+            outside: BTreeMap::new(),
             http,
             urls,
             tools_url: gateways.next().context("a tool-gateway")?,
@@ -83,6 +87,8 @@ impl Clients {
         };
         for account in 0..ACCOUNTS {
             let (tenant, [key, publishing, gateway]) = clients.account(account, canary(seed, account)).await?;
+            let connected = outside(&system.nats_url, &publishing).await?;
+            clients.outside.insert(account_id(account), jetstream::new(connected));
             clients.tenants.push(tenant);
             clients.keys.push(key);
             clients.publishing.push(publishing);
@@ -526,8 +532,11 @@ impl Clients {
     }
 
     pub(crate) async fn publish(&self, subject: String, payload: Bytes) -> Answer {
+        // {root}.notification.{account}.{task}
+        let account = subject.split('.').nth(2).unwrap_or_default();
+        let jetstream = self.outside.get(account).unwrap_or(&self.jetstream);
         let publishing = async {
-            self.jetstream
+            jetstream
                 .publish(subject, payload)
                 .await
                 .map_err(|error| error.to_string())?
@@ -843,7 +852,19 @@ fn read(status: StatusCode, body: &str) -> Answer {
     }
 }
 
-/// A plain connection, as an outside publisher has.
+/// A connection with an account's key.
+async fn outside(nats_url: &str, key: &str) -> anyhow::Result<async_nats::Client> {
+    let (_, address) = nats_url.rsplit_once('@').context("the URL of our own server")?;
+    let known = domain::ApiKey::parse(key).context("a key")?;
+    async_nats::ConnectOptions::with_user_and_password(known.account().to_string(), key.to_owned())
+        .custom_inbox_prefix(format!("_I.{}.{}", known.account(), known.id()))
+        .ping_interval(Duration::from_millis(500))
+        .connect(format!("nats://{address}"))
+        .await
+        .context("could not connect with a key")
+}
+
+/// A plain connection, as a platform publisher has.
 pub(crate) async fn publisher(nats_url: &str) -> anyhow::Result<async_nats::Client> {
     let address: async_nats::ServerAddr = nats_url.parse().context("the URL of our own server")?;
     let user = address.username().unwrap_or_default().to_owned();

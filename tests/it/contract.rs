@@ -110,12 +110,18 @@ struct Program<'a> {
 impl<'a> Program<'a> {
     async fn start(house: &'a House) -> Program<'a> {
         let nats = house.world.client().await;
-        // On the publishing connection, so that the server takes the subscription first.
-        let mut messages = nats.subscribe("signalbox.>").await.unwrap();
+        // A publisher hears events and dead letters only.
+        let operator = house.world.operator().await;
+        let mut messages = operator.subscribe("signalbox.>").await.unwrap();
+        operator.flush().await.unwrap();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let listening = Arc::clone(&heard);
         tokio::spawn(async move {
+            let _operator = operator;
             while let Some(message) = messages.next().await {
+                if message.subject.starts_with("signalbox.stored.") {
+                    continue; // Says only that something came.
+                }
                 let message = Heard {
                     subject: message.subject.to_string(),
                     headers: message.headers.unwrap_or_default(),

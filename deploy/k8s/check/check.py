@@ -29,6 +29,7 @@ SECRETS = {
     "signalbox-database": set(SERVICES),
     "signalbox-nats": set(SERVICES),
     "signalbox-owner": {"database", "nats"},
+    "signalbox-nats-callout": {"issuer-seed", "xkey-seed"},
     "signalbox-operator": {"token"},
     "signalbox-envelope": None,
     "signalbox-providers": None,
@@ -386,9 +387,9 @@ def main():
     values = yaml.safe_load((HERE / "nats/values.yaml").read_text())
     if "no_auth_user" in json.dumps(values):
         fault("nats/values.yaml", "no_auth_user lets everybody in")
-    wanted = set(re.findall(r"password: \$(\w+)", (ROOT / "schemas/nats-users.conf").read_text()))
+    wanted = set(re.findall(r"(?:password|issuer|xkey): \$(\w+)", (ROOT / "schemas/nats-users.conf").read_text()))
     if set(values["container"]["env"]) != wanted:
-        fault("nats/values.yaml", f"the passwords are not those of schemas/nats-users.conf: {sorted(wanted)}")
+        fault("nats/values.yaml", f"the variables are not those of schemas/nats-users.conf: {sorted(wanted)}")
     # The container tests run these lines (tests/containers/src/requests.rs).
     volume = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["nats-volume"]["entrypoint"][-1]
     renames = [one["value"][0]["command"][-1] for one in values["podTemplate"]["patch"] if one["path"] == "/spec/initContainers"]

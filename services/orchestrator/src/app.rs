@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use contracts::{Root, event::Event, outgoing::Origin};
 use derive_more::Deref;
 use domain::AccountId;
+use messaging::Bus;
 use runtime::{
     Shares, Shutdown,
     http::{Problem, local_url},
@@ -57,6 +58,8 @@ pub struct Parts {
     pub shutdown: Shutdown,
     /// The address of the API, once it listens.
     listens: OnceLock<SocketAddr>,
+    /// The broker, where the service runs with one.
+    bus: OnceLock<Bus>,
 }
 
 impl App {
@@ -79,6 +82,7 @@ impl App {
             publish_soon,
             shutdown,
             listens: OnceLock::new(),
+            bus: OnceLock::new(),
         }))
     }
 
@@ -86,6 +90,16 @@ impl App {
     pub fn listens_at(&self, address: SocketAddr) {
         // It listens once.
         let _ = self.listens.set(address);
+    }
+
+    pub fn connects_to(&self, bus: Bus) {
+        // Once, at the start.
+        let _ = self.bus.set(bus);
+    }
+
+    /// The broker, for the few requests that ask it directly.
+    pub fn bus(&self) -> Result<&Bus, Problem> {
+        self.bus.get().ok_or_else(Problem::unavailable)
     }
 
     /// What links begin with.

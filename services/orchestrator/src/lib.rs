@@ -3,13 +3,12 @@
 //! In reading order: [`settings`] (limits), [`app`] (the state of every route), [`route`] (how a route is declared), [`auth`]
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
-//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`members`],
+//! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`event_consumers`], [`members`],
 //! [`me`], [`memories`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
-//! [`handlers`] consumes messages,
-//! [`openapi`] is the
-//! document, [`service`] the wiring.
+//! [`handlers`] consumes messages, [`nats`] answers who connects to NATS with an API key, [`openapi`] is the document,
+//! [`service`] the wiring.
 
 pub mod accounts;
 pub mod activities;
@@ -28,6 +27,7 @@ pub mod diff;
 pub mod directory;
 pub mod dry_run;
 pub mod error;
+pub mod event_consumers;
 pub mod forget;
 #[cfg(test)]
 mod fuzz;
@@ -44,6 +44,7 @@ pub mod memories;
 pub mod messages;
 pub mod metrics;
 pub mod models;
+pub mod nats;
 pub mod new_session;
 pub mod notifications;
 pub mod objects;
@@ -86,6 +87,7 @@ pub fn nouns() -> Vec<route::Noun> {
         sign_in::http::noun(),
         personas::http::noun(),
         orchestrators::http::noun(),
+        event_consumers::http::noun(),
         agents::http::noun(),
         tasks::http::noun(),
         board::noun(),

@@ -18,6 +18,7 @@ const QUESTIONS_MAX: i32 = 10_000;
 #[derive(Clone, Debug)]
 pub struct Metrics {
     refused: Counter<u64>,
+    nats_refused: Counter<u64>,
     replayed: Counter<u64>,
     published: Counter<u64>,
     replies: Counter<u64>,
@@ -34,6 +35,7 @@ impl Default for Metrics {
                 "signalbox.api.refused",
                 "Requests refused by authentication, authorization or the account's share of the outbox, by reason",
             ),
+            nats_refused: counter("signalbox.nats.refused", "NATS clients refused, by reason"),
             replayed: counter(
                 "signalbox.api.replayed",
                 "Stored answers repeated for an Idempotency-Key",
@@ -56,6 +58,11 @@ impl Metrics {
     /// `reason`: unauthorized, other_account, forbidden, unread_share.
     pub fn refused(&self, reason: &'static str) {
         self.refused.add(1, &[KeyValue::new("reason", reason)]);
+    }
+
+    /// `reason`: host, no_key, other_account, unknown_key, role, connections, unavailable.
+    pub fn nats_refused(&self, reason: &'static str) {
+        self.nats_refused.add(1, &[KeyValue::new("reason", reason)]);
     }
 
     pub fn replayed(&self) {

@@ -7,7 +7,7 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, recovery,
+    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, nats, recovery,
     routes::served, settings::OrchestratorSettings, timers,
 };
 
@@ -32,6 +32,14 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
         publish_soon,
         shutdown.clone(),
     );
+    app.connects_to(context.bus.clone());
+    match nats::issuer(&app.settings)? {
+        Some(issuer) => {
+            let answers = nats::answer(app.clone(), context.bus.clone(), issuer, shutdown.token());
+            shutdown.spawn("nats callout", answers);
+        }
+        None => tracing::info!("orchestrator.callout_issuer_seed is not set: API keys do not open NATS"),
+    }
     shutdown.spawn("turn finished", consumer(&context, &app).run(shutdown.token()));
     let shares = app.shares.clone();
     shares.limit(context.topology.limits.notification_bytes_max);

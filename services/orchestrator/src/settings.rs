@@ -22,6 +22,9 @@ section! {
         /// Creates accounts and may do everything in all of them (`SIGNALBOX_OPERATOR_TOKEN`). Without it accounts cannot be
         /// created.
         pub operator_token: Option<SecretString> = None,
+        /// Seeds of NATS' own form (`signalbox nats-keys`): with both, API keys open NATS (docs/publishing.md).
+        pub callout_issuer_seed: Option<SecretString> = None,
+        pub callout_xkey_seed: Option<SecretString> = None,
         /// Items of a page if the request names no limit.
         pub list_items_default: Count = Count::new(50),
         /// The largest limit of a request; a higher one is lowered to it.

@@ -139,6 +139,8 @@ pub(crate) enum Command {
     Providers(ProvidersArgs),
     /// Print the users of the NATS server and what each may do, for its configuration
     NatsUsers,
+    /// Make the keys with which NATS asks who holds an API key, for its environment and the orchestrator's
+    NatsKeys,
     /// Write the interface descriptions (JSON Schemas, AsyncAPI, OpenAPI, SQL), or check that it is current
     Schemas(SchemasArgs),
 }

@@ -25,7 +25,7 @@ use crate::{
     cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
         audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, members, migrate,
-        nats_users, next, notifications, notify, pause, provider, providers, questions, queue, release, replay,
+        nats_keys, nats_users, next, notifications, notify, pause, provider, providers, questions, queue, release, replay,
         replays, reset, resume, sessions, stop, turns,
     },
     print::ReaderGone,
@@ -103,6 +103,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             ProviderCommand::Check(args) => Box::pin(provider::check(&args, json)).await,
         },
         Command::NatsUsers => nats_users::run(json),
+        Command::NatsKeys => nats_keys::run(json),
         Command::Schemas(args) => schemas::run(&args, json),
     }
 }

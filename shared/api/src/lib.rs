@@ -18,6 +18,7 @@ pub mod contexts;
 pub mod dead_letters;
 pub mod diff;
 pub mod directory;
+pub mod event_consumers;
 pub mod holds;
 pub mod keys;
 pub mod list;

@@ -24,8 +24,8 @@ pub enum User {
     Delivery,
     ToolGateway,
     Orchestrator,
-    /// A program that sends notifications and listens to events. It may listen to every message and publish nothing
-    /// else.
+    /// A program of the operator's, for all accounts: it sends notifications and listens to events and dead letters. Programs
+    /// of one account connect with an API key.
     Publisher,
     /// `signalbox migrate`, `signalbox doctor` and the `nats` command.
     Operator,

@@ -29,6 +29,8 @@ pub enum IdError {
     PersonaSlug,
     #[error("a handle is 1-63 characters of a-z, 0-9 and -, and begins with a letter or digit")]
     Handle,
+    #[error("the name of an event consumer is 1-32 characters of a-z, 0-9 and -, and begins with a letter or digit")]
+    EventConsumer,
     #[error("a key id is 16 characters of 0-9 and a-f")]
     Key,
     #[error("not a UUID")]
@@ -211,6 +213,10 @@ text_id! {
 }
 impl Handle {
     pub const CHARS_MAX: usize = 63;
+}
+text_id! {
+    /// What an account calls one of its event consumers.
+    EventConsumerName, EventConsumer, r"^[a-z0-9][a-z0-9-]{0,31}$", |t| slug_like(t, 32, |_| false) && lower(t)
 }
 text_id! {
     /// The public part of an API key: identifies it in lists, in logs and as an author.

@@ -72,7 +72,7 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, Handle, HoldId, IdError, KeyId, MailId, MemoryId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, EventConsumerName, Handle, HoldId, IdError, KeyId, MailId, MemoryId,
     MessageId, NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId,
     SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };

@@ -6,7 +6,9 @@
 //! redeliveries and dead letters. [`PartitionReader`] reads one partition of the notifications from an offset that the
 //! caller stores (in Postgres, in its own transaction), by sequence and without a consumer. [`trace`] carries the W3C
 //! trace context through headers. [`envelope`] signs published messages and detects forged ones; [`users`] defines the
-//! permissions on the server. `backlog` reads the backlogs; `deletions` watches for deleted streams and consumers.
+//! permissions on the server, and [`callout`] answers who a client is that holds an API key; [`event_consumer`] makes what
+//! it reads from, `connections` ends its connections. `backlog` reads the backlogs; `deletions` watches for deleted
+//! streams and consumers.
 //!
 //! All messages but notifications take these steps: pull → authenticate → handle → publish the outgoing messages →
 //! acknowledge. After a crash at any step the input is redelivered, and the same input gives the same messages again.
@@ -20,12 +22,15 @@ pub mod topology;
 
 mod backlog;
 mod batch;
+pub mod callout;
 mod connect;
+mod connections;
 mod consumer;
 mod delay;
 mod deletions;
 pub mod envelope;
 mod error;
+pub mod event_consumer;
 mod hear;
 mod incoming;
 mod meters;
@@ -42,6 +47,7 @@ pub mod users;
 pub use backlog::{ConsumerBacklog, StreamFill, consumer_backlogs, stream_fills};
 pub use batch::{BatchHandler, BuryError, DeadLetterSink, DeadMessage, UNAUTHENTICATED, Verdict};
 pub use connect::{Bus, BusOptions, ServerVersion};
+pub use connections::{connections_count, disconnect};
 pub use consumer::{Consumer, ConsumerOptions};
 pub use deletions::watch_deletions;
 pub use envelope::Keyring;

@@ -1,5 +1,6 @@
-//! The permissions on the broker: a user for each service, one for publishers outside, one for the operator. The table
-//! is an allow-list and follows from the topology; [`accounts`] prints it as server configuration.
+//! The permissions on the broker: a user for each service, one for programs of the operator, one for the operator, and
+//! those of an API key. The table is an allow-list and follows from the topology; [`accounts`] prints it as server
+//! configuration.
 //!
 //! One NATS account holds JetStream, and only the operator is in it. Each other user has an account of its own, which
 //! imports the subjects that the user may send to and listen to, one by one. The server replies to any subject that a
@@ -7,8 +8,16 @@
 //! requester's account, and a subject that is not imported there does not exist. So a reply reaches no subject that its
 //! user could not have sent to directly. Therefore each user has an account, and services do not share one.
 //!
-//! No service creates, changes or deletes a stream or a consumer: the creator of a consumer names the subject that
-//! stored messages are delivered to, in the account of the stream. `signalbox migrate` does all of it, as the operator.
+//! No service creates, changes or deletes a stream, or a consumer of another service: the creator of a consumer names
+//! the subject that stored messages are delivered to, in the account of the stream. `signalbox migrate` does all of it,
+//! as the operator. The orchestrator creates and deletes the event consumers of accounts (ADR 94).
+//!
+//! Holders of API keys share one account, in which each has the permissions of [`of_key`]. The server asks the
+//! orchestrator who they are ([`crate::callout`]). A request of one of them can name a subject of another as its reply
+//! subject; so events and live text that are published or answered *in* this account, and not imported into it, are
+//! moved to subjects that no holder may subscribe to (`mappings`). Inboxes have the key's id in their prefix: 64 random
+//! bits that another account does not know. No reply of a service comes back into the account of that service: so a
+//! reply subject publishes no notification.
 //!
 //! Limits of this: several users may publish on one subject, and a server without these users accepts every client. So
 //! a subject proves nothing, and services sign their messages (see [`crate::envelope`]).
@@ -22,8 +31,11 @@ use contracts::{
     session::SessionStopRequested,
 };
 
+use domain::{AccountId, KeyId, KeyRole};
+
 use crate::{
     Durable,
+    event_consumer::stored_name,
     prefix::{self, API, API_IMPORTED},
     topology::{self, streams_read},
 };
@@ -32,16 +44,35 @@ use crate::{
 /// since each mapping costs some hundred bytes.
 const ANSWERS_WITHIN: &str = "10s";
 
+/// Connections of all holders of API keys to all servers: fewer than the limit of one (65,536), so that services always
+/// get in.
+const OUTSIDE_CONNECTIONS_MAX: u32 = 8_192;
+/// Subscriptions of one such connection.
+const OUTSIDE_SUBSCRIPTIONS_MAX: u32 = 64;
+
+/// The server's question about a client that is none of its users.
+pub(crate) const CALLOUT: &str = "$SYS.REQ.USER.AUTH";
+/// Where the server awaits the answer.
+const CALLOUT_ANSWERS: &str = "$SYS._INBOX.*.*";
+const SYSTEM_ACCOUNT: &str = "$SYS";
+/// The connections of a server, of every server; and the end of a connection.
+pub(crate) const CONNECTIONS: &str = "SYS.CONNZ";
+pub(crate) const DISCONNECT: &str = "SYS.KICK";
+
 /// Subjects, with wildcards.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Permissions {
     pub publish: Vec<String>,
     pub subscribe: Vec<String>,
+    /// What the server leaves out of a subscription that `subscribe` allows.
+    pub unheard: Vec<String>,
 }
 
-/// A subject on which a user sends to the account that holds JetStream.
+/// A subject on which an account sends to another: to the one that holds JetStream, or to the server's own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Service {
+    /// Of the server's own account.
+    is_system: bool,
     /// The subject in that account.
     subject: String,
     /// The subject in the user's account.
@@ -55,6 +86,7 @@ impl Service {
         Service {
             imported_as: subject.clone(),
             subject,
+            is_system: false,
             has_many_answers: false,
         }
     }
@@ -63,6 +95,7 @@ impl Service {
         Service {
             subject: format!("{API}.{request}"),
             imported_as: format!("{API_IMPORTED}.{request}"),
+            is_system: false,
             has_many_answers: false,
         }
     }
@@ -73,6 +106,32 @@ impl Service {
             ..Service::api(request)
         }
     }
+
+    fn system(request: &str, imported_as: String) -> Service {
+        Service {
+            is_system: true,
+            subject: format!("$SYS.REQ.SERVER.{request}"),
+            imported_as,
+            has_many_answers: false,
+        }
+    }
+
+    /// Both forms of acknowledgement: servers may send either. Each with the number of tokens of its form: the longer
+    /// form with any number of tokens would match the shorter form of another consumer, with that consumer's name in its
+    /// wildcards.
+    fn acknowledgements(stream: &str, consumer: &str) -> [Service; 2] {
+        [
+            Service::message(format!("$JS.ACK.{stream}.{consumer}.*.*.*.*.*")),
+            Service::message(format!("$JS.ACK.*.*.{stream}.{consumer}.*.*.*.*.>")),
+        ]
+    }
+}
+
+/// An account with what it takes from others.
+struct Importer {
+    account: String,
+    services: Vec<Service>,
+    hears: Vec<(User, String)>,
 }
 
 /// The variable of a user's password in the server's configuration. Its value must not look like a number.
@@ -110,24 +169,75 @@ pub fn permissions(user: User, root: &Root) -> Permissions {
         return Permissions {
             publish: everything(),
             subscribe: everything(),
+            ..Permissions::default()
         };
     }
     let sent = services(user, root).into_iter().map(|service| service.imported_as);
     let mut subscribe = vec![format!("{}.>", inbox_prefix(user))];
-    if user == User::Publisher {
-        subscribe.extend([
-            format!("{root}.>"),
-            // The default reply subjects of clients. No service listens there.
+    subscribe.extend(match user {
+        // `_INBOX`: the default reply subjects of clients. No service listens there.
+        User::Publisher => vec![
+            format!("{root}.event.>"),
+            format!("{root}.dead.>"),
             "_INBOX.>".to_owned(),
-        ]);
-    } else {
+        ],
+        User::Orchestrator => vec![CALLOUT.to_owned()],
+        User::Resolver | User::Delivery | User::ToolGateway | User::Operator => Vec::new(),
+    });
+    if user != User::Publisher {
         subscribe.extend(hears(user, root).into_iter().map(|(_, subject)| subject));
     }
+    let answers = (user == User::Orchestrator).then(|| CALLOUT_ANSWERS.to_owned());
     Permissions {
         publish: sent
             .chain(unstored(user).map(|said| format!("{root}.{said}")))
+            .chain(answers)
             .collect(),
         subscribe,
+        ..Permissions::default()
+    }
+}
+
+/// The permissions of an API key's holder, in the account [`outside_account`]; `None` for a role that has nothing to do
+/// on the broker. `consumers`: the event consumers of the key's account.
+pub fn of_key(
+    root: &Root,
+    account: &AccountId,
+    (key, role): (&KeyId, KeyRole),
+    consumers: &[String],
+) -> Option<Permissions> {
+    let notification = format!("{root}.notification.{account}.*");
+    let inbox = format!("{}.>", prefix::inbox_prefix(&format!("{account}.{key}")));
+    match role {
+        KeyRole::Gateway => None,
+        KeyRole::Publisher => Some(Permissions {
+            publish: vec![notification],
+            subscribe: vec![inbox, format!("{root}.event.{account}.*.notification.>")],
+            ..Permissions::default()
+        }),
+        KeyRole::Admin | KeyRole::Member | KeyRole::Service => {
+            let stream = Stream::Event.name(root);
+            let read = |name: &String| {
+                let name = stored_name(account, name);
+                let acknowledgements = Service::acknowledgements(&stream, &name).map(|service| service.subject);
+                [format!("{API}.CONSUMER.MSG.NEXT.{stream}.{name}")]
+                    .into_iter()
+                    .chain(acknowledgements)
+            };
+            Some(Permissions {
+                publish: [notification]
+                    .into_iter()
+                    .chain(consumers.iter().flat_map(read))
+                    .collect(),
+                subscribe: vec![
+                    inbox,
+                    format!("{root}.event.{account}.>"),
+                    format!("{root}.live.{account}.*"),
+                ],
+                // Of no task: a person's own.
+                unheard: vec![format!("{root}.live.{account}.-")],
+            })
+        }
     }
 }
 
@@ -168,12 +278,8 @@ fn services(user: User, root: &Root) -> Vec<Service> {
         services.extend([
             Service::api(&format!("CONSUMER.INFO.{stream}.{name}")),
             Service::api_with_many_answers(&format!("CONSUMER.MSG.NEXT.{stream}.{name}")),
-            // Both forms of acknowledgement: servers may send either. Each with the number of tokens of its form: the
-            // longer form with any number of tokens would match the shorter form of another consumer, with that
-            // consumer's name in its wildcards.
-            Service::message(format!("$JS.ACK.{stream}.{name}.*.*.*.*.*")),
-            Service::message(format!("$JS.ACK.*.*.{stream}.{name}.*.*.*.*.>")),
         ]);
+        services.extend(Service::acknowledgements(&stream, name));
     }
     // For messages that broke the connection and are read again without their headers; and for asking a stream whether
     // it still has an awaited message that this user published and no service has read yet (ADR 23).
@@ -191,28 +297,47 @@ fn services(user: User, root: &Root) -> Vec<Service> {
         services.push(Service::api_with_many_answers(&format!("DIRECT.GET.{stream}")));
         services.push(Service::api(&format!("STREAM.PURGE.{stream}")));
     }
+    if user == User::Orchestrator {
+        let stream = Stream::Event.name(root);
+        services.extend([
+            // Of one account's events: the filter is part of the subject.
+            Service::api(&format!("CONSUMER.CREATE.{stream}.*.{root}.event.*.>")),
+            Service::api(&format!("CONSUMER.DELETE.{stream}.*")),
+            Service {
+                has_many_answers: true,
+                ..Service::system("PING.CONNZ", CONNECTIONS.to_owned())
+            },
+            Service::system("*.KICK", format!("{DISCONNECT}.*")),
+        ]);
+    }
     services
 }
 
-/// The subjects that publishers may listen to: every subject of the contract may be watched.
-fn says(user: User, root: &Root) -> Vec<String> {
-    let below = |pattern: String| format!("{root}.{pattern}");
-    match user {
-        // Publishers are trusted by the operator, and are no tenants.
-        User::Operator => {
-            let unstored = message::hops().filter(|hop| hop.stream.is_none());
-            let stored = Stream::ALL.map(|stream| stream.subject(root));
-            stored
-                .into_iter()
-                .chain(unstored.map(Hop::pattern).map(below))
-                .collect()
-        }
-        User::Publisher => Vec::new(),
-        _ => {
-            let messages = published(user).filter(|hop| !hop.is_event).map(Hop::pattern);
-            messages.chain(["event.>".to_owned()]).map(below).collect()
-        }
-    }
+/// What holders of API keys send to: notifications, and reads of their event consumers. At its usual subject, as their
+/// client libraries have it: the server's own import of the API answers no pull.
+fn outside_services(root: &Root) -> Vec<Service> {
+    let stream = Stream::Event.name(root);
+    let pull = Service {
+        has_many_answers: true,
+        ..Service::message(format!("{API}.CONSUMER.MSG.NEXT.{stream}.*"))
+    };
+    let notification = Service::message(format!("{root}.notification.*.*"));
+    [notification, pull]
+        .into_iter()
+        .chain(Service::acknowledgements(&stream, "*"))
+        .collect()
+}
+
+/// Messages below these branches, in the account of each user that publishes there.
+fn said(root: &Root, branches: &[&str]) -> Vec<(User, String)> {
+    let publishes = |user: User, branch: &str| {
+        user == User::Operator || published(user).any(|hop| is_match(branch, &hop.pattern()))
+    };
+    let in_account = |user: User| {
+        let said = branches.iter().filter(move |branch| publishes(user, branch));
+        said.map(move |branch| (user, format!("{root}.{branch}")))
+    };
+    User::ALL.into_iter().flat_map(in_account).collect()
 }
 
 /// The subjects that a user may listen to besides its replies, each with the account in which it is published. A server
@@ -224,10 +349,7 @@ fn hears(user: User, root: &Root) -> Vec<(User, String)> {
         User::Orchestrator => topology::DELETIONS
             .map(|subject| (User::Operator, subject.to_owned()))
             .into(),
-        User::Publisher => {
-            let of = |user: User| says(user, root).into_iter().map(move |said| (user, said));
-            User::ALL.into_iter().flat_map(of).collect()
-        }
+        User::Publisher => said(root, &["event.>", "dead.*.*"]),
         // All other messages arrive in the operator's account.
         User::Operator => {
             let of = |user: User| unstored(user).map(move |said| (user, format!("{root}.{said}")));
@@ -249,6 +371,25 @@ fn heard_elsewhere(user: User, root: &Root) -> impl Iterator<Item = (User, Strin
     hears(user, root).into_iter().filter(move |(source, _)| *source != user)
 }
 
+/// The NATS account of all holders of API keys.
+pub fn outside_account(root: &Root) -> String {
+    format!("{}_OUTSIDE", jetstream_account(root))
+}
+
+fn importers(root: &Root) -> Vec<Importer> {
+    let of = |user: User| Importer {
+        account: account(user, root),
+        services: services(user, root),
+        hears: heard_elsewhere(user, root).collect(),
+    };
+    let outside = Importer {
+        account: outside_account(root),
+        services: outside_services(root),
+        hears: said(root, &["event.>", "live.*.*"]),
+    };
+    User::ALL.into_iter().map(of).chain([outside]).collect()
+}
+
 /// The NATS account that holds JetStream, and with it all stored messages.
 pub fn jetstream_account(root: &Root) -> String {
     root.to_string().to_uppercase()
@@ -257,8 +398,12 @@ pub fn jetstream_account(root: &Root) -> String {
 /// `accounts { … }` for the server's configuration. Passwords come from variables, which the server takes from its
 /// environment or from lines `NAME: "value"` above this one.
 pub fn accounts(root: &Root) -> String {
-    let mut text = String::from("accounts {\n");
-    for user in User::ALL {
+    let importers = importers(root);
+    let mut text = format!(
+        "accounts {{\n  \"{SYSTEM_ACCOUNT}\": {{\n    exports: {}\n  }}\n",
+        exports(&importers, None)
+    );
+    for (user, importer) in User::ALL.into_iter().zip(&importers) {
         let jetstream = if user == User::Operator {
             "\n    jetstream: enabled"
         } else {
@@ -266,17 +411,40 @@ pub fn accounts(root: &Root) -> String {
         };
         text += &format!(
             "  \"{}\": {{{jetstream}\n    users: [{}]\n    exports: {}\n    imports: {}\n  }}\n",
-            account(user, root),
+            importer.account,
             entry(root, user),
-            exports(root, user),
-            imports(root, user),
+            exports(&importers, Some(user)),
+            imports(root, importer),
         );
     }
-    text + "}\n"
+    let outside = importers.last().expect("the account of API keys");
+    let unheard = ["event", "live"].map(|branch| format!("      \"{root}.{branch}.>\": \"unheard.{branch}.>\"\n"));
+    text + &format!(
+        "  \"{}\": {{\n    limits: {{ max_connections: {OUTSIDE_CONNECTIONS_MAX}, max_subscriptions: \
+         {OUTSIDE_SUBSCRIPTIONS_MAX} }}\n    mappings: {{\n{}    }}\n    imports: {}\n  }}\n}}\n",
+        outside.account,
+        unheard.concat(),
+        imports(root, outside),
+    )
 }
 
+/// `authorization { auth_callout { … } }`: the server asks the orchestrator about every client that is none of its users.
+/// The question arrives in the orchestrator's account, where only the orchestrator and the server are.
+pub fn callout(root: &Root) -> String {
+    let users = User::ALL.map(User::name).join(", ");
+    format!(
+        "authorization {{\n  auth_callout {{\n    issuer: ${ISSUER_VARIABLE}\n    xkey: ${XKEY_VARIABLE}\n    \
+         account: \"{}\"\n    auth_users: [{users}]\n  }}\n}}\n",
+        account(User::Orchestrator, root),
+    )
+}
+
+/// The variables of the callout's public keys in the server's configuration.
+pub const ISSUER_VARIABLE: &str = "SIGNALBOX_NATS_CALLOUT_ISSUER";
+pub const XKEY_VARIABLE: &str = "SIGNALBOX_NATS_CALLOUT_XKEY";
+
 fn entry(root: &Root, user: User) -> String {
-    let Permissions { publish, subscribe } = permissions(user, root);
+    let Permissions { publish, subscribe, .. } = permissions(user, root);
     format!(
         "{{\n      user: {}\n      password: ${}\n      permissions: {{\n        publish: {{ allow: {} }}\n        \
          subscribe: {{ allow: {} }}\n      }}\n    }}",
@@ -287,22 +455,24 @@ fn entry(root: &Root, user: User) -> String {
     )
 }
 
-/// The exports of an account, each with the accounts that may import it.
-fn exports(root: &Root, owner: User) -> String {
+/// The exports of a user's account, or of the server's own, each with the accounts that may import it.
+fn exports(importers: &[Importer], owner: Option<User>) -> String {
     let (mut taken, mut streams) = (BTreeMap::new(), BTreeMap::new());
-    for user in User::ALL {
-        let account = format!("\"{}\"", account(user, root));
-        // No user sends to any account but the operator's.
-        if owner == User::Operator {
-            for service in services(user, root) {
-                let exported = taken.entry(service.subject);
+    for importer in importers {
+        let account = format!("\"{}\"", importer.account);
+        for service in &importer.services {
+            // No user sends to the account of another, but to the operator's.
+            if owner == (!service.is_system).then_some(User::Operator) {
+                let exported = taken.entry(&service.subject);
                 let (_, accounts) = exported.or_insert_with(|| (service.has_many_answers, Vec::new()));
                 accounts.push(account.clone());
             }
         }
-        for (_, subject) in heard_elsewhere(user, root).filter(|(source, _)| *source == owner) {
+        for (_, subject) in importer.hears.iter().filter(|(source, _)| owner == Some(*source)) {
             let accounts: &mut Vec<String> = streams.entry(subject).or_default();
-            accounts.push(account.clone());
+            if !accounts.contains(&account) {
+                accounts.push(account.clone());
+            }
         }
     }
     let mut text = String::from("[\n");
@@ -321,18 +491,22 @@ fn exports(root: &Root, owner: User) -> String {
     text + "    ]"
 }
 
-fn imports(root: &Root, user: User) -> String {
+fn imports(root: &Root, importer: &Importer) -> String {
     let mut text = String::from("[\n");
-    let from = jetstream_account(root);
+    let jetstream = jetstream_account(root);
     for Service {
-        subject, imported_as, ..
-    } in services(user, root)
+        subject,
+        imported_as,
+        is_system,
+        ..
+    } in &importer.services
     {
+        let from = if *is_system { SYSTEM_ACCOUNT } else { &jetstream };
         text +=
             &format!("      {{ service: {{ account: \"{from}\", subject: \"{subject}\" }}, to: \"{imported_as}\" }}\n");
     }
-    for (source, subject) in heard_elsewhere(user, root) {
-        let from = account(source, root);
+    for (source, subject) in &importer.hears {
+        let from = account(*source, root);
         text += &format!("      {{ stream: {{ account: \"{from}\", subject: \"{subject}\" }} }}\n");
     }
     text + "    ]"
@@ -356,9 +530,11 @@ pub fn config_file(root: &Root) -> String {
          #     include ./nats-users.conf\n\
          # Passwords come from the server's environment: {variables}.\n\
          # Let them begin with a letter other than e: the server reads what looks like a number as one.\n\
+         # The public keys of the callout come from there, too: {ISSUER_VARIABLE}, {XKEY_VARIABLE}\n\
+         # (`signalbox nats-keys`).\n\
          # Never set no_auth_user beside it. JetStream keeps what is stored below `{{store_dir}}/jetstream/{}`.\n\n{}",
         jetstream_account(root),
-        accounts(root)
+        accounts(root) + "\n" + &callout(root)
     )
 }
 
@@ -386,10 +562,10 @@ mod tests {
     }
 
     #[test]
-    fn services_make_change_and_delete_nothing_and_list_nothing() {
+    fn services_make_change_and_delete_no_stream_and_list_nothing() {
         let root = Root::parse("box").unwrap();
         for user in User::ALL.into_iter().filter(|user| *user != User::Operator) {
-            let Permissions { publish, subscribe } = permissions(user, &root);
+            let Permissions { publish, subscribe, .. } = permissions(user, &root);
             // To the server, an empty list allows everything.
             assert!(!publish.is_empty() && !subscribe.is_empty(), "{user:?}");
             for service in services(user, &root) {
@@ -402,6 +578,22 @@ mod tests {
                     ["$JS", "API", "CONSUMER", "MSG", "NEXT", _, _] => true,
                     ["$JS", "API", "DIRECT", "GET", "BOX_NOTIFICATION"]
                     | ["$JS", "API", "STREAM", "PURGE", "BOX_NOTIFICATION"] => user == User::Resolver,
+                    // Event consumers of accounts, and the connections of their keys.
+                    [
+                        "$JS",
+                        "API",
+                        "CONSUMER",
+                        "CREATE",
+                        "BOX_EVENT",
+                        "*",
+                        "box",
+                        "event",
+                        "*",
+                        ">",
+                    ]
+                    | ["$JS", "API", "CONSUMER", "DELETE", "BOX_EVENT", "*"]
+                    | ["$SYS", "REQ", "SERVER", "PING", "CONNZ"]
+                    | ["$SYS", "REQ", "SERVER", "*", "KICK"] => user == User::Orchestrator,
                     _ => false,
                 };
                 assert!(is_harmless, "{user:?} {service:?}");
@@ -422,6 +614,41 @@ mod tests {
         assert_eq!(each.len(), User::ALL.len(), "{accounts:?}");
         assert_eq!(account(User::Operator, &root), "BOX");
         assert_eq!(super::accounts(&root).matches("jetstream: enabled").count(), 1);
+    }
+
+    #[test]
+    fn a_key_has_what_its_role_is_for_in_its_account_alone() {
+        let (root, account) = (Root::default(), AccountId::parse("acme").unwrap());
+        let key = KeyId::parse("0011223344556677").unwrap();
+        let of = |role| of_key(&root, &account, (&key, role), &["ci".to_owned()]);
+        assert_eq!(of(KeyRole::Gateway), None);
+        let publisher = of(KeyRole::Publisher).unwrap();
+        assert_eq!(publisher.publish, ["signalbox.notification.acme.*"]);
+        assert_eq!(
+            publisher.subscribe,
+            ["_I.acme.0011223344556677.>", "signalbox.event.acme.*.notification.>"]
+        );
+        let service = of(KeyRole::Service).unwrap();
+        assert_eq!(
+            service.publish,
+            [
+                "signalbox.notification.acme.*",
+                "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci",
+                "$JS.ACK.SIGNALBOX_EVENT.outside_acme_ci.*.*.*.*.*",
+                "$JS.ACK.*.*.SIGNALBOX_EVENT.outside_acme_ci.*.*.*.*.>",
+            ]
+        );
+        assert_eq!(
+            service.subscribe,
+            [
+                "_I.acme.0011223344556677.>",
+                "signalbox.event.acme.>",
+                "signalbox.live.acme.*"
+            ]
+        );
+        assert_eq!(service.unheard, ["signalbox.live.acme.-"]);
+        assert_eq!(of(KeyRole::Admin).unwrap(), service);
+        assert_eq!(of(KeyRole::Member).unwrap(), service);
     }
 
     #[test]

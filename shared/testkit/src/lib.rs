@@ -6,6 +6,7 @@
 //! [`world`] has all of it and runs services.
 //! Dev-dependency only.
 
+pub mod callout;
 pub mod database;
 pub mod envelope;
 pub mod fixture;
@@ -22,6 +23,7 @@ pub mod tools;
 pub mod wait;
 pub mod world;
 
+pub use callout::{CALLOUT, nats_users_and_keys};
 pub use database::TestDatabase;
 pub use envelope::{ENVELOPE, keyring};
 pub use fixture::{Fixture, twin_sql};

@@ -107,6 +107,7 @@ impl Tenant {
                 "notification",
                 "select id from accepted_notification where account_id = $1",
             ),
+            ("consumer", "select unnest(event_consumers) from account where id = $1"),
             ("idempotency", "select key from idempotency where account_id = $1"),
             ("user", "select user_id from member where account_id = $1"),
             (

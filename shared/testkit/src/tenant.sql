@@ -228,3 +228,5 @@ select '{account}', pg_temp.uid('artifact/' || a.name), a.task, '{secret}', 'tex
        'upload', '{secret}', 'user', '{secret}', '{secret}'
 from (values ('one', 'live-1', '{secret} 1'), ('two', 'live-1', '{secret} 2'), ('same', '{account}-1', '{secret} 2')) as a (name, task, content);
 update account a set artifact_bytes = (select sum(octet_length(c.content)) from artifact_content c where c.account_id = a.id) where a.id = '{account}';
+
+update account set event_consumers = array['{account}-c'] where id = '{account}';

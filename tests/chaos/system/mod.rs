@@ -140,7 +140,7 @@ impl System {
         let nats_options = NatsOptions {
             directory: directory.join("nats"),
             durability: Durability::Fast,
-            users: Some(testkit::nats_users()),
+            users: Some(testkit::nats_users_and_keys()),
         };
         let (postgres, nats) =
             tokio::try_join!(PostgresServer::start(postgres_options), NatsServer::start(nats_options))?;
@@ -175,7 +175,7 @@ impl System {
             let to_postgres = Proxy::postgres(address(postgres.port())).await;
             let to_provider = Proxy::start(provider).await;
             let own = |name: &str, value: String| (name.to_owned(), value);
-            let environment = vec![
+            let mut environment = vec![
                 own("SIGNALBOX_CONFIG", config.to_string_lossy().into_owned()),
                 own("DATABASE_URL", to_postgres.url(&database_url)),
                 own(
@@ -191,6 +191,7 @@ impl System {
                     format!("http://{}/{}/v1/responses", to_provider.address(), process.name()),
                 ),
             ];
+            environment.extend(testkit::CALLOUT.map(|(name, value)| own(name, value.to_owned())));
             let surroundings = Surroundings {
                 nats: to_nats,
                 postgres: to_postgres,

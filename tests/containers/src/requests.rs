@@ -16,6 +16,15 @@ pub(crate) const NATS_USERS: &str = include_str!("../../../schemas/nats-users.co
 const COMPOSE: &str = include_str!("../../../docker-compose.yml");
 
 pub(crate) const NATS_PORT: u16 = 4222;
+/// Keys of the auth callout, public and secret: the same in every test.
+const CALLOUT_ISSUER: (&str, &str) = (
+    "ACFIRY65OQE7DFP5KLNS2PF2LVZMUZYJX4OZIEQ36N2IQANUB5XVYYOU",
+    "SAAACAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAKM5I",
+);
+const CALLOUT_XKEY: (&str, &str) = (
+    "XDHI2OWRZS3DH3D3ODAXQFFFY5XM2AUWQUCQ2NCHIW5ALBYOLB6VSWAL",
+    "SXAAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAT5QQ",
+);
 const POSTGRES_PORT: u16 = 5432;
 const DEMO_AGENT_PORT: u16 = 8090;
 
@@ -91,6 +100,9 @@ impl Installation {
             let name = format!("SIGNALBOX_NATS_{}", user.to_uppercase());
             request = request.with_env_var(name, &self.secrets.password);
         }
+        let request = request
+            .with_env_var("SIGNALBOX_NATS_CALLOUT_ISSUER", CALLOUT_ISSUER.0)
+            .with_env_var("SIGNALBOX_NATS_CALLOUT_XKEY", CALLOUT_XKEY.0);
         self.placed(request, "nats")
     }
 
@@ -132,7 +144,10 @@ impl Installation {
                     .with_env_var("SIGNALBOX__PROVIDERS__DEFAULT__URL", url);
             }
             Service::Orchestrator => {
-                request = request.with_env_var("SIGNALBOX_OPERATOR_TOKEN", &self.secrets.operator_token);
+                request = request
+                    .with_env_var("SIGNALBOX_OPERATOR_TOKEN", &self.secrets.operator_token)
+                    .with_env_var("SIGNALBOX__ORCHESTRATOR__CALLOUT_ISSUER_SEED", CALLOUT_ISSUER.1)
+                    .with_env_var("SIGNALBOX__ORCHESTRATOR__CALLOUT_XKEY_SEED", CALLOUT_XKEY.1);
             }
             Service::Resolver | Service::ToolGateway => {}
         }

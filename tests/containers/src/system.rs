@@ -154,8 +154,8 @@ impl Signalbox {
         &self.installation.secrets.operator_token
     }
 
-    /// `nats://user:password@host:port` of user `publisher`, who publishes notifications and subscribes; replies arrive on
-    /// `_I.publisher`. Some clients, such as async-nats, take user and password separately.
+    /// `nats://user:password@host:port` of user `publisher`, who publishes notifications of every account, and hears events
+    /// and dead letters; replies arrive on `_I.publisher`. Some clients, such as async-nats, take user and password separately.
     pub fn nats_url(&self) -> String {
         let password = &self.installation.secrets.password;
         format!("nats://publisher:{password}@{}", self.nats_address)

@@ -886,6 +886,13 @@ impl Walk<'_> {
         self.api("DELETE", &format!("/timers/{waits}"), &Value::Null).await;
         self.api("GET", "/timers?task=T-8", &Value::Null).await;
 
+        let consumer = json!({"name": "wall"});
+        for _ in 0..2 {
+            self.api("POST", "/event-consumers", &consumer).await;
+        }
+        self.api("GET", "/event-consumers", &Value::Null).await;
+        self.api("DELETE", "/event-consumers/wall", &Value::Null).await;
+
         let open = "session s where s.account_id = 'alder' and s.task_id = 'live-1' and s.closed_at is null";
         rows("question")
             .set("lapse_at", "now() + interval '1 hour'")

@@ -13,7 +13,7 @@ async fn a_notification_becomes_a_recorded_turn() {
     let scene = Scene::with(|_| Reply::text("All tests pass again.")).await;
     let mut live = scene
         .world
-        .client()
+        .operator()
         .await
         .subscribe("signalbox.live.acme.PROJ-7")
         .await

@@ -53,7 +53,8 @@ async fn create(
     .await
 }
 
-fn changed(change: Change, by: Actor) -> Event {
+/// The event of an account.
+pub fn changed(change: Change, by: Actor) -> Event {
     Event::AccountChanged(AccountChanged { change, by })
 }
 

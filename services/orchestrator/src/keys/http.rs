@@ -1,13 +1,13 @@
 //! `/api/orgs/{account}/keys`.
 
 use api::keys::{CreatedKey, Key, NewKey};
-use axum::{extract::State, response::NoContent};
+use axum::extract::State;
 use contracts::event::Change;
 use domain::{AccountId, AgentId, AgentRef, KeyId, KeyRole};
 use runtime::http::Problem;
 use storage::Tx;
 
-use super::{changed, key_make, store, without_secret};
+use super::{Revoked, changed, disconnect_key, key_make, store, without_secret};
 use crate::{
     agents,
     app::{App, database_now},
@@ -26,7 +26,8 @@ routes! {
     POST "/api/orgs/{account}/keys" Administer => create;
     /// Keys that are not revoked, oldest first; without their secrets.
     GET "/api/orgs/{account}/keys" Administer => list;
-    /// Revoke a key. The next request with it is refused.
+    /// Revoke a key. The next request with it is refused; `Signalbox-Nats-Disconnected` says whether its connections to NATS are
+    /// closed. If not, they end within 15 minutes.
     DELETE "/api/orgs/{account}/keys/{key}" Administer => revoke;
 }
 
@@ -71,7 +72,7 @@ async fn list(State(app): State<App>, access: Access, Query(query): Query<ListQu
     Ok(rows.show())
 }
 
-async fn revoke(State(app): State<App>, access: Access, Named(key): Named<KeyId>) -> Result<NoContent, ApiError> {
+async fn revoke(State(app): State<App>, access: Access, Named(key): Named<KeyId>) -> Result<Revoked, ApiError> {
     let tx = access.begin(&app).await?;
     let now = database_now(&tx).await?;
     let revoked = store::key_revoke(&tx, &access.account, &key, None, now).await?;
@@ -79,5 +80,5 @@ async fn revoke(State(app): State<App>, access: Access, Named(key): Named<KeyId>
     let revoked = changed(&key, of.as_ref(), Change::Removed, access.caller.actor());
     app.commit(tx, vec![app.event(&access.account, now, revoked)]).await?;
     tracing::info!(account = %access.account, %key, by = access.caller.author_id(), "revoked an API key");
-    Ok(NoContent)
+    Ok(disconnect_key(&app, &access.account, &key).await)
 }

@@ -4,14 +4,22 @@ pub mod http;
 pub mod store;
 
 use api::keys::{CreatedKey, Key};
+use axum::{
+    http::{HeaderName, HeaderValue},
+    response::{IntoResponse, NoContent, Response},
+};
 use contracts::event::{Change, Event, KeyChanged};
 use domain::{AccountId, Actor, AgentId, ApiKey, KeyId, KeyRole, Timestamp, UserId};
+use messaging::disconnect;
+use runtime::http::openapi::Operation;
 use storage::{Tx, outbox::Owned};
 use time::OffsetDateTime;
 
 use crate::{
     app::App,
     error::{ApiError, invalid_field},
+    nats::connection_name,
+    route::Described,
 };
 
 /// A key that is asked for.
@@ -69,6 +77,38 @@ pub fn changed(key: &KeyId, user: Option<&UserId>, change: Change, by: Actor) ->
         change,
         by,
     })
+}
+
+/// The answer of a revocation: whether the key's connections to NATS were closed. Where they could not be, they end within 15
+/// minutes.
+#[derive(Debug)]
+pub struct Revoked {
+    is_disconnected: bool,
+}
+
+const DISCONNECTED: HeaderName = HeaderName::from_static("signalbox-nats-disconnected");
+
+/// Closes the connections of a key that was revoked.
+pub async fn disconnect_key(app: &App, account: &AccountId, key: &KeyId) -> Revoked {
+    let name = connection_name(account, key.as_str());
+    let is_disconnected = match app.bus() {
+        Ok(bus) => disconnect(bus, &name).await,
+        Err(_) => false,
+    };
+    Revoked { is_disconnected }
+}
+
+impl IntoResponse for Revoked {
+    fn into_response(self) -> Response {
+        let value = HeaderValue::from_static(if self.is_disconnected { "true" } else { "false" });
+        ([(DISCONNECTED, value)], NoContent).into_response()
+    }
+}
+
+impl Described for Revoked {
+    fn describe(operation: &mut Operation<'_>) {
+        NoContent::describe(operation);
+    }
 }
 
 /// The answer that is stored, without the secret.

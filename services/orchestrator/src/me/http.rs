@@ -4,7 +4,7 @@ use api::{
     keys::{CreatedKey, Key},
     members::{Me, MeChange, Member, NewOwnKey},
 };
-use axum::{Json, extract::State, response::NoContent};
+use axum::{Json, extract::State};
 use contracts::event::Change;
 use domain::{KeyId, MemberRole, Timestamp};
 use runtime::http::Problem;
@@ -138,7 +138,7 @@ async fn key_revoke(
     State(app): State<App>,
     person: PersonAccess,
     Named(key): Named<KeyId>,
-) -> Result<NoContent, ApiError> {
+) -> Result<keys::Revoked, ApiError> {
     let account = &person.access.account;
     let tx = person.access.begin(&app).await?;
     let now = database_now(&tx).await?;
@@ -154,5 +154,5 @@ async fn key_revoke(
     let revoked = keys::changed(&key, Some(&person.user), Change::Removed, person.access.caller.actor());
     app.commit(tx, vec![app.event(account, now, revoked)]).await?;
     tracing::info!(%account, %key, user = %person.user, "revoked a key of one's own");
-    Ok(NoContent)
+    Ok(keys::disconnect_key(&app, account, &key).await)
 }

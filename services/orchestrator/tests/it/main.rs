@@ -19,6 +19,7 @@ mod log;
 mod members;
 mod memories;
 mod messages;
+mod nats;
 mod notifications;
 mod openapi;
 mod orchestrators;

@@ -13,6 +13,7 @@ pub(crate) mod holds;
 pub(crate) mod log;
 pub(crate) mod members;
 pub(crate) mod migrate;
+pub(crate) mod nats_keys;
 pub(crate) mod nats_users;
 pub(crate) mod next;
 pub(crate) mod notifications;

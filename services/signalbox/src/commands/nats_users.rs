@@ -13,7 +13,7 @@ pub(crate) fn run(json: bool) -> anyhow::Result<ExitCode> {
     let settings = Settings::load()?;
     let root = Root::parse(&settings.nats.root).expect("checked when the settings were read");
     let users = User::ALL.map(|user| {
-        let users::Permissions { publish, subscribe } = users::permissions(user, &root);
+        let users::Permissions { publish, subscribe, .. } = users::permissions(user, &root);
         let permissions = json!({"publish": publish, "subscribe": subscribe});
         (user.name().to_owned(), permissions)
     });

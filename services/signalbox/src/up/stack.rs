@@ -10,6 +10,8 @@ use messaging::{User, users};
 use runtime::{Settings, SettingsError};
 use tokio::time::sleep;
 
+use super::secrets;
+
 const BY: &str = "signalbox up";
 /// Interval of checking our own servers.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -36,10 +38,15 @@ impl Stack {
             postgres: !settings.is_set("database.url"),
             agent: !settings.is_set("providers.default.url"),
         };
+        let nats_users = if own.nats {
+            Some(nats_users(data_dir, settings)?)
+        } else {
+            None
+        };
         let servers = Devstack::start(DevstackOptions {
             data_dir: data_dir.to_owned(),
             durability: Durability::Durable,
-            nats_users: Some(nats_users(settings)),
+            nats_users,
             start_nats: own.nats,
             start_postgres: own.postgres,
         })
@@ -106,15 +113,29 @@ impl Stack {
     }
 }
 
-fn nats_users(settings: &Settings) -> NatsUsers {
+/// The users of our own server, and the keys of its callout, made if the settings have none.
+fn nats_users(data_dir: &Path, settings: &mut Settings) -> anyhow::Result<NatsUsers> {
+    const SEEDS: [&str; 2] = ["orchestrator.callout_issuer_seed", "orchestrator.callout_xkey_seed"];
+    if !SEEDS.iter().any(|seed| settings.is_set(seed)) {
+        let (issuer, xkey) = secrets::callout_seeds(data_dir)?;
+        settings.set(SEEDS[0], &issuer, BY)?;
+        settings.set(SEEDS[1], &xkey, BY)?;
+    }
+    let issuer = orchestrator::nats::issuer(&settings.section("orchestrator")?)?;
+    let (issuer, xkey) = issuer.expect("the seeds were set").public_keys();
     let root = Root::parse(&settings.nats.root).expect("checked when the settings were read");
-    NatsUsers {
-        config: users::accounts(&root),
+    let keys = format!(
+        "{}: \"{issuer}\"\n{}: \"{xkey}\"\n",
+        users::ISSUER_VARIABLE,
+        users::XKEY_VARIABLE
+    );
+    Ok(NatsUsers {
+        config: keys + &users::accounts(&root) + &users::callout(&root),
         account: Some(users::jetstream_account(&root)),
         names: User::ALL
             .map(|user| (user.name().to_owned(), users::password_variable(user)))
             .into(),
-    }
+    })
 }
 
 /// Provider `default` is the demo agent. Its memory ends with this process.

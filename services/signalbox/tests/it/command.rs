@@ -53,6 +53,7 @@ fn help_names_every_command() {
         "provider",
         "providers",
         "nats-users",
+        "nats-keys",
         "schemas",
     ] {
         assert!(help.contains(&format!("\n  {command} ")), "{command} in {help}");

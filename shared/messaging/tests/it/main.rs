@@ -8,6 +8,7 @@
 
 mod authenticity;
 mod backlog;
+mod callout;
 mod connect;
 mod consumer;
 mod notifications;

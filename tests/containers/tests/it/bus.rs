@@ -1,4 +1,4 @@
-//! A publisher over plain NATS, as the user that may publish notifications and subscribe to every subject.
+//! A publisher over plain NATS, as the user that may publish notifications and subscribe to events and dead letters.
 
 use std::time::Duration;
 
