@@ -369,7 +369,7 @@ mod tests {
         assert!(matches!(issuer().open(&plain), Err(CalloutError::Unsealed)));
     }
 
-    /// nats-server 2.15.1 let a client in with these very claims.
+    /// nats-server 2.15.1 lets clients in with claims of this form.
     #[test]
     fn a_user_s_token_is_what_the_server_takes() {
         let question = issuer().open(&question()).unwrap();
