@@ -5,7 +5,7 @@
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`members`],
 //! [`me`], [`memories`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
-//! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
+//! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`routing`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
 //! [`handlers`] consumes messages,
 //! [`openapi`] is the
@@ -61,6 +61,7 @@ pub mod recovery;
 pub mod replays;
 pub mod route;
 pub mod routes;
+pub mod routing;
 pub mod service;
 pub mod sessions;
 pub mod settings;
@@ -95,6 +96,7 @@ pub fn nouns() -> Vec<route::Noun> {
         artifacts::http::noun(),
         activities::noun(),
         notifications::http::noun(),
+        routing::http::noun(),
         sessions::http::noun(),
         directory::noun(),
         mail::http::noun(),

@@ -8,7 +8,7 @@ use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
     handlers::ended_turns::ENDED_TURNS, holds, keys, log, mail, members, messages, notifications, orchestrators,
     paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
-    recovery as recoveries, replays, sessions, tasks, timers, turns,
+    recovery as recoveries, replays, routing, sessions, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 146] = [
+const STATEMENTS: [Planned; 147] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -53,6 +53,11 @@ const STATEMENTS: [Planned; 146] = [
             "notification_pkey",
             "turn_pkey",
         ],
+    ),
+    (
+        routing::store::PLACED,
+        2,
+        &["notification_pkey", "session_pkey", "persona_version_pkey", "turn_pkey", "notification_queue"],
     ),
     (mail::store::COUNT, 3, &["mail_unread", "mail_shown"]),
     (mail::store::MARK, 4, &["mail_pkey"]),
@@ -610,11 +615,12 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 30] = [
+const LISTS: [(Listing, usize, &str); 31] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (mail::store::INBOX, 8, "mail_shown"),
     (mail::store::ARCHIVED, 8, "mail_archived"),
+    (mail::store::ROUTED, 7, "mail_newest"),
     (mail::store::OF_SESSION, 2, "mail_of_session"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),
