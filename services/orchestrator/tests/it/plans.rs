@@ -8,7 +8,7 @@ use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
     handlers::ended_turns::ENDED_TURNS, holds, keys, log, mail, members, messages, notifications, orchestrators,
     paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
-    recovery as recoveries, replays, routing, sessions, tasks, timers, turns,
+    recovery as recoveries, replays, routing, sessions, sign_in, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 147] = [
+const STATEMENTS: [Planned; 159] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -71,7 +71,21 @@ const STATEMENTS: [Planned; 147] = [
     ),
     (members::store::KEYS_REVOKE, 3, &["api_key_person"]),
     (members::store::LINK_FIND, 2, &["member_link"]),
-    (members::store::LINK_USE, 3, &["member_link"]),
+    (members::store::LINK_USE, 4, &["member_link"]),
+    (sign_in::store::SESSION_FIND, 2, &["login_session_pkey"]),
+    (
+        sign_in::store::SESSIONS_TRIM,
+        2,
+        &["login_session_pkey", "login_session_login"],
+    ),
+    (sign_in::store::SESSION_END, 1, &["login_session_pkey"]),
+    (sign_in::store::SESSIONS_END, 2, &["login_session_login"]),
+    (sign_in::store::SESSIONS_LIST, 1, &["login_session_login"]),
+    (sign_in::store::KEY_LIVES, 2, &["api_key_pkey"]),
+    (sign_in::store::LOGIN_OF, 2, &["member_pkey"]),
+    (sign_in::store::MEMBER_BIND, 4, &["member_pkey"]),
+    (sign_in::store::IDENTITY_FIND, 2, &["login_identity_pkey"]),
+    (sign_in::store::TOKEN_USE, 3, &["sign_in_token_pkey"]),
     (keys::store::OWN_KEYS, 3, &["api_key_person"]),
     (
         personas::store::FIND,
@@ -267,6 +281,8 @@ const STATEMENTS: [Planned; 147] = [
         &["question_of_task", "task_pkey"],
     ),
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
+    (forget::SESSIONS, 3, &["login_session_ended of the account"]),
+    (forget::TOKENS, 3, &["sign_in_token_over of the account"]),
     (forget::MEMORIES, 3, &["memory_faded of the account"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
