@@ -44,7 +44,7 @@ routes! {
     /// Sign a browser out. Its next request is refused.
     DELETE "/api/me/sign-ins/{sign_in}" Person => sign_in_end;
     /// The address at which a browser that is signed in adds an identity of this provider to what one signs in with.
-    POST "/api/me/identities/oidc/{provider}" Person => identity_add;
+    POST "/api/me/identities/oidc/{name}" Person => identity_add;
 }
 
 async fn shown(tx: &Tx, person: &PersonAccess, member: Member) -> Result<Me, StorageError> {

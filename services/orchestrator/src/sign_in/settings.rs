@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     fn read(toml: &str) -> Result<SignInSettings, String> {
-        let settings = Settings::load_from(toml, [("SIGNALBOX__ENVELOPE__KEYS", "")]).map_err(|error| error.to_string())?;
+        let settings = Settings::load_from(toml, [("", ""); 0]).map_err(|error| error.to_string())?;
         settings.section("sign_in").map_err(|error| error.to_string())
     }
 

@@ -31,7 +31,7 @@ pub const SESSIONS_TRIM: &str = "
         select digest from login_session where login_id = $1 order by seen_at desc offset $2))";
 
 const SESSION_INSERT: &str = "
-    insert into login_session (digest, id, login_id, method, account_id, key_id, expires_at, ends_at)
+    insert into login_session (digest, id, login_id, method, key_account, key_id, expires_at, ends_at)
     values ($1, $2, $3, $4, $5, $6, $7, least($7, now() + $8 * interval '1 second'))";
 
 pub async fn session_insert(tx: &Tx, new: &NewSession<'_>) -> Result<Uuid, StorageError> {
@@ -58,14 +58,14 @@ pub struct Session {
     pub id: Uuid,
     pub login_id: Uuid,
     /// The key that opened it.
-    account_id: Option<AccountId>,
+    key_account: Option<AccountId>,
     key_id: Option<KeyId>,
 }
 
 impl Session {
     /// The key that opened it, which says how far it reaches.
     pub fn key(&self) -> Option<(&AccountId, &KeyId)> {
-        Some((self.account_id.as_ref()?, self.key_id.as_ref()?))
+        Some((self.key_account.as_ref()?, self.key_id.as_ref()?))
     }
 }
 
@@ -74,7 +74,7 @@ pub const SESSION_FIND: &str = "
     with seen as (
         update login_session set seen_at = now(), ends_at = least(expires_at, now() + $2 * interval '1 second')
         where digest = $1 and ends_at > now() and seen_at < now() - interval '10 minutes')
-    select id, login_id, account_id, key_id from login_session where digest = $1 and ends_at > now()";
+    select id, login_id, key_account, key_id from login_session where digest = $1 and ends_at > now()";
 
 pub async fn session_find(tx: &Tx, secret: &Secret, idle: Duration) -> Result<Option<Session>, StorageError> {
     let values = [secret.digest().into(), idle.as_seconds_f64().into()];

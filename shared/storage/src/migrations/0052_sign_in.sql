@@ -12,21 +12,21 @@ alter table login_identity add primary key (issuer, subject);
 
 -- A browser that is signed in. Its cookie is kept as a digest.
 create table login_session (
-    digest     bytea not null,
+    digest      bytea not null,
     -- names it to its person
-    id         uuid not null,
-    login_id   uuid not null,
+    id          uuid not null,
+    login_id    uuid not null,
     -- link, key, or oidc: and the provider's name
-    method     text not null,
+    method      text not null,
     -- the key that opened it: it reaches no further than that key, and no longer
-    account_id text,
-    key_id     text,
-    created_at timestamptz not null default now(),
-    seen_at    timestamptz not null default now(),
-    expires_at timestamptz not null,
+    key_account text,
+    key_id      text,
+    created_at  timestamptz not null default now(),
+    seen_at     timestamptz not null default now(),
+    expires_at  timestamptz not null,
     -- earlier, if it is not used
-    ends_at    timestamptz not null,
-    check ((account_id is null) = (key_id is null))
+    ends_at     timestamptz not null,
+    check ((key_account is null) = (key_id is null))
 );
 create index login_session_ended on login_session (ends_at);
 create index login_session_login on login_session (login_id, seen_at);
