@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use chrono::{DateTime, TimeDelta, Utc};
 use domain::{Email, error_chain};
+use futures::{FutureExt, future::BoxFuture};
 use openidconnect::{
-    AuthType, AuthenticationFlow, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, Nonce,
+    AsyncHttpClient, AuthType, AuthenticationFlow, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, Nonce,
     PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope, TokenResponse,
     core::{CoreClient, CoreClientAuthMethod, CoreJwsSigningAlgorithm, CoreProviderMetadata, CoreResponseType},
 };
@@ -159,8 +160,7 @@ impl Provider {
         {
             return Ok(described);
         }
-        let http = |request| self.fetch(request);
-        let described = CoreProviderMetadata::discover_async(self.settings.issuer.clone(), &http).await;
+        let described = CoreProviderMetadata::discover_async(self.settings.issuer.clone(), self).await;
         let described = described.map_err(Failed::away)?;
         *self.described.lock() = Some((Instant::now(), described.clone()));
         Ok(described)
@@ -207,12 +207,11 @@ impl Provider {
         let client = CoreClient::from_provider_metadata(described, ClientId::new(self.settings.client_id.clone()), self.secret())
             .set_redirect_uri(RedirectUrl::new(back.to_owned()).map_err(Failed::away)?)
             .set_auth_type(auth_type);
-        let http = |request| self.fetch(request);
         let tokens = client
             .exchange_code(AuthorizationCode::new(code.to_owned()))
             .map_err(Failed::away)?
             .set_pkce_verifier(PkceCodeVerifier::new(bound.verifier.clone()))
-            .request_async(&http)
+            .request_async(self)
             .await
             .map_err(|error| match error {
                 RequestTokenError::Request(error) => Failed::away(error),
@@ -234,6 +233,16 @@ impl Provider {
             subject: claims.subject().as_str().to_owned(),
             email: confirmed(&token.to_string()),
         })
+    }
+}
+
+/// By itself, not by a closure: its futures are `Send` for every lifetime.
+impl<'c> AsyncHttpClient<'c> for Provider {
+    type Error = FetchError;
+    type Future = BoxFuture<'c, Result<HttpResponse, FetchError>>;
+
+    fn call(&'c self, request: HttpRequest) -> Self::Future {
+        self.fetch(request).boxed()
     }
 }
 
