@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use delivery::{providers::ProviderSettings, settings::DeliverySettings};
-use orchestrator::{OrchestratorSettings, sign_in::settings::SignInSettings};
+use orchestrator::{OrchestratorSettings, settings::SignInSettings};
 use resolver::settings::ResolverSettings;
 use runtime::{Settings, SettingsError, settings::Models};
 use tool_gateway::ToolGatewaySettings;

@@ -28,8 +28,8 @@ use crate::{
     SOURCE,
     error::ApiError,
     metrics::Metrics,
-    settings::{OrchestratorSettings, Providers},
-    sign_in::{provider::Provider, settings::SignInSettings},
+    oidc::provider::Provider,
+    settings::{OrchestratorSettings, Providers, SignInSettings},
 };
 
 /// `Retry-After` of a request that was refused because the account's share of the outbox is full.
@@ -71,7 +71,11 @@ impl App {
         publish_soon: PublishSoon,
         shutdown: Shutdown,
     ) -> App {
-        let oidc = sign_in.oidc.iter().map(|(name, settings)| Provider::new(name, settings)).collect();
+        let oidc = sign_in
+            .oidc
+            .iter()
+            .map(|(name, settings)| Provider::new(name, settings))
+            .collect();
         App(Arc::new(Parts {
             database,
             callers,

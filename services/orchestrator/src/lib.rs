@@ -4,7 +4,7 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`members`],
-//! [`me`], [`memories`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
+//! [`me`], [`memories`], [`sign_in`] with [`oidc`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`routing`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
 //! [`handlers`] consumes messages,
@@ -47,6 +47,7 @@ pub mod models;
 pub mod new_session;
 pub mod notifications;
 pub mod objects;
+pub mod oidc;
 pub mod openapi;
 pub mod orchestrators;
 pub mod paging;

@@ -8,8 +8,7 @@ use runtime::Context;
 
 use crate::{
     app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, recovery,
-    routes::served,
-    settings::OrchestratorSettings, sign_in::cookie::Cookies, timers,
+    routes::served, settings::OrchestratorSettings, sign_in::cookie::Cookies, timers,
 };
 
 /// Starts the workers and gives the address of the API; port 0 in the settings picks a free port. The workers end with the

@@ -1,7 +1,8 @@
 //! Mail between people, orchestrators and sessions; a person's inbox.
 
 use domain::{
-    Deliver, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId, notification::RouteSource,
+    Deliver, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId,
+    notification::RouteSource,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,8 @@
 
 use contracts::notification::{AGENTS_MAX, BODY_BYTES_MAX, TITLE_BYTES_MAX};
 use domain::{
-    Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode, Timestamp, notification::RouteStage,
+    Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode, Timestamp,
+    notification::RouteStage,
 };
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;

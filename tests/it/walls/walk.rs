@@ -14,7 +14,9 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
 use testkit::{
-    Reply, Says, Seen, Tenant, enqueued, eventually, rows,
+    OpenIdProvider, Reply, Says, Seen, Tenant, enqueued, eventually,
+    openid::CODE,
+    rows,
     tools::{arguments, in_order},
 };
 use tokio::time::{sleep, timeout};
@@ -134,6 +136,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) tenant: &'a Tenant,
     pub(crate) ids: &'a Ids,
     pub(crate) trials: &'a Trials,
+    /// By which people sign in.
+    pub(crate) people: &'a OpenIdProvider,
 }
 
 /// Where a list that is read in pages goes on.
@@ -197,12 +201,53 @@ impl Walk<'_> {
         let [key, id] = ["key", "id"].map(|name| signed_in["key"][name].as_str().expect("a key"));
         let memory = self.remembered("user:new").await;
         self.orchestrated("new").await;
+        self.browsers(key).await;
         self.requests(own(key, id, &memory)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
         self.api("POST", "/members", &new("member")).await;
         // The last admin stays.
         self.conflicts("DELETE", "/members/ann", &Value::Null).await;
+    }
+
+    /// A browser signs in by a key, and another one by a provider, as a person who was invited by the address that it has confirmed.
+    async fn browsers(&self, key: &str) {
+        self.trials.next_step();
+        let (base, none) = (self.house.api(), reqwest::redirect::Policy::none());
+        let browser = reqwest::Client::builder().redirect(none).build().expect("a client");
+        let header = |answer: &reqwest::Response, name: &str| -> String {
+            let value = answer.headers()[name].to_str().expect("a text");
+            value.split(';').next().expect("a value").to_owned()
+        };
+        let sent = browser
+            .post(format!("{base}/sign-in/key"))
+            .json(&json!({"key": key}))
+            .send()
+            .await;
+        let cookie = header(&sent.expect("an answer"), "set-cookie");
+        let seen = browser
+            .get(format!("{base}/sign-in"))
+            .header("cookie", cookie)
+            .send()
+            .await;
+        assert_eq!(seen.expect("an answer").status(), 200);
+        let invited = json!({"user_id": "confirmed", "name": "n", "email": "confirmed@example.com", "role": "member"});
+        self.api("POST", "/members", &invited).await;
+        self.people
+            .says(json!({"email": "confirmed@example.com", "email_verified": true}));
+        let begun = browser
+            .get(format!("{base}/sign-in/oidc/corp"))
+            .send()
+            .await
+            .expect("an answer");
+        let state = self.people.visited(&header(&begun, "location"))["state"].clone();
+        let back = format!("{base}/sign-in/oidc/corp/callback?code={CODE}&state={state}");
+        let back = browser
+            .get(back)
+            .header("cookie", header(&begun, "set-cookie"))
+            .send()
+            .await;
+        assert_eq!(back.expect("an answer").status(), 303);
     }
 
     /// A person's orchestrator calls each tool; it remembers, since its person asks it to.

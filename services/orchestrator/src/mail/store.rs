@@ -247,7 +247,13 @@ pub const OF_SESSION: Listing = Listing {
 macro_rules! person_of {
     ($key:literal) => {
         concat!(
-            "case when ", $key, " like 'orchestrator:%' and ", $key, " not like 'orchestrator:org:%' then split_part(", $key, ", ':', 3) end"
+            "case when ",
+            $key,
+            " like 'orchestrator:%' and ",
+            $key,
+            " not like 'orchestrator:org:%' then split_part(",
+            $key,
+            ", ':', 3) end"
         )
     };
 }
@@ -255,8 +261,14 @@ macro_rules! person_of {
 macro_rules! is_seen {
     ($key:literal) => {
         concat!(
-            "coalesce(case when ", $key, " not like 'orchestrator:%' then true when ", $key, " like 'orchestrator:org:%' then $7::boolean
-             else $6::boolean or ", person_of!($key), " = $4 end, false)"
+            "coalesce(case when ",
+            $key,
+            " not like 'orchestrator:%' then true when ",
+            $key,
+            " like 'orchestrator:org:%' then $7::boolean
+             else $6::boolean or ",
+            person_of!($key),
+            " = $4 end, false)"
         )
     };
 }

@@ -69,7 +69,9 @@ async fn read(State(app): State<App>, person: PersonAccess) -> Result<Json<Me>, 
     let account = &person.access.account;
     let tx = person.access.begin(&app).await?;
     // Removed since the guard found the key.
-    let member = members::store::member_find(&tx, account, &person.user).await?.ok_or_else(Problem::not_found)?;
+    let member = members::store::member_find(&tx, account, &person.user)
+        .await?
+        .ok_or_else(Problem::not_found)?;
     let me = shown(&tx, &person, member).await?;
     tx.commit().await?;
     Ok(Json(me))
@@ -185,7 +187,10 @@ async fn sign_ins(State(app): State<App>, person: PersonAccess) -> Result<Json<I
         None => Vec::new(),
     };
     tx.commit().await?;
-    Ok(Json(Items { items, next_cursor: None }))
+    Ok(Json(Items {
+        items,
+        next_cursor: None,
+    }))
 }
 
 async fn sign_in_end(
@@ -216,6 +221,8 @@ async fn identity_add(
     let provider = app.oidc.iter().find(|known| known.name() == provider);
     let provider = provider.ok_or_else(Problem::not_found)?;
     let url = format!("{}/sign-in/oidc/{}?add=true", app.base_url(), provider.name());
-    once.run(&app, person.access.party(), async |_| Ok(Done::new(AddIdentity { url: url.clone() })))
-        .await
+    once.run(&app, person.access.party(), async |_| {
+        Ok(Done::new(AddIdentity { url: url.clone() }))
+    })
+    .await
 }

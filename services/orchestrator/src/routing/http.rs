@@ -7,10 +7,7 @@ use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{
-    Mailed, steps,
-    store::placed_find,
-};
+use super::{Mailed, steps, store::placed_find};
 use crate::{
     app::App,
     auth::Access,
@@ -38,7 +35,9 @@ async fn route(
 ) -> Result<Json<Vec<RouteStep>>, ApiError> {
     let account = &access.account;
     let tx = access.begin(&app).await?;
-    let item = notification_find(&tx, account, &id).await?.ok_or_else(Problem::not_found)?;
+    let item = notification_find(&tx, account, &id)
+        .await?
+        .ok_or_else(Problem::not_found)?;
     let placed = placed_find(&tx, account, &id).await?;
     let mail = match of_item(id.as_str()) {
         Some(mail) => Some(mail_find(&tx, account, mail).await?.map(MailRow::shown)),
@@ -71,7 +70,12 @@ async fn log(State(app): State<App>, access: Access, Query(query): Query<LogQuer
     let person = caller.person().map(|person| person.id.to_string());
     // What a page shows depends on the caller, where it begins does not.
     let filters = format!("{:?} {:?} {:?}", query.source, query.user, query.since);
-    let page = Page::new(List::of(&ROUTED, "routing log", account, filters), &app.settings, query.limit, query.cursor.as_ref())?;
+    let page = Page::new(
+        List::of(&ROUTED, "routing log", account, filters),
+        &app.settings,
+        query.limit,
+        query.cursor.as_ref(),
+    )?;
     let values = [
         query.since.into(),
         query.user.map(|user| user.to_string()).into(),

@@ -37,13 +37,22 @@ pub fn steps(item: &Notification, mail: Mailed<'_>, placed: Option<&Placed>) -> 
         Mailed::Removed => step(RouteStage::Mail, "mail".to_owned(), REMOVED.to_owned()),
         Mailed::Is(mail) => {
             let to = mail.to.session_key.as_deref().unwrap_or_default();
-            let because = format!("{} wrote it ({}); it is {}", party(&mail.from), mail.why, mail.receipt.state);
+            let because = format!(
+                "{} wrote it ({}); it is {}",
+                party(&mail.from),
+                mail.why,
+                mail.receipt.state
+            );
             step(RouteStage::Mail, format!("{} reaches {to}", mail.to.name), because);
         }
     }
     if !item.parts.is_empty() {
         let ids: Vec<&str> = item.parts.iter().map(|part| part.id.as_str()).collect();
-        step(RouteStage::Parts, ids.join(", "), "it is to several agents: each has its own".to_owned());
+        step(
+            RouteStage::Parts,
+            ids.join(", "),
+            "it is to several agents: each has its own".to_owned(),
+        );
         return steps;
     }
     if let Some((slug, number)) = placed.and_then(Placed::persona) {
@@ -53,7 +62,11 @@ pub fn steps(item: &Notification, mail: Mailed<'_>, placed: Option<&Placed>) -> 
             Some("account") => "it was the account's default when the generation opened",
             Some(_) | None => "chosen when the generation opened",
         };
-        step(RouteStage::Persona, format!("{slug}, version {number}"), because.to_owned());
+        step(
+            RouteStage::Persona,
+            format!("{slug}, version {number}"),
+            because.to_owned(),
+        );
     }
     let mode = item.queue_mode.as_deref().and_then(QueueMode::parse);
     if let Some(mode) = mode {
@@ -66,7 +79,11 @@ pub fn steps(item: &Notification, mail: Mailed<'_>, placed: Option<&Placed>) -> 
         step(RouteStage::Mode, mode.to_string(), because.to_owned());
     }
     let state = NotificationState::parse(&item.state);
-    let reason = || item.reason.clone().unwrap_or_else(|| "no reason is recorded".to_owned());
+    let reason = || {
+        item.reason
+            .clone()
+            .unwrap_or_else(|| "no reason is recorded".to_owned())
+    };
     if state == Some(NotificationState::Refused) {
         step(RouteStage::Refused, item.state.clone(), reason());
         return steps;
@@ -148,7 +165,10 @@ mod tests {
 
     fn check(item: &Notification, mail: Mailed<'_>, placed: Option<&Placed>, expected: &[(&str, &str)]) {
         let steps = steps(item, mail, placed);
-        let found: Vec<(&str, &str)> = steps.iter().map(|step| (step.step.as_str(), step.result.as_str())).collect();
+        let found: Vec<(&str, &str)> = steps
+            .iter()
+            .map(|step| (step.step.as_str(), step.result.as_str()))
+            .collect();
         assert_eq!(found, expected);
         assert!(steps.iter().all(|step| !step.because.is_empty()), "{steps:?}");
     }
@@ -159,16 +179,38 @@ mod tests {
         let reopened = ("session", "reopened task:demo-1:v2");
         let waits = [persona, mode, reopened, ("place", "place 1")];
         check(&item(json!({})), Mailed::No, Some(&placed()), &waits);
-        let later = Placed { position: Some(7), place: Some(0), turn_number: Some(4), turn_state: Some("finished".to_owned()), ..placed() };
+        let later = Placed {
+            position: Some(7),
+            place: Some(0),
+            turn_number: Some(4),
+            turn_state: Some("finished".to_owned()),
+            ..placed()
+        };
         let delivered = item(json!({"state": "delivered", "turn_id": ID}));
         let turn = format!("turn 4 ({ID}): finished");
         let taken = [persona, mode, ("session", "reused task:demo-1:v2"), ("turn", &turn)];
         check(&delivered, Mailed::No, Some(&later), &taken);
         // A steer's place is before all others'.
         let steer = item(json!({"queue_mode": "steer"}));
-        let first = Placed { position: Some(QueueMode::Steer.position(1)), generation: Some(1), persona_slug: None, ..placed() };
-        check(&steer, Mailed::No, Some(&first), &[("mode", "steer"), ("session", "created task:demo-1:v2"), ("place", "place 1")]);
-        let parts = item(json!({"queue_mode": null, "session_id": null, "parts": [{"id": "n-1:a", "agent": "a", "state": "queued"}]}));
+        let first = Placed {
+            position: Some(QueueMode::Steer.position(1)),
+            generation: Some(1),
+            persona_slug: None,
+            ..placed()
+        };
+        check(
+            &steer,
+            Mailed::No,
+            Some(&first),
+            &[
+                ("mode", "steer"),
+                ("session", "created task:demo-1:v2"),
+                ("place", "place 1"),
+            ],
+        );
+        let parts = item(
+            json!({"queue_mode": null, "session_id": null, "parts": [{"id": "n-1:a", "agent": "a", "state": "queued"}]}),
+        );
         check(&parts, Mailed::No, None, &[("parts", "n-1:a")]);
         let accepted = item(json!({"queue_mode": null, "session_id": null, "reason": "waits_for_resolver"}));
         check(&accepted, Mailed::No, None, &[("place", "queued")]);
@@ -179,10 +221,19 @@ mod tests {
         let refused = item(json!({"state": "refused", "reason": "unknown_agent", "session_id": null}));
         let found = steps(&refused, Mailed::No, None);
         assert_eq!(found.last().unwrap().because, "unknown_agent");
-        let gone = Placed { position: Some(1), generation: None, persona_slug: None, ..placed() };
+        let gone = Placed {
+            position: Some(1),
+            generation: None,
+            persona_slug: None,
+            ..placed()
+        };
         let delivered = item(json!({"state": "delivered", "turn_id": ID, "session_key": null}));
         let found = steps(&delivered, Mailed::Removed, Some(&gone));
-        let removed: Vec<&str> = found.iter().filter(|step| step.because == REMOVED).map(|step| step.step.as_str()).collect();
+        let removed: Vec<&str> = found
+            .iter()
+            .filter(|step| step.because == REMOVED)
+            .map(|step| step.step.as_str())
+            .collect();
         assert_eq!(removed, ["mail", "session", "turn"]);
     }
 }

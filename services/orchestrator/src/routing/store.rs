@@ -32,7 +32,9 @@ impl Placed {
     /// Whether it was the first item of its generation.
     pub fn is_first(&self, mode: Option<QueueMode>) -> bool {
         let mode = mode.unwrap_or(QueueMode::Followup);
-        self.position.map(|position| mode.position_as(QueueMode::Followup, position)) == Some(1)
+        self.position
+            .map(|position| mode.position_as(QueueMode::Followup, position))
+            == Some(1)
     }
 }
 
@@ -50,5 +52,6 @@ pub const PLACED: &str = "
     where n.account_id = $1 and n.id = $2";
 
 pub async fn placed_find(tx: &Tx, account: &AccountId, id: &NotificationId) -> Result<Option<Placed>, StorageError> {
-    tx.one("find a notification's route", PLACED, [account.into(), id.into()]).await
+    tx.one("find a notification's route", PLACED, [account.into(), id.into()])
+        .await
 }

@@ -82,7 +82,10 @@ fn methods_of(app: &App) -> Methods {
         name: provider.shown().to_owned(),
         url: format!("{base}/sign-in/oidc/{}", provider.name()),
     });
-    Methods { key, oidc: oidc.collect() }
+    Methods {
+        key,
+        oidc: oidc.collect(),
+    }
 }
 
 pub async fn methods(State(app): State<App>) -> Json<Methods> {
@@ -101,7 +104,13 @@ pub async fn index(State(app): State<App>, headers: HeaderMap) -> Result<Html<St
         let accounts: String = accounts
             .iter()
             .filter(|member| of_key.is_none_or(|account| *account == member.account_id))
-            .map(|member| format!("<li><b>{}</b>: <code>{}</code></li>", text(member.account_id.as_str()), text(member.user_id.as_str())))
+            .map(|member| {
+                format!(
+                    "<li><b>{}</b>: <code>{}</code></li>",
+                    text(member.account_id.as_str()),
+                    text(member.user_id.as_str())
+                )
+            })
             .collect();
         let body = format!(
             "<ul>{accounts}</ul>
@@ -115,12 +124,19 @@ pub async fn index(State(app): State<App>, headers: HeaderMap) -> Result<Html<St
 
 fn ways_in(methods: &Methods) -> Html<String> {
     let links = methods.oidc.iter().map(|method| {
-        format!("<p><a href=\"/sign-in/oidc/{}\">Sign in with {}</a></p>", text(&method.provider), text(&method.name))
+        format!(
+            "<p><a href=\"/sign-in/oidc/{}\">Sign in with {}</a></p>",
+            text(&method.provider),
+            text(&method.name)
+        )
     });
     let key = "<form method=\"post\" action=\"/sign-in/key\"><p><label>A key of your own: \
                <input type=\"password\" name=\"key\" autocomplete=\"off\" required></label> <button>Sign in</button></p></form>";
     let body: String = links.chain(methods.key.then(|| key.to_owned())).collect();
-    page("Sign in to Signalbox", &format!("<p>Open the link that you were sent.</p>{body}"))
+    page(
+        "Sign in to Signalbox",
+        &format!("<p>Open the link that you were sent.</p>{body}"),
+    )
 }
 
 #[derive(Debug, Deserialize)]
@@ -157,10 +173,14 @@ pub async fn by_key(State(app): State<App>, request: Request) -> Result<Response
             tx.commit().await?;
             Ok::<_, ApiError>(holder)
         };
-        let (holder, _under_way) = AccountLimits::admit(&extensions, &key, look_up).await?.ok_or_else(refuse)?;
+        let (holder, _under_way) = AccountLimits::admit(&extensions, &key, look_up)
+            .await?
+            .ok_or_else(refuse)?;
         let Some(person) = holder.person else {
             let detail = "this is no person's key: ask for a sign-in link";
-            return Err(Problem::new(StatusCode::FORBIDDEN, "not_a_person").detail(detail).into());
+            return Err(Problem::new(StatusCode::FORBIDDEN, "not_a_person")
+                .detail(detail)
+                .into());
         };
         let tx = app.callers.begin(&Accounts::one(account)).await?;
         let now = database_now(&tx).await?;
@@ -168,8 +188,14 @@ pub async fn by_key(State(app): State<App>, request: Request) -> Result<Response
         let held = key_hold(&tx, account, key.id().as_str()).await?.ok_or_else(refuse)?;
         let login = store::login_of(&tx, account, &person.id).await?.ok_or_else(refuse)?;
         let until = held.expires_at.map(|at| at.0);
-        let entry = Entry { login, method: "key", key: Some((account, key.id(), until)) };
-        let cookie = session::open(&app, &tx, &headers, entry, now).await?.ok_or_else(Problem::not_found)?;
+        let entry = Entry {
+            login,
+            method: "key",
+            key: Some((account, key.id(), until)),
+        };
+        let cookie = session::open(&app, &tx, &headers, entry, now)
+            .await?
+            .ok_or_else(Problem::not_found)?;
         tx.commit().await?;
         let cookie = AppendHeaders([(header::SET_COOKIE, cookie)]);
         Ok(if is_form {
@@ -193,7 +219,11 @@ pub struct SignOut {
 }
 
 /// Ends the browser's session; with `everywhere`, all of its login. One that a key opened ends itself alone.
-pub async fn sign_out(State(app): State<App>, headers: HeaderMap, fields: Fields<SignOut>) -> Result<Response, Refused> {
+pub async fn sign_out(
+    State(app): State<App>,
+    headers: HeaderMap,
+    fields: Fields<SignOut>,
+) -> Result<Response, Refused> {
     let ended = async {
         let cookies = Cookies::of(&app.base_url()).ok_or_else(Problem::not_found)?;
         let present = session::present(&app, &headers).await?;

@@ -97,7 +97,10 @@ mod tests {
             let set = cookies.set(Cookie::Session, &secret, 60);
             let set = set.to_str().unwrap();
             assert_eq!(set.contains("; Secure"), cookies == Cookies::Secure);
-            assert!(set.contains("; HttpOnly; SameSite=Lax") && set.contains("; Path=/;"), "{set}");
+            assert!(
+                set.contains("; HttpOnly; SameSite=Lax") && set.contains("; Path=/;"),
+                "{set}"
+            );
             let pair = set.split(';').next().unwrap();
             let check = |sent: &[String], found: bool| {
                 let mut headers = HeaderMap::new();
@@ -105,7 +108,11 @@ mod tests {
                     headers.append(header::COOKIE, sent.parse().unwrap());
                 }
                 let read = cookies.read(&headers, Cookie::Session);
-                assert_eq!(read.is_some_and(|read| read.expose() == secret.expose()), found, "{sent:?}");
+                assert_eq!(
+                    read.is_some_and(|read| read.expose() == secret.expose()),
+                    found,
+                    "{sent:?}"
+                );
             };
             check(&[pair.to_owned()], true);
             check(&[format!("a=b; {pair}; c")], true);

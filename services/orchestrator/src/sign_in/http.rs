@@ -33,7 +33,10 @@ async fn create(
     Post { body, once }: Post<NewSignInLink>,
 ) -> Result<Answer<201, SignInLink>, ApiError> {
     let account = &body.account;
-    let minutes = body.minutes.map_or_else(|| i64::from(app.sign_in.link_min.get()), |minutes| i32::from(minutes).into());
+    let minutes = body.minutes.map_or_else(
+        || i64::from(app.sign_in.link_min.get()),
+        |minutes| i32::from(minutes).into(),
+    );
     let good_for = Duration::minutes(minutes);
     if good_for > LONGEST {
         let what = format!("at most {}, which is seven days", LONGEST.whole_minutes());

@@ -1,9 +1,9 @@
 //! Signing in: by a one-time link, by an OpenID provider, or by a key of one's own. A link gives a key; all three open a browser session.
 //!
 //! A *login* is what a person signs in with, in all of their accounts: an id that members name. What it reaches is read at each request, from
-//! the members that name it. In reading order: [`settings`], [`secret`] and [`cookie`] (what a browser holds), [`session`] (browser sessions),
-//! [`page`] (what a link opens), [`browser`] (`/sign-in`, `/sign-in/key`, `/sign-out`), [`oidc`] (providers), [`provider`] (their protocol),
-//! [`html`] (pages and refusals), [`http`] (the operator's links).
+//! the members that name it. In reading order: [`secret`] and [`cookie`] (what a browser holds), [`session`] (browser sessions), [`page`] (what a
+//! link opens), [`browser`] (`/sign-in`, `/sign-in/key`, `/sign-out`), [`oidc`] (providers, whose protocol is in [`crate::oidc`]), [`html`] (pages
+//! and refusals), [`http`] (the operator's links).
 
 pub mod browser;
 pub mod cookie;
@@ -11,10 +11,8 @@ pub mod html;
 pub mod http;
 pub mod oidc;
 pub mod page;
-pub mod provider;
 pub mod secret;
 pub mod session;
-pub mod settings;
 pub mod store;
 
 use axum::{
@@ -117,7 +115,16 @@ mod tests {
         let check = |next: Option<&str>, expected: &str| assert_eq!(next_of(next), expected, "{next:?}");
         check(None, "/");
         check(Some("/c/acme?tab=1"), "/c/acme?tab=1");
-        for bad in ["", "c", "//evil.example", "/\\evil.example", "https://evil.example", "/a b", "/a\r\nSet-Cookie: x", "/ü"] {
+        for bad in [
+            "",
+            "c",
+            "//evil.example",
+            "/\\evil.example",
+            "https://evil.example",
+            "/a b",
+            "/a\r\nSet-Cookie: x",
+            "/ü",
+        ] {
             check(Some(bad), "/");
         }
     }

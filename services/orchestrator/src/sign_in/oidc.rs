@@ -21,7 +21,6 @@ use super::{
     cookie::{Cookie, Cookies},
     html::Refused,
     next_of,
-    provider::{Bound, Failed, Identity, Provider},
     secret::Secret,
     session::{self, Entry},
     store::{self, Membership},
@@ -31,6 +30,7 @@ use crate::{
     body::Query,
     error::ApiError,
     members::changed,
+    oidc::provider::{Bound, Failed, Identity, Provider},
 };
 
 const PURPOSE: &str = "oidc";
@@ -83,7 +83,11 @@ fn parties<'a>(app: &'a App, provider: &str) -> Result<(&'a Provider, Cookies, S
     let cookies = Cookies::of(&base).ok_or_else(Problem::not_found)?;
     let provider = app.oidc.iter().find(|known| known.name() == provider);
     let provider = provider.ok_or_else(Problem::not_found)?;
-    Ok((provider, cookies, format!("{base}/sign-in/oidc/{}/callback", provider.name())))
+    Ok((
+        provider,
+        cookies,
+        format!("{base}/sign-in/oidc/{}/callback", provider.name()),
+    ))
 }
 
 /// What goes to the provider and has to come back follows from the browser's cookie and the state: nothing of it is stored.
@@ -106,7 +110,9 @@ pub async fn begin(
         let (provider, cookies, back) = parties(&app, &provider)?;
         let add_to = match query.add {
             Some(true) => {
-                let present = session::present(&app, &headers).await?.filter(|present| present.key().is_none());
+                let present = session::present(&app, &headers)
+                    .await?
+                    .filter(|present| present.key().is_none());
                 let Some(present) = present else {
                     return Ok(Redirect::to("/sign-in").into_response());
                 };
@@ -120,7 +126,9 @@ pub async fn begin(
             Some(browser) => browser,
             None => Secret::random()?,
         };
-        let way = provider.way_there(&back, state.expose(), &bound(&browser, &state)).await;
+        let way = provider
+            .way_there(&back, state.expose(), &bound(&browser, &state))
+            .await;
         let way = way.map_err(|error| failed(provider, &error))?;
         let kept = Kept {
             browser: hex::encode(browser.digest()),
@@ -149,8 +157,14 @@ pub async fn finish(
         AccountLimits::admit_guess(&extensions)?;
         let (provider, cookies, back) = parties(&app, &provider)?;
         let refuse = |why: &str| failed(provider, &Failed::Refused(why.to_owned()));
-        let browser = cookies.read(&headers, Cookie::Flow).ok_or_else(|| refuse("the browser has no cookie of it"))?;
-        let state = query.state.as_deref().and_then(Secret::parse).ok_or_else(|| refuse("there is no state"))?;
+        let browser = cookies
+            .read(&headers, Cookie::Flow)
+            .ok_or_else(|| refuse("the browser has no cookie of it"))?;
+        let state = query
+            .state
+            .as_deref()
+            .and_then(Secret::parse)
+            .ok_or_else(|| refuse("there is no state"))?;
         // Used from here on, whatever becomes of it.
         let tx = app.callers.begin(&Accounts::none()).await?;
         let kept = store::token_use(&tx, &state, PURPOSE, &browser).await?;
@@ -184,7 +198,9 @@ async fn enter(
     add_to: Option<Uuid>,
 ) -> Result<axum::http::HeaderValue, ApiError> {
     let method = format!("oidc:{}", provider.name());
-    let present = session::present(app, headers).await?.filter(|present| present.key().is_none());
+    let present = session::present(app, headers)
+        .await?
+        .filter(|present| present.key().is_none());
     // Signed out, or another person's browser by now.
     if add_to.is_some() && present.map(|present| present.login_id) != add_to {
         return Err(sign_in_failed().into());
@@ -205,7 +221,10 @@ async fn enter(
         return Err(Problem::conflict("identity_taken", "another login has this identity").into());
     }
     let login = known.or(add_to).unwrap_or_else(Uuid::now_v7);
-    let tx = app.callers.begin(&Accounts::many(invited.iter().map(|member| &member.account_id))).await?;
+    let tx = app
+        .callers
+        .begin(&Accounts::many(invited.iter().map(|member| &member.account_id)))
+        .await?;
     let now = database_now(&tx).await?;
     if known.is_none() && !store::identity_insert(&tx, &identity.issuer, &identity.subject, login).await? {
         // Another request made it since: signing in again finds it.
@@ -215,10 +234,18 @@ async fn enter(
     if !has_account && events.is_empty() {
         tracing::warn!(provider = provider.name(), "refused: the identity is no member's");
         let detail = "no account has a member with this identity, or with its confirmed e-mail address and no login";
-        return Err(Problem::new(StatusCode::FORBIDDEN, "no_membership").detail(detail).into());
+        return Err(Problem::new(StatusCode::FORBIDDEN, "no_membership")
+            .detail(detail)
+            .into());
     }
-    let entry = Entry { login, method: &method, key: None };
-    let cookie = session::open(app, &tx, headers, entry, now).await?.ok_or_else(Problem::not_found)?;
+    let entry = Entry {
+        login,
+        method: &method,
+        key: None,
+    };
+    let cookie = session::open(app, &tx, headers, entry, now)
+        .await?
+        .ok_or_else(Problem::not_found)?;
     app.commit(tx, events).await?;
     Ok(cookie)
 }

@@ -59,12 +59,18 @@ pub async fn redeem(State(app): State<App>, headers: HeaderMap, token: Token) ->
     let account = token.token.account();
     let used = async {
         // Of a browser that is signed in already, the account comes to what it is signed in with. A key opens no further account.
-        let present = session::present(&app, &headers).await?.filter(|present| present.key().is_none());
+        let present = session::present(&app, &headers)
+            .await?
+            .filter(|present| present.key().is_none());
         let tx = app.callers.begin(&Accounts::one(account)).await?;
         let present = present.map(|present| present.login_id);
         let (signed_in, login, events) = sign_in(&app, &tx, &token.token, present).await?;
         let cookie = if token.is_for_a_person {
-            let entry = Entry { login, method: "link", key: None };
+            let entry = Entry {
+                login,
+                method: "link",
+                key: None,
+            };
             let now = database_now(&tx).await?;
             session::open(&app, &tx, &headers, entry, now).await?
         } else {

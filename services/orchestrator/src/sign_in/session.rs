@@ -62,7 +62,10 @@ pub async fn open(
     }
     let secret = Secret::random()?;
     let longest = now + days(app.sign_in.session_days);
-    let expires_at = entry.key.and_then(|(_, _, until)| until).map_or(longest, |until| until.min(longest));
+    let expires_at = entry
+        .key
+        .and_then(|(_, _, until)| until)
+        .map_or(longest, |until| until.min(longest));
     let new = NewSession {
         secret: &secret,
         login: entry.login,

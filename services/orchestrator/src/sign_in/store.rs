@@ -95,7 +95,9 @@ pub async fn key_lives(tx: &Tx, (account, key): (&AccountId, &KeyId)) -> Result<
 pub const SESSION_END: &str = "delete from login_session where digest = $1";
 
 pub async fn session_end(tx: &Tx, secret: &Secret) -> Result<bool, StorageError> {
-    let ended = tx.execute("end browser session", SESSION_END, [secret.digest().into()]).await?;
+    let ended = tx
+        .execute("end browser session", SESSION_END, [secret.digest().into()])
+        .await?;
     Ok(ended == 1)
 }
 
@@ -104,7 +106,8 @@ pub const SESSIONS_END: &str = "delete from login_session where login_id = $1 an
 
 /// Ends one of a login's browser sessions, or all; returns how many.
 pub async fn sessions_end(tx: &Tx, login: Uuid, id: Option<Uuid>) -> Result<u64, StorageError> {
-    tx.execute("end browser sessions", SESSIONS_END, [login.into(), id.into()]).await
+    tx.execute("end browser sessions", SESSIONS_END, [login.into(), id.into()])
+        .await
 }
 
 /// At most [`SESSIONS_MAX`]. Relies on login_session_login.
@@ -127,7 +130,9 @@ pub const LOGIN_OF: &str = "
 
 /// What the member signs in with. None: there is no such member, or they have never signed in.
 pub async fn login_of(tx: &Tx, account: &AccountId, user: &UserId) -> Result<Option<Uuid>, StorageError> {
-    let found: Option<Login> = tx.one("find a member's login", LOGIN_OF, [account.into(), user.into()]).await?;
+    let found: Option<Login> = tx
+        .one("find a member's login", LOGIN_OF, [account.into(), user.into()])
+        .await?;
     Ok(found.and_then(|found| found.login_id))
 }
 
@@ -140,13 +145,19 @@ pub struct Membership {
 
 pub async fn accounts_of(tx: &Tx, login: Uuid) -> Result<Vec<Membership>, StorageError> {
     const SQL: &str = "select * from login_accounts($1, $2)";
-    tx.rows("find a login's accounts", SQL, [login.into(), ACCOUNTS_MAX.into()]).await
+    tx.rows("find a login's accounts", SQL, [login.into(), ACCOUNTS_MAX.into()])
+        .await
 }
 
 /// The members with this address who have never signed in.
 pub async fn members_by_email(tx: &Tx, email: &Email) -> Result<Vec<Membership>, StorageError> {
     const SQL: &str = "select * from member_by_email($1, $2)";
-    tx.rows("find members by e-mail", SQL, [email.as_str().into(), ACCOUNTS_MAX.into()]).await
+    tx.rows(
+        "find members by e-mail",
+        SQL,
+        [email.as_str().into(), ACCOUNTS_MAX.into()],
+    )
+    .await
 }
 
 /// Relies on the primary key.
@@ -169,7 +180,9 @@ pub async fn member_bind(tx: &Tx, member: &Membership, email: &Email, login: Uui
 pub const IDENTITY_FIND: &str = "select login_id from login_identity where issuer = $1 and subject = $2";
 
 pub async fn identity_find(tx: &Tx, issuer: &str, subject: &str) -> Result<Option<Uuid>, StorageError> {
-    let found: Option<Login> = tx.one("find identity", IDENTITY_FIND, [issuer.into(), subject.into()]).await?;
+    let found: Option<Login> = tx
+        .one("find identity", IDENTITY_FIND, [issuer.into(), subject.into()])
+        .await?;
     Ok(found.and_then(|found| found.login_id))
 }
 

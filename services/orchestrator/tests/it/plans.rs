@@ -57,7 +57,13 @@ const STATEMENTS: [Planned; 159] = [
     (
         routing::store::PLACED,
         2,
-        &["notification_pkey", "session_pkey", "persona_version_pkey", "turn_pkey", "notification_queue"],
+        &[
+            "notification_pkey",
+            "session_pkey",
+            "persona_version_pkey",
+            "turn_pkey",
+            "notification_queue",
+        ],
     ),
     (mail::store::COUNT, 3, &["mail_unread", "mail_shown"]),
     (mail::store::MARK, 4, &["mail_pkey"]),

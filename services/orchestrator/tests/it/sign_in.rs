@@ -13,20 +13,29 @@ const FORM: &str = "application/x-www-form-urlencoded";
 /// The cookie that an answer sets, as a browser sends it.
 pub(crate) fn cookie_of(answer: &Answer) -> String {
     let set = answer.headers[header::SET_COOKIE].to_str().unwrap();
-    assert!(set.contains("HttpOnly") && set.contains("SameSite=Lax") && set.contains("Path=/"), "{set}");
+    assert!(
+        set.contains("HttpOnly") && set.contains("SameSite=Lax") && set.contains("Path=/"),
+        "{set}"
+    );
     set.split(';').next().unwrap().to_owned()
 }
 
 /// A form of this site's pages.
 async fn submit(world: &World, path: &str, cookie: &str, fields: &str) -> Answer {
-    let call = world.call(Method::POST, path).header("accept", "text/html").header("content-type", FORM);
+    let call = world
+        .call(Method::POST, path)
+        .header("accept", "text/html")
+        .header("content-type", FORM);
     let call = call.header("sec-fetch-site", "same-origin").header("cookie", cookie);
     call.raw(fields).send().await
 }
 
 /// What a browser sees of itself.
 pub(crate) async fn seen(world: &World, cookie: &str) -> String {
-    let page = world.call(Method::GET, "/sign-in").header("accept", "text/html").header("cookie", cookie);
+    let page = world
+        .call(Method::GET, "/sign-in")
+        .header("accept", "text/html")
+        .header("cookie", cookie);
     page.send().await.body.as_str().unwrap().to_owned()
 }
 
@@ -36,7 +45,13 @@ fn is_in(page: &str) -> bool {
 
 /// A browser that opens a link of the member's.
 async fn by_link(world: &World, account: &str, user: &str, cookie: &str) -> Answer {
-    let made = world.post(OPERATOR, "/api/sign-in-links", json!({"account": account, "user_id": user})).await;
+    let made = world
+        .post(
+            OPERATOR,
+            "/api/sign-in-links",
+            json!({"account": account, "user_id": user}),
+        )
+        .await;
     submit(world, &path_of(&made.body), cookie, "").await
 }
 
@@ -70,11 +85,18 @@ async fn a_browser_is_signed_in_until_it_signs_out() {
     assert!(!is_in(&seen(&world, &third).await));
 
     let out = submit(&world, "/sign-out", &second, "").await;
-    assert_eq!((out.status.as_u16(), out.headers[header::LOCATION].to_str().unwrap()), (303, "/sign-in"));
+    assert_eq!(
+        (out.status.as_u16(), out.headers[header::LOCATION].to_str().unwrap()),
+        (303, "/sign-in")
+    );
     assert!(out.headers[header::SET_COOKIE].to_str().unwrap().contains("Max-Age=0"));
     assert!(!is_in(&seen(&world, &second).await));
 
-    let both = [by_link(&world, "acme", "ann", "").await, by_link(&world, "acme", "ann", "").await].map(|one| cookie_of(&one));
+    let both = [
+        by_link(&world, "acme", "ann", "").await,
+        by_link(&world, "acme", "ann", "").await,
+    ]
+    .map(|one| cookie_of(&one));
     submit(&world, "/sign-out", &both[0], "everywhere=true").await;
     assert!(!is_in(&seen(&world, &both[1]).await));
 }
@@ -103,10 +125,16 @@ async fn a_session_that_a_key_opened_ends_with_the_key_and_reaches_its_account_a
     assert!(is_in(&seen(&world, &whole).await));
 
     let by_key = cookie_of(&submit(&world, "/sign-in/key", "", &format!("key={key}")).await);
-    world.execute("update api_key set revoked_at = now() where user_id = 'ann'").await;
+    world
+        .execute("update api_key set revoked_at = now() where user_id = 'ann'")
+        .await;
     assert!(!is_in(&seen(&world, &by_key).await) && is_in(&seen(&world, &whole).await));
     for (key, status) in [(&key, 401), (&acme.admin, 403), (&"nonsense".to_owned(), 401)] {
-        let refused = world.call(Method::POST, "/sign-in/key").json(&json!({"key": key})).send().await;
+        let refused = world
+            .call(Method::POST, "/sign-in/key")
+            .json(&json!({"key": key}))
+            .send()
+            .await;
         assert_eq!(refused.status, status, "{refused:?}");
     }
 }
@@ -116,7 +144,10 @@ async fn a_session_is_over_after_its_time_and_when_it_rests() {
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
     member(&world, &tenant, "ann", "member").await;
-    for over in ["expires_at = now(), ends_at = now()", "ends_at = now() - interval '1 s'"] {
+    for over in [
+        "expires_at = now(), ends_at = now()",
+        "ends_at = now() - interval '1 s'",
+    ] {
         let cookie = cookie_of(&by_link(&world, "acme", "ann", "").await);
         assert!(is_in(&seen(&world, &cookie).await));
         world.execute(format!("update login_session set {over}")).await;
@@ -128,7 +159,8 @@ async fn a_session_is_over_after_its_time_and_when_it_rests() {
         .execute("update login_session set seen_at = now() - interval '11 minutes', ends_at = now() + interval '1 minute', expires_at = now() + interval '1 hour'")
         .await;
     assert!(is_in(&seen(&world, &cookie).await));
-    let put_off = "select count(*) from login_session where ends_at = expires_at and seen_at > now() - interval '1 minute'";
+    let put_off =
+        "select count(*) from login_session where ends_at = expires_at and seen_at > now() - interval '1 minute'";
     assert!(world.test.count(put_off).await > 0);
     // Of more than 50, the one that was used least recently ends.
     for _ in 0..51 {
@@ -144,26 +176,56 @@ async fn a_form_of_another_site_does_nothing() {
     let key = member(&world, &tenant, "ann", "member").await;
     let cookie = cookie_of(&by_link(&world, "acme", "ann", "").await);
     let check = async |headers: &[(&'static str, &str)], expected: u16| {
-        let call = world.call(Method::POST, "/sign-in/key").header("host", "127.0.0.1:8080");
-        let call = headers.iter().fold(call, |call, (name, value)| call.header(name, value));
+        let call = world
+            .call(Method::POST, "/sign-in/key")
+            .header("host", "127.0.0.1:8080");
+        let call = headers
+            .iter()
+            .fold(call, |call, (name, value)| call.header(name, value));
         let answer = call.json(&json!({"key": key})).send().await;
         assert_eq!(answer.status, expected, "{headers:?}: {answer:?}");
     };
     check(&[], 200).await;
     check(&[("cookie", &cookie)], 403).await;
     check(&[("cookie", &cookie), ("sec-fetch-site", "cross-site")], 403).await;
-    check(&[("sec-fetch-site", "same-site"), ("origin", "https://evil.example")], 403).await;
+    check(
+        &[("sec-fetch-site", "same-site"), ("origin", "https://evil.example")],
+        403,
+    )
+    .await;
     check(&[("cookie", &cookie), ("origin", "https://evil.example")], 403).await;
-    check(&[("cookie", &cookie), ("origin", "null"), ("sec-fetch-site", "same-origin")], 200).await;
+    check(
+        &[
+            ("cookie", &cookie),
+            ("origin", "null"),
+            ("sec-fetch-site", "same-origin"),
+        ],
+        200,
+    )
+    .await;
     check(&[("cookie", &cookie), ("origin", "http://127.0.0.1:8080")], 200).await;
     // The API takes bearers only.
-    let me = world.call(Method::GET, "/api/me").header("cookie", &cookie).send().await;
+    let me = world
+        .call(Method::GET, "/api/me")
+        .header("cookie", &cookie)
+        .send()
+        .await;
     me.is_problem(401, "unauthorized", "");
     // A program that uses a link is no browser.
-    let made = world.post(OPERATOR, "/api/sign-in-links", json!({"account": "acme", "user_id": "ann"})).await;
+    let made = world
+        .post(
+            OPERATOR,
+            "/api/sign-in-links",
+            json!({"account": "acme", "user_id": "ann"}),
+        )
+        .await;
     let program = world.call(Method::POST, &path_of(&made.body)).send().await;
     assert!(program.headers.get(header::SET_COOKIE).is_none());
-    let long = world.call(Method::POST, "/sign-in/key").json(&json!({"key": "k".repeat(5_000)})).send().await;
+    let long = world
+        .call(Method::POST, "/sign-in/key")
+        .json(&json!({"key": "k".repeat(5_000)}))
+        .send()
+        .await;
     assert_eq!(long.status, 413);
 }
 
@@ -175,7 +237,11 @@ async fn no_browser_signs_in_where_no_cookie_is_safe() {
     let world = World::with(plain).await;
     let tenant = world.tenant("acme").await;
     let made = world
-        .post(&tenant.admin, &tenant.path("/members"), json!({"user_id": "ann", "name": "Ann", "role": "member", "invite": true}))
+        .post(
+            &tenant.admin,
+            &tenant.path("/members"),
+            json!({"user_id": "ann", "name": "Ann", "role": "member", "invite": true}),
+        )
         .await;
     let link = made.body["link"]["sign_in_link"].as_str().unwrap();
     let path = link.strip_prefix("http://signalbox.example.com").unwrap();

@@ -8,7 +8,10 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use contracts::{Outgoing, Root};
-use orchestrator::{App, OrchestratorSettings, settings::Providers, sign_in::settings::SignInSettings};
+use orchestrator::{
+    App, OrchestratorSettings,
+    settings::{Providers, SignInSettings},
+};
 use runtime::{
     Shutdown,
     http::Health,

@@ -19,9 +19,16 @@ fn in_full(mail: &Mail) -> String {
         let of = party.id.as_deref().or(party.session_key.as_deref()).unwrap_or_default();
         format!("{} ({} {of})", one_line(&party.name, 64), party.kind)
     };
-    let content: String = mail.content.lines().map(|line| format!("  {}\n", one_line(line, 400))).collect();
+    let content: String = mail
+        .content
+        .lines()
+        .map(|line| format!("  {}\n", one_line(line, 400)))
+        .collect();
     let receipt = &mail.receipt;
-    let reason = receipt.reason.as_deref().map_or_else(String::new, |reason| format!(": {}", one_line(reason, 200)));
+    let reason = receipt
+        .reason
+        .as_deref()
+        .map_or_else(String::new, |reason| format!(": {}", one_line(reason, 200)));
     format!(
         "{} ({}, {}), {}\nfrom: {}\nto: {}\n{content}{} since {}{reason}\n",
         mail.id,
@@ -51,7 +58,11 @@ mod tests {
             "receipt": {"state": "bounced", "at": "2026-01-02T03:04:06Z", "turn_id": null, "turn_number": null, "answered_by": null,
                 "reason": "the person was removed"}});
         let text = in_full(&read_as(&mail).unwrap());
-        for part in ["(person ann)", "  Ben\n", "bounced since 2026-01-02 03:04:06: the person was removed"] {
+        for part in [
+            "(person ann)",
+            "  Ben\n",
+            "bounced since 2026-01-02 03:04:06: the person was removed",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");

@@ -10,7 +10,14 @@ use crate::{cli::RouteArgs, client::read_as, print::show, table::Table, text::on
 const TEXT_CHARS_MAX: usize = 120;
 
 pub(crate) async fn run(args: &RouteArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let path = ["api", "orgs", &args.of.account, "notifications", &args.notification, "route"];
+    let path = [
+        "api",
+        "orgs",
+        &args.of.account,
+        "notifications",
+        &args.notification,
+        "route",
+    ];
     let steps: Vec<Value> = args.of.access.client()?.get(&path, &[]).await?;
     show(json, &steps, |steps| table(steps))
 }

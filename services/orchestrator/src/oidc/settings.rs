@@ -1,32 +1,10 @@
-//! `[sign_in]`: how long links and browser sessions last, and `[sign_in.oidc.NAME]`, the providers by which people sign in. A bad setting stops
-//! the start with one line.
-
-use std::collections::BTreeMap;
+//! `[sign_in.oidc.NAME]`: the providers by which people sign in. A bad setting stops the start with one line.
 
 use openidconnect::IssuerUrl;
 use reqwest::Url;
-use runtime::{
-    egress, section,
-    settings::{Count, Days},
-};
+use runtime::egress;
 use secrecy::SecretString;
 use serde::Deserialize;
-
-section! {
-    #[derive(Debug)]
-    pub struct SignInSettings {
-        /// How long a link of the operator's is good, in minutes, if the request does not say.
-        pub link_min: Count = Count::new(15),
-        /// How long an invitation is good.
-        pub invite_days: Days = Days::new(7),
-        /// How long a browser stays signed in.
-        pub session_days: Days = Days::new(30),
-        /// How long a browser stays signed in without a request.
-        pub idle_days: Days = Days::new(7),
-        /// OpenID providers, by the name in their path.
-        pub oidc: BTreeMap<ProviderName, OidcSettings> = BTreeMap::new(),
-    }
-}
 
 /// `^[a-z0-9][a-z0-9-]{0,31}$`
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
@@ -97,7 +75,11 @@ impl TryFrom<Fields> for OidcSettings {
             return Err(Refused::Issuer);
         }
         if !may_ask(&url, private_addresses) {
-            return Err(if url.scheme() == "http" { Refused::Issuer } else { Refused::IssuerPrivate });
+            return Err(if url.scheme() == "http" {
+                Refused::Issuer
+            } else {
+                Refused::IssuerPrivate
+            });
         }
         if fields.client_id.trim().is_empty() {
             return Err(Refused::ClientId);
@@ -124,6 +106,7 @@ mod tests {
     use runtime::settings::Settings;
 
     use super::*;
+    use crate::settings::SignInSettings;
 
     fn read(toml: &str) -> Result<SignInSettings, String> {
         let settings = Settings::load_from(toml, [("", ""); 0]).map_err(|error| error.to_string())?;
@@ -133,7 +116,8 @@ mod tests {
     #[test]
     fn an_issuer_is_public_and_over_tls_unless_said_otherwise() {
         let check = |issuer: &str, private: bool, good: bool| {
-            let entry = format!("[sign_in.oidc.corp]\nissuer = \"{issuer}\"\nclient_id = \"c\"\nprivate_addresses = {private}");
+            let entry =
+                format!("[sign_in.oidc.corp]\nissuer = \"{issuer}\"\nclient_id = \"c\"\nprivate_addresses = {private}");
             let found = read(&entry);
             assert_eq!(found.is_ok(), good, "{issuer} {private}: {found:?}");
         };
@@ -150,7 +134,13 @@ mod tests {
 
     #[test]
     fn a_provider_has_a_name_for_its_path() {
-        for (name, good) in [("corp", true), ("corp-2", true), ("\"Corp\"", false), ("\"a/b\"", false), ("\"-a\"", false)] {
+        for (name, good) in [
+            ("corp", true),
+            ("corp-2", true),
+            ("\"Corp\"", false),
+            ("\"a/b\"", false),
+            ("\"-a\"", false),
+        ] {
             let entry = format!("[sign_in.oidc.{name}]\nissuer = \"https://a.example\"\nclient_id = \"c\"");
             assert_eq!(read(&entry).is_ok(), good, "{name}");
         }

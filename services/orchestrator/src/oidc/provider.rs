@@ -9,8 +9,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use domain::{Email, error_chain};
 use futures::{FutureExt, future::BoxFuture};
 use openidconnect::{
-    AsyncHttpClient, AuthType, AuthenticationFlow, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest, HttpResponse, Nonce,
-    PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope, TokenResponse,
+    AsyncHttpClient, AuthType, AuthenticationFlow, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest,
+    HttpResponse, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope, TokenResponse,
     core::{CoreClient, CoreClientAuthMethod, CoreJwsSigningAlgorithm, CoreProviderMetadata, CoreResponseType},
 };
 use parking_lot::Mutex;
@@ -107,7 +107,9 @@ pub enum FetchError {
 
 impl Provider {
     pub fn new(name: &ProviderName, settings: &OidcSettings) -> Provider {
-        let http = egress::client(settings.private_addresses).connect_timeout(CONNECT_TIMEOUT).timeout(TIMEOUT);
+        let http = egress::client(settings.private_addresses)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(TIMEOUT);
         Provider {
             name: name.clone(),
             settings: settings.clone(),
@@ -184,8 +186,12 @@ impl Provider {
     /// Where a browser goes to sign in.
     pub async fn way_there(&self, back: &str, state: &str, bound: &Bound) -> Result<String, Failed> {
         let described = self.describe(BEGIN_AGE_MAX).await?;
-        let client = CoreClient::from_provider_metadata(described, ClientId::new(self.settings.client_id.clone()), self.secret())
-            .set_redirect_uri(RedirectUrl::new(back.to_owned()).map_err(Failed::away)?);
+        let client = CoreClient::from_provider_metadata(
+            described,
+            ClientId::new(self.settings.client_id.clone()),
+            self.secret(),
+        )
+        .set_redirect_uri(RedirectUrl::new(back.to_owned()).map_err(Failed::away)?);
         let (state, nonce) = (state.to_owned(), bound.nonce.clone());
         let challenge = PkceCodeChallenge::from_code_verifier_sha256(&PkceCodeVerifier::new(bound.verifier.clone()));
         let (url, _, _) = client
@@ -201,12 +207,22 @@ impl Provider {
     }
 
     /// Whom the code that a browser brought back is for.
-    pub async fn identity(&self, back: &str, code: &str, bound: &Bound, now: OffsetDateTime) -> Result<Identity, Failed> {
+    pub async fn identity(
+        &self,
+        back: &str,
+        code: &str,
+        bound: &Bound,
+        now: OffsetDateTime,
+    ) -> Result<Identity, Failed> {
         let described = self.describe(FINISH_AGE_MAX).await?;
         let auth_type = Self::auth_type(&described);
-        let client = CoreClient::from_provider_metadata(described, ClientId::new(self.settings.client_id.clone()), self.secret())
-            .set_redirect_uri(RedirectUrl::new(back.to_owned()).map_err(Failed::away)?)
-            .set_auth_type(auth_type);
+        let client = CoreClient::from_provider_metadata(
+            described,
+            ClientId::new(self.settings.client_id.clone()),
+            self.secret(),
+        )
+        .set_redirect_uri(RedirectUrl::new(back.to_owned()).map_err(Failed::away)?)
+        .set_auth_type(auth_type);
         let tokens = client
             .exchange_code(AuthorizationCode::new(code.to_owned()))
             .map_err(Failed::away)?
@@ -217,7 +233,9 @@ impl Provider {
                 RequestTokenError::Request(error) => Failed::away(error),
                 error => Failed::refused(error),
             })?;
-        let token = tokens.id_token().ok_or_else(|| Failed::Refused("there is no ID token".to_owned()))?;
+        let token = tokens
+            .id_token()
+            .ok_or_else(|| Failed::Refused("there is no ID token".to_owned()))?;
         let now = DateTime::<Utc>::from_timestamp(now.unix_timestamp(), 0).unwrap_or_default();
         let verifier = client
             .id_token_verifier()
@@ -227,7 +245,9 @@ impl Provider {
                 true => Ok(()),
                 false => Err("it is of the future".to_owned()),
             });
-        let claims = token.claims(&verifier, &Nonce::new(bound.nonce.clone())).map_err(Failed::refused)?;
+        let claims = token
+            .claims(&verifier, &Nonce::new(bound.nonce.clone()))
+            .map_err(Failed::refused)?;
         Ok(Identity {
             issuer: self.issuer().to_owned(),
             subject: claims.subject().as_str().to_owned(),
@@ -266,9 +286,16 @@ mod tests {
     fn an_address_counts_once_the_provider_has_confirmed_it() {
         let check = |claims: Value, expected: Option<&str>| {
             let token = format!("e30.{}.sig", URL_SAFE_NO_PAD.encode(claims.to_string()));
-            assert_eq!(confirmed(&token), expected.map(|email| Email::parse(email).unwrap()), "{claims}");
+            assert_eq!(
+                confirmed(&token),
+                expected.map(|email| Email::parse(email).unwrap()),
+                "{claims}"
+            );
         };
-        check(json!({"email": "Ann@Example.com", "email_verified": true}), Some("ann@example.com"));
+        check(
+            json!({"email": "Ann@Example.com", "email_verified": true}),
+            Some("ann@example.com"),
+        );
         for said in [json!("true"), json!(1), json!(false), json!(null), json!([true])] {
             check(json!({"email": "ann@example.com", "email_verified": said}), None);
         }
