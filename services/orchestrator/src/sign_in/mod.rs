@@ -52,20 +52,27 @@ pub fn router(app: App) -> Router {
         .layer(set(header::REFERRER_POLICY, "no-referrer"))
         .layer(set(header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
         .layer(csrf.with_rejection_response(|_| cross_site().into_response()))
-        .layer(middleware::from_fn(of_this_site))
-        .layer(middleware::from_fn(small));
-    Router::new()
-        .route("/", get(browser::home))
-        .route("/sign-in", get(browser::index))
+        .layer(middleware::from_fn(of_this_site));
+    let forms = Router::new()
         .route("/sign-in/key", post(browser::by_key))
         .route("/sign-out", post(browser::sign_out))
+        .route_layer(middleware::from_fn_with_state(app.clone(), again))
+        .route_layer(middleware::from_fn(small));
+    let pages = Router::new()
+        .route("/", get(browser::home))
+        .route("/sign-in", get(browser::index))
         .route("/sign-in/oidc/{provider}", get(oidc::begin))
         .route("/sign-in/oidc/{provider}/callback", get(oidc::finish))
         .route("/sign-in/{token}", get(page::look).post(page::redeem))
         .route("/api/sign-in/methods", get(browser::methods))
         .route_layer(middleware::from_fn_with_state(app.clone(), again))
-        .layer(layers)
-        .with_state(app)
+        .route_layer(middleware::map_request(without_body));
+    forms.merge(pages).layer(layers).with_state(app)
+}
+
+/// Nothing is read of whoever has not shown a token, and a form without fields says nothing.
+async fn without_body(request: Request) -> Request {
+    request.map(|_| Body::empty())
 }
 
 fn cross_site() -> Problem {
@@ -82,7 +89,7 @@ async fn of_this_site(request: Request, next: Next) -> Response {
     }
 }
 
-/// No more is read of whoever has not shown who they are.
+/// A key is in the body: no more is read of whoever has not shown one.
 async fn small(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     match to_bytes(body, BODY_BYTES_MAX).await {
