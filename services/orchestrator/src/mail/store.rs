@@ -108,6 +108,11 @@ impl MailRow {
         }
     }
 
+    /// The conversation that it is for.
+    pub fn to_session(&self) -> Option<&str> {
+        self.to_session.as_deref()
+    }
+
     /// The conversation that a reply is about.
     pub fn context(&self) -> Option<&str> {
         self.from_session.as_deref().or(self.context_session.as_deref())
@@ -263,10 +268,11 @@ macro_rules! is_seen {
         concat!(
             "coalesce(case when ",
             $key,
+            " is null then false when ",
+            $key,
             " not like 'orchestrator:%' then true when ",
             $key,
-            " like 'orchestrator:org:%' then $7::boolean
-             else $6::boolean or ",
+            " like 'orchestrator:org:%' then $7::boolean else $6::boolean or ",
             person_of!($key),
             " = $4 end, false)"
         )

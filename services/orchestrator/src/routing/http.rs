@@ -2,7 +2,7 @@
 
 use api::{mail::Routed, notifications::RouteStep};
 use axum::{Json, extract::State};
-use domain::{NotificationId, Timestamp, UserId, mail::of_item, notification::RouteSource};
+use domain::{NotificationId, Owner, SessionKey, Timestamp, UserId, mail::of_item, notification::RouteSource};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -40,16 +40,35 @@ async fn route(
         .ok_or_else(Problem::not_found)?;
     let placed = placed_find(&tx, account, &id).await?;
     let mail = match of_item(id.as_str()) {
-        Some(mail) => Some(mail_find(&tx, account, mail).await?.map(MailRow::shown)),
+        Some(mail) => Some(mail_find(&tx, account, mail).await?),
         None => None,
     };
     tx.commit().await?;
+    // Its item is in no session yet, or is gone with it: the mail says whose it is.
+    if mail.iter().flatten().any(|mail| !is_seen(&access, mail)) {
+        return Err(Problem::not_found().into());
+    }
+    let mail = mail.map(|mail| mail.map(MailRow::shown));
     let mail = match &mail {
         None => Mailed::No,
         Some(None) => Mailed::Removed,
         Some(Some(mail)) => Mailed::Is(mail),
     };
     Ok(Json(steps(&item, mail, placed.as_ref())))
+}
+
+/// Whether the caller may know of mail to an agent: they wrote it, or see the session that it is for.
+fn is_seen(access: &Access, mail: &MailRow) -> bool {
+    let (caller, key) = (
+        &access.caller,
+        mail.to_session().and_then(|key| SessionKey::parse(key).ok()),
+    );
+    let sees = match key.as_ref().and_then(|key| key.of.orchestrator()) {
+        Some(Owner::User(user)) => access.sees(user),
+        Some(Owner::Account) => caller.is_admin(),
+        None => true,
+    };
+    sees || mail.is_of(caller.person().map(|person| &person.id), caller.author_id())
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

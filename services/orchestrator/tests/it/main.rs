@@ -36,6 +36,7 @@ mod recovery;
 mod replays;
 mod replies;
 mod resets;
+mod routing;
 mod seed;
 mod service;
 mod sessions;
