@@ -105,7 +105,6 @@ pub fn may_ask(url: &Url, private_addresses: bool) -> bool {
 mod tests {
     use runtime::settings::Settings;
 
-    use super::*;
     use crate::settings::SignInSettings;
 
     fn read(toml: &str) -> Result<SignInSettings, String> {
