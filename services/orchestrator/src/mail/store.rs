@@ -285,7 +285,7 @@ pub const ROUTED: Listing = Listing {
     rows: concat!(
         "select ",
         columns!(),
-        " from mail m where m.account_id = $1 and m.created_at >= coalesce($2::timestamptz, '-infinity')"
+        " from mail m where m.account_id = $1 and m.created_at > '-infinity' and m.created_at >= coalesce($2::timestamptz, '-infinity')"
     ),
     wanted: Some(concat!(
         "($3::text is null or $3 in (from_user, to_user, ",
