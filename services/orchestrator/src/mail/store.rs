@@ -248,7 +248,7 @@ pub const OF_SESSION: Listing = Listing {
     names: (names!("page"), joins!("page")),
 };
 
-/// Whose orchestrator a conversation's key names; null: nobody's.
+/// Whose orchestrator a conversation's key names; null where it is no person's.
 macro_rules! person_of {
     ($key:literal) => {
         concat!(

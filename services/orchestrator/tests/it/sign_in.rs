@@ -153,7 +153,7 @@ async fn a_session_is_over_after_its_time_and_when_it_rests() {
         world.execute(format!("update login_session set {over}")).await;
         assert!(!is_in(&seen(&world, &cookie).await), "{over}");
     }
-    // A look after ten minutes puts the end off, and never beyond the last day.
+    // A request once ten minutes have passed puts the end off, and never beyond the last day.
     let cookie = cookie_of(&by_link(&world, "acme", "ann", "").await);
     world
         .execute("update login_session set seen_at = now() - interval '11 minutes', ends_at = now() + interval '1 minute', expires_at = now() + interval '1 hour'")
