@@ -40,6 +40,8 @@ impl IntoResponse for Refused {
             // The status and the other headers are those of the problem.
             Some((title, said)) => {
                 let (mut parts, _) = response.into_parts();
+                // The edge would answer with it instead of the page.
+                parts.extensions.remove::<Problem>();
                 let page = page(title, &format!("<p>{said}</p>")).into_response();
                 parts.headers.extend(page.headers().clone());
                 parts.headers.remove(header::CONTENT_LENGTH);

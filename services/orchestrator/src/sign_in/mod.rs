@@ -97,7 +97,7 @@ async fn small(request: Request, next: Next) -> Response {
         Err(_) => {
             let detail = format!("at most {BODY_BYTES_MAX} bytes are read here");
             let status = axum::http::StatusCode::PAYLOAD_TOO_LARGE;
-            Problem::new(status, "body_too_large").detail(detail).into_response()
+            Problem::new(status, "too_large").detail(detail).into_response()
         }
     }
 }
