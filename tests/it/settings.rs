@@ -266,7 +266,7 @@ fn every_provider_of_the_example_works() {
 
     // An omitted key has the example's value.
     let needed = |line: &&str| {
-        ["[", "kind ", "url ", "model ", "api_key "]
+        ["[", "kind ", "url ", "model ", "api_key ", "issuer ", "client_id "]
             .iter()
             .any(|start| line.starts_with(start))
     };
