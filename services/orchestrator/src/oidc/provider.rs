@@ -231,7 +231,14 @@ impl Provider {
             .await
             .map_err(|error| match error {
                 RequestTokenError::Request(error) => Failed::away(error),
-                error => Failed::refused(error),
+                // The other texts may repeat the code, the client's secret or a token.
+                RequestTokenError::ServerResponse(answer) => {
+                    let said: String = answer.error().to_string().chars().take(64).collect();
+                    Failed::Refused(format!("the provider refused the code: {said}"))
+                }
+                RequestTokenError::Parse(..) | RequestTokenError::Other(_) => {
+                    Failed::Refused("the provider's answer to the code cannot be read".to_owned())
+                }
             })?;
         let token = tokens
             .id_token()
