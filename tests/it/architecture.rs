@@ -198,6 +198,7 @@ const PLANTED: &[&str] = &[
     "services/orchestrator/tests/it/queue.rs",
     "services/orchestrator/tests/it/recovery.rs",
     "services/orchestrator/tests/it/replays.rs",
+    "services/orchestrator/tests/it/routing.rs",
     "services/orchestrator/tests/it/stages.rs",
     "services/orchestrator/tests/it/timers.rs",
     "services/orchestrator/tests/it/twins.rs",

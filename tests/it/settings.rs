@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use delivery::{providers::ProviderSettings, settings::DeliverySettings};
-use orchestrator::OrchestratorSettings;
+use orchestrator::{OrchestratorSettings, settings::SignInSettings};
 use resolver::settings::ResolverSettings;
 use runtime::{Settings, SettingsError, settings::Models};
 use tool_gateway::ToolGatewaySettings;
@@ -15,6 +15,9 @@ const PROVIDER: &str = "kind = \"openresponses\"\nurl = \"http://h/v1/responses\
 
 /// Required keys of a model.
 const MODEL: &str = "kind = \"images\"\nurl = \"https://h/v1/images\"\nmodel = \"m\"\n";
+
+/// Required keys of a provider by which people sign in.
+const OIDC: &str = "issuer = \"https://h\"\nclient_id = \"c\"\n";
 
 type Providers = BTreeMap<String, ProviderSettings>;
 
@@ -27,6 +30,7 @@ fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErro
     settings.section::<OrchestratorSettings>("orchestrator")?;
     settings.section::<Providers>("providers")?;
     settings.section::<Models>("models")?;
+    settings.section::<SignInSettings>("sign_in")?;
     Ok(settings)
 }
 
@@ -51,9 +55,14 @@ fn settings() -> Vec<String> {
     for named in ["providers", "models"] {
         *sections.iter_mut().find(|name| *name == named).unwrap() = format!("{named}.main");
     }
+    sections.push("sign_in.oidc.main".to_owned());
     while let Some(section) = sections.pop() {
         for key in keys(&section) {
             let setting = format!("{section}.{key}");
+            // Its keys are names, too.
+            if setting == "sign_in.oidc" {
+                continue;
+            }
             if keys(&setting).is_empty() {
                 found.push(setting);
             } else {
@@ -102,6 +111,9 @@ const TAKEN: [Taken; 6] = [
             "providers.main.api_key",
             "providers.main.model",
             "providers.main.quota_account",
+            "sign_in.oidc.main.client_id",
+            "sign_in.oidc.main.client_secret",
+            "sign_in.oidc.main.name",
             "telemetry.log",
             "telemetry.log_file",
             "telemetry.otlp_endpoint",
@@ -160,6 +172,7 @@ fn no_key_takes_what_it_has_no_meaning_for() {
         let needed = match section.split_once('.') {
             Some(("providers", _)) => PROVIDER,
             Some(("models", _)) => MODEL,
+            Some(("sign_in", _)) => OIDC,
             _ => "",
         };
         let needed = needed.split_inclusive('\n');
@@ -232,7 +245,7 @@ fn the_example_is_the_defaults() {
         if services.iter().any(|service| setting.starts_with(service)) {
             continue;
         }
-        let entries = ["main", "default", "openai", "openclaw", "ask", "paint"]
+        let entries = ["main", "default", "openai", "openclaw", "ask", "paint", "corp"]
             .map(|entry| setting.replace(".main.", &format!(".{entry}.")));
         assert!(
             named.iter().any(|name| entries.contains(name)),
@@ -253,7 +266,7 @@ fn every_provider_of_the_example_works() {
 
     // An omitted key has the example's value.
     let needed = |line: &&str| {
-        ["[", "kind ", "url ", "model ", "api_key "]
+        ["[", "kind ", "url ", "model ", "api_key ", "issuer ", "client_id "]
             .iter()
             .any(|start| line.starts_with(start))
     };

@@ -29,7 +29,8 @@ use crate::{
     SOURCE,
     error::ApiError,
     metrics::Metrics,
-    settings::{OrchestratorSettings, Providers},
+    oidc::provider::Provider,
+    settings::{OrchestratorSettings, Providers, SignInSettings},
 };
 
 /// `Retry-After` of a request that was refused because the account's share of the outbox is full.
@@ -51,6 +52,9 @@ pub struct Parts {
     pub settings: OrchestratorSettings,
     pub models: Models,
     pub providers: Providers,
+    pub sign_in: SignInSettings,
+    /// By which people sign in.
+    pub oidc: Vec<Provider>,
     pub meters: Metrics,
     pub shares: Shares,
     publish_soon: PublishSoon,
@@ -66,10 +70,15 @@ impl App {
     pub fn new(
         (database, callers): (Database, Database),
         root: Root,
-        (settings, models, providers): (OrchestratorSettings, Models, Providers),
+        (settings, models, providers, sign_in): (OrchestratorSettings, Models, Providers, SignInSettings),
         publish_soon: PublishSoon,
         shutdown: Shutdown,
     ) -> App {
+        let oidc = sign_in
+            .oidc
+            .iter()
+            .map(|(name, settings)| Provider::new(name, settings))
+            .collect();
         App(Arc::new(Parts {
             database,
             callers,
@@ -77,6 +86,8 @@ impl App {
             settings,
             models,
             providers,
+            sign_in,
+            oidc,
             meters: Metrics::default(),
             shares: Shares::default(),
             publish_soon,

@@ -1,5 +1,5 @@
 //! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, holds, questions, timers and
-//! recoveries that have ended, and memories that have faded. Idempotent, and safe in several replicas at once.
+//! recoveries that have ended, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent, and safe in several replicas at once.
 
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub async fn forget_once(app: &App, stop: &CancellationToken) -> Result<u64, Sto
     let mut parts = Parts::default();
     let operator = storage::accounts::OPERATOR;
     forget_of(app, &mut parts, &Accounts::operator(), operator, stop).await;
+    let of_logins = [(SESSIONS, OF_LOGINS_KEPT, 1), (TOKENS, OF_LOGINS_KEPT, 1)];
+    forget_all(app, &mut parts, (&Accounts::none(), operator), &of_logins, stop).await;
     let mut after: Option<String> = None;
     loop {
         let entries: Vec<AccountEntry> = account_directory(&app.database, after.as_deref(), ACCOUNTS_MAX).await?;
@@ -88,6 +90,17 @@ pub const MEMORIES: &str = "
     delete from memory where ctid = any (array(
         select ctid from memory where account_id = $1 and fades_at < now() - $2 * interval '1 second'
         order by fades_at limit $3 for update skip locked))";
+/// Tables of logins have no account: `$1` is not used.
+pub const SESSIONS: &str = "
+    delete from login_session where ctid = any (array(
+        select ctid from login_session where $1::text is not null and ends_at < now() - $2 * interval '1 second'
+        order by ends_at limit $3 for update skip locked))";
+pub const TOKENS: &str = "
+    delete from sign_in_token where ctid = any (array(
+        select ctid from sign_in_token where $1::text is not null and expires_at < now() - $2 * interval '1 second'
+        order by expires_at limit $3 for update skip locked))";
+/// Retention of browser sessions and tokens, after their end.
+const OF_LOGINS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Dead letters are large, so fewer are deleted at a time.
 const LETTERS_PART: u32 = 5;
 
@@ -100,7 +113,7 @@ async fn forget_of(
     stop: &CancellationToken,
 ) {
     let settings = &app.settings;
-    for (sql, kept, part) in [
+    let of_account = [
         (ANSWERS, settings.answers_kept_hours.duration(), 1),
         (ACCEPTED, settings.accepted_kept_hours.duration(), 1),
         (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
@@ -109,7 +122,19 @@ async fn forget_of(
         (TIMERS, settings.control_kept_days.duration(), 1),
         (QUESTIONS, settings.control_kept_days.duration(), 1),
         (MEMORIES, Duration::ZERO, 1),
-    ] {
+    ];
+    forget_all(app, parts, (accounts, owner), &of_account, stop).await;
+}
+
+/// Statements with how long they leave rows, and the share of a piece that they delete at a time.
+async fn forget_all(
+    app: &App,
+    parts: &mut Parts<StorageError>,
+    (accounts, owner): (&Accounts, &str),
+    statements: &[(&'static str, Duration, u32)],
+    stop: &CancellationToken,
+) {
+    for &(sql, kept, part) in statements {
         let mut pieces = Pieces::of(&[()]);
         while let Some(piece) = pieces.next().filter(|_| !stop.is_cancelled()) {
             let rows_max = (parts.rows_max() / part).max(1);

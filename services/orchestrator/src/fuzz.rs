@@ -33,6 +33,10 @@ use crate::{
     notifications::incoming,
     paging::{Column, Columns, Cursor, Limit, List, Page},
     settings::OrchestratorSettings,
+    sign_in::{
+        cookie::{Cookie, Cookies},
+        next_of,
+    },
 };
 
 const WORDS: &[&str] = &[
@@ -163,6 +167,46 @@ fn posted_notification() {
                     "posted"
                 }
                 Err(problem) => problem.code(),
+            }
+        });
+}
+
+#[test]
+fn cookie() {
+    let secret = "0f".repeat(32);
+    fuzz("cookie")
+        .seeds([
+            format!("signalbox-local={secret}"),
+            format!("a=b; __Host-signalbox={secret}; signalbox-local=x"),
+            "/c/acme?tab=1".to_owned(),
+        ])
+        .words(&[
+            "signalbox-local=",
+            "__Host-signalbox=",
+            "; ",
+            ";",
+            "=",
+            "//",
+            "/\\",
+            "%2f",
+            "\t",
+        ])
+        .must_meet(&["read", "none"])
+        .run(|input| {
+            let text = String::from_utf8_lossy(input);
+            let next = next_of(Some(&text));
+            assert!(next.starts_with('/') && !next.starts_with("//") && !next.contains('\\'));
+            let mut headers = HeaderMap::new();
+            let Ok(value) = axum::http::HeaderValue::from_bytes(input) else {
+                return "no header";
+            };
+            headers.insert(axum::http::header::COOKIE, value);
+            match Cookies::Local.read(&headers, Cookie::Session) {
+                Some(read) => {
+                    assert_eq!(text.matches(read.expose()).count().min(1), 1);
+                    "read"
+                }
+                None => "none",
             }
         });
 }

@@ -4,8 +4,8 @@
 //! (authentication and authorization), [`body`], [`idempotency`] and [`paging`] (shared by all routes), [`again`] (retries
 //! rolled-back requests), then each noun, whose wire types are in the crate `api`: a file, or a folder with its rule in `mod.rs`,
 //! its queries in `store.rs` and its routes in `http.rs`: [`accounts`], [`keys`], [`event_consumers`], [`members`],
-//! [`me`], [`memories`], [`sign_in`], [`agents`], [`tasks`], [`stages`], [`contexts`],
-//! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
+//! [`me`], [`memories`], [`sign_in`] with [`oidc`], [`agents`], [`tasks`], [`stages`], [`contexts`],
+//! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`routing`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
 //! [`handlers`] consumes messages, [`nats`] answers who connects to NATS with an API key, [`openapi`] is the document,
 //! [`service`] the wiring.
@@ -48,6 +48,7 @@ pub mod nats;
 pub mod new_session;
 pub mod notifications;
 pub mod objects;
+pub mod oidc;
 pub mod openapi;
 pub mod orchestrators;
 pub mod paging;
@@ -62,6 +63,7 @@ pub mod recovery;
 pub mod replays;
 pub mod route;
 pub mod routes;
+pub mod routing;
 pub mod service;
 pub mod sessions;
 pub mod settings;
@@ -97,6 +99,7 @@ pub fn nouns() -> Vec<route::Noun> {
         artifacts::http::noun(),
         activities::noun(),
         notifications::http::noun(),
+        routing::http::noun(),
         sessions::http::noun(),
         directory::noun(),
         mail::http::noun(),

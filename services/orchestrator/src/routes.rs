@@ -44,7 +44,7 @@ pub fn router(app: App) -> Router {
     let page =
         SwaggerUi::new(PAGE_PATH).external_url_unchecked(DOCUMENT_PATH, openapi(app.settings.public_url.as_ref()));
     let page = Router::from(page).layer(set(header::CONTENT_SECURITY_POLICY, PAGE_POLICY));
-    let sign_in = sign_in::page::router(app.clone());
+    let sign_in = sign_in::router(app.clone());
     let routes = guarded(app, routes()).layer(
         ServiceBuilder::new()
             .layer(set(header::CONTENT_SECURITY_POLICY, DATA_POLICY))

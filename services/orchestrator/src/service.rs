@@ -8,7 +8,7 @@ use runtime::Context;
 
 use crate::{
     app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, nats, recovery,
-    routes::served, settings::OrchestratorSettings, timers,
+    routes::served, settings::OrchestratorSettings, sign_in::cookie::Cookies, timers,
 };
 
 /// Starts the workers and gives the address of the API; port 0 in the settings picks a free port. The workers end with the
@@ -20,6 +20,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     }
     let models = context.settings.section("models")?;
     let providers = context.settings.section("providers")?;
+    let sign_in = context.settings.section("sign_in")?;
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
@@ -28,7 +29,7 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let app = App::new(
         databases,
         context.root().clone(),
-        (settings, models, providers),
+        (settings, models, providers, sign_in),
         publish_soon,
         shutdown.clone(),
     );
@@ -56,6 +57,12 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
     let address = context.serve(listen, served(app.clone()), context.health()).await?;
     app.listens_at(address);
+    if Cookies::of(&app.base_url()).is_none() {
+        tracing::warn!(
+            public_url = app.base_url(),
+            "browsers cannot sign in: orchestrator.public_url is neither https nor of this machine"
+        );
+    }
     Ok(address)
 }
 

@@ -1,4 +1,4 @@
-//! `[orchestrator]`: the listen address and the operator's limits. Limits that clients rely on (such as the length of a title) are
+//! `[orchestrator]` and `[sign_in]`: the listen address and the operator's limits. Limits that clients rely on (such as the length of a title) are
 //! constants next to their type.
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -10,6 +10,8 @@ use runtime::{
 };
 use secrecy::SecretString;
 use serde::Deserialize;
+
+use crate::oidc::settings::{OidcSettings, ProviderName};
 
 section! {
     #[derive(Debug)]
@@ -73,6 +75,23 @@ section! {
         pub replies_attempts_max: Count = Count::new(10),
         /// Delay before a failed reply is retried.
         pub replies_retry_ms: Millis = Millis::new(1_000),
+    }
+}
+
+section! {
+    /// `[sign_in]`: how long links and browser sessions last, and by which providers people sign in.
+    #[derive(Debug)]
+    pub struct SignInSettings {
+        /// How long a link of the operator's is good, in minutes, if the request does not say.
+        pub link_min: Count = Count::new(15),
+        /// How long an invitation is good.
+        pub invite_days: Days = Days::new(7),
+        /// How long a browser stays signed in.
+        pub session_days: Days = Days::new(30),
+        /// How long a browser stays signed in without a request.
+        pub idle_days: Days = Days::new(7),
+        /// OpenID providers, by the name in their path.
+        pub oidc: BTreeMap<ProviderName, OidcSettings> = BTreeMap::new(),
     }
 }
 

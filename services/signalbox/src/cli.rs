@@ -131,6 +131,10 @@ pub(crate) enum Command {
     Audit(AuditArgs),
     /// Show notifications, or one of them
     Notifications(NotificationsArgs),
+    /// Say why a notification went where it went: step by step
+    Route(RouteArgs),
+    /// Show one piece of mail that you wrote or got, with its receipt
+    Mail(MailArgs),
     /// Show and redrive messages that could not be processed
     Dead(DeadArgs),
     /// Check a provider's server and the settings that fit it
@@ -864,6 +868,22 @@ pub(crate) struct NotificationsArgs {
     pub(crate) state: Option<String>,
     #[command(flatten)]
     pub(crate) list: ListArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct RouteArgs {
+    /// The notification's id; of mail to an agent, `mail:` and the mail's id
+    pub(crate) notification: String,
+    #[command(flatten)]
+    pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MailArgs {
+    /// The mail's id
+    pub(crate) id: String,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
 }
 
 #[derive(Args, Debug)]

@@ -24,9 +24,9 @@ use runtime::{SettingsError, StartError};
 use crate::{
     cli::{AuditCommand, Cli, Command, DeadCommand, ProviderCommand},
     commands::{
-        audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, members, migrate,
-        nats_keys, nats_users, next, notifications, notify, pause, provider, providers, questions, queue, release, replay,
-        replays, reset, resume, sessions, stop, turns,
+        audit, branches, cancel, context, dead, demo_agent, diff, handover, health, holds, log, mail, members, migrate,
+        nats_keys, nats_users, next, notifications, notify, pause, provider, providers, questions, queue, release,
+        replay, replays, reset, resume, route, sessions, stop, turns,
     },
     print::ReaderGone,
 };
@@ -94,6 +94,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             AuditCommand::Isolation(args) => audit::isolation(&args, json).await,
         },
         Command::Notifications(args) => notifications::run(&args, json).await,
+        Command::Route(args) => route::run(&args, json).await,
+        Command::Mail(args) => mail::run(&args, json).await,
         Command::Dead(args) => match args.command {
             DeadCommand::List(args) => dead::list(&args, json).await,
             DeadCommand::Show(args) => dead::show_one(&args, json).await,

@@ -1,6 +1,9 @@
 //! Mail between people, orchestrators and sessions; a person's inbox.
 
-use domain::{Deliver, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId};
+use domain::{
+    Deliver, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId,
+    notification::RouteSource,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -87,6 +90,25 @@ pub struct Sent {
     pub mail: Mail,
     /// Of mail to an agent.
     pub notification_id: Option<NotificationId>,
+}
+
+/// Mail, as the routing log has it: without its text.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Routed {
+    #[schemars(with = "RouteSource")]
+    pub source: String,
+    pub id: MailId,
+    /// The item of mail to an agent, which has a route.
+    pub notification_id: Option<String>,
+    pub from: MailParty,
+    pub to: MailParty,
+    #[schemars(with = "MessageType")]
+    pub message_type: String,
+    #[schemars(with = "MailWhy")]
+    pub why: String,
+    pub context_task_id: Option<String>,
+    pub created_at: Timestamp,
+    pub receipt: Receipt,
 }
 
 /// What a person has not read.

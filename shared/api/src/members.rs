@@ -122,6 +122,33 @@ pub struct Me {
     pub member: Member,
     /// What the key may do: the needs of routes.
     pub may: Vec<String>,
+    /// Whom one is in each account that one signs in to alike.
+    pub accounts: Vec<MyAccount>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct MyAccount {
+    pub account: String,
+    pub user_id: String,
+}
+
+/// A browser that is signed in.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct SignIn {
+    pub id: uuid::Uuid,
+    /// `link`, `key`, or `oidc:` and the provider's name.
+    pub method: String,
+    pub created_at: Timestamp,
+    /// To ten minutes.
+    pub seen_at: Timestamp,
+    /// When it ends, if it is not used before.
+    pub ends_at: Timestamp,
+}
+
+/// Where a browser that is signed in adds an identity to its login.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct AddIdentity {
+    pub url: String,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -1,7 +1,10 @@
 //! Notifications: reasons for an agent to act, and their states.
 
 use contracts::notification::{AGENTS_MAX, BODY_BYTES_MAX, TITLE_BYTES_MAX};
-use domain::{Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode, Timestamp};
+use domain::{
+    Actor, ActorKind, AgentRef, MessageId, NotificationId, NotificationState, QueueMode, Timestamp,
+    notification::RouteStage,
+};
 use schemars::JsonSchema;
 use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
@@ -103,6 +106,17 @@ pub struct Notification {
     #[sea_orm(skip)]
     pub parts: Vec<Part>,
     pub created_at: Timestamp,
+}
+
+/// A step of a notification's route.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct RouteStep {
+    #[schemars(with = "RouteStage")]
+    pub step: String,
+    /// What came of the step.
+    pub result: String,
+    /// Why.
+    pub because: String,
 }
 
 /// One agent's part of a notification to several.

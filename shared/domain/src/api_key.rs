@@ -95,7 +95,8 @@ fn checksum(body: &str) -> String {
     format!("{:08x}", crc32fast::hash(body.as_bytes()))
 }
 
-pub(crate) fn is_hex(text: &str, bytes: usize) -> bool {
+/// Whether the text is so many bytes in small hexadecimal digits.
+pub fn is_hex(text: &str, bytes: usize) -> bool {
     text.len() == 2 * bytes && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 

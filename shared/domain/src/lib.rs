@@ -72,9 +72,9 @@ pub use fence::{Fence, Generation};
 pub use gate::{Arrival, Gate};
 pub use hold::{HoldRunning, HoldScope};
 pub use id::{
-    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, EventConsumerName, Handle, HoldId, IdError, KeyId, MailId, MemoryId,
-    MessageId, NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId, RecoveryId, ReplayId,
-    SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
+    AccountId, AgentId, AgentRef, AgentSlug, ArtifactId, BranchId, EventConsumerName, Handle, HoldId, IdError, KeyId,
+    MailId, MemoryId, MessageId, NotificationId, PersonaId, PersonaRef, PersonaSlug, PersonaVersionId, QuestionId,
+    RecoveryId, ReplayId, SessionId, TaskId, TimerId, ToolPolicyId, TurnId, UserId,
 };
 pub use identity::{Reachable, Style};
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};

@@ -20,6 +20,28 @@ impl NotificationState {
 }
 
 string_enum! {
+    /// A step of a notification's route.
+    RouteStage {
+        /// The mail that it is of: its address, and whom that reaches.
+        Mail = "mail",
+        /// It is to several agents: the notifications that came of it.
+        Parts = "parts",
+        Persona = "persona",
+        Mode = "mode",
+        Refused = "refused",
+        Session = "session",
+        /// In the queue, or how it left it without a turn.
+        Place = "place",
+        Turn = "turn",
+    }
+}
+
+string_enum! {
+    /// How something came that the routing log lists.
+    RouteSource { Mail = "mail" }
+}
+
+string_enum! {
     /// How a notification meets a session that is busy. `interrupt` is read as `steer`, `enqueue` as `followup`.
     QueueMode { Followup = "followup" | "enqueue", Collect = "collect", Steer = "steer" | "interrupt", Inject = "inject" }
 }

@@ -7,7 +7,8 @@ use sha2::{Digest, Sha256};
 
 use crate::{AccountId, api_key::is_hex};
 
-const SECRET_BYTES: usize = 32;
+/// Of links, and of the cookies of browsers.
+pub const SECRET_BYTES: usize = 32;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not the token of a sign-in link")]

@@ -1,6 +1,6 @@
 //! Test support for every crate: a new database from a migrated template ([`database`]), accounts, agents and tasks in
 //! it ([`fixture`]), rows of any kind and number ([`rows`]), an account with one of everything ([`tenant`]), checks of
-//! query plans ([`plans`]), a scripted provider with a log ([`provider`]), which can imitate real servers ([`server`]), a scripted model ([`model`]),
+//! query plans ([`plans`]), a scripted provider with a log ([`provider`]), which can imitate real servers ([`server`]), a scripted model ([`model`]), a provider of OpenID Connect ([`openid`]),
 //! a proxy with network faults ([`proxy`]), a fuzzer ([`fuzz`]), hostile texts ([`hostile`]), calls of every tool
 //! ([`tools`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] has the services' signing key. A
 //! [`world`] has all of it and runs services.
@@ -13,6 +13,7 @@ pub mod fixture;
 pub mod fuzz;
 pub mod hostile;
 pub mod model;
+pub mod openid;
 pub mod plans;
 pub mod provider;
 pub mod proxy;
@@ -28,6 +29,7 @@ pub use database::TestDatabase;
 pub use envelope::{ENVELOPE, keyring};
 pub use fixture::{Fixture, twin_sql};
 pub use model::{Says, StubModel};
+pub use openid::OpenIdProvider;
 pub use provider::{Reply, Seen, StubProvider, outputs, repeating_codes};
 pub use proxy::{Counts, NetworkFault, Proxy, Way};
 pub use rows::{Rows, enqueued, rows};

@@ -114,6 +114,10 @@ impl Tenant {
                 "number",
                 "select number::text from persona_version where account_id = $1",
             ),
+            (
+                "sign_in",
+                "select s.id::text from login_session s join member m on m.login_id = s.login_id where m.account_id = $1",
+            ),
             ("profile", "select hash from instruction_text where account_id = $1"),
         ];
         queries.extend(more.map(|(kind, query)| (kind, query.to_owned())));

@@ -17,6 +17,9 @@ insert into agent (account_id, id, slug, name, role, removed_at) values
 insert into member (account_id, user_id, name, email, role, login_id) values
     ('{account}', 'ann', '{secret}', '{secret}@example.com', 'admin', pg_temp.uid('login/ann')),
     ('{account}', '{account}-bob', '{secret}', null, 'member', null);
+insert into login_session (digest, id, login_id, method, expires_at, ends_at) values
+    (sha256(convert_to('{account}-ann', 'UTF8')), pg_temp.uid('login_session/ann'), pg_temp.uid('login/ann'), 'link', now() + interval '1 day',
+     now() + interval '1 day');
 
 insert into persona (account_id, id, slug, name, description, visibility, is_default, memory_enabled, version_id, created_by, created_at,
                      updated_at)

@@ -163,7 +163,12 @@ async fn hours(bench: &Bench, hours: u64, steps: &mut Vec<(String, i64)>) -> any
         let app = App::new(
             (orchestrator.clone(), orchestrator.clone()),
             contracts::Root::default(),
-            (settings, runtime::settings::Models::default(), Default::default()),
+            (
+                settings,
+                runtime::settings::Models::default(),
+                Default::default(),
+                Default::default(),
+            ),
             Arc::new(|_| ()),
             Shutdown::new(),
         );

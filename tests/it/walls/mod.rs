@@ -19,7 +19,7 @@ mod walk;
 use std::{collections::BTreeSet, sync::Arc};
 
 use domain::AccountId;
-use testkit::{Fixture, StubModel, StubProvider, Tenant, World, rows};
+use testkit::{Fixture, OpenIdProvider, StubModel, StubProvider, Tenant, World, rows};
 
 use self::{
     interposed::interpose,
@@ -108,6 +108,15 @@ async fn walked(part: Part) -> Book {
             world.set(&format!("models.{name}.{key}"), value);
         }
     }
+    let people = OpenIdProvider::start().await;
+    for (key, value) in [
+        ("issuer", people.issuer.as_str()),
+        ("client_id", "signalbox"),
+        ("client_secret", "secret"),
+        ("private_addresses", "true"),
+    ] {
+        world.set(&format!("sign_in.oidc.corp.{key}"), value);
+    }
     let mut house = House::open_in(world, provider).await;
     let field = Field::of(&house);
     let ids = ids(&house, &field, &tenant)
@@ -122,6 +131,7 @@ async fn walked(part: Part) -> Book {
         tenant: &tenant,
         ids: &ids,
         trials: &trials,
+        people: &people,
     };
     walk.all().await;
     house.close().await;

@@ -1,7 +1,7 @@
 //! The part of an account's life that is about people: members, what is theirs, their orchestrators, mail, personas, the board.
 
 use serde_json::{Value, json};
-use testkit::eventually;
+use testkit::{eventually, openid::CODE};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
 use super::{
@@ -33,6 +33,7 @@ impl Walk<'_> {
         self.gives_work_away(&key).await;
         self.writes(&key).await;
         self.guested(&key).await;
+        self.browsers(&key).await;
         self.requests(own(&key, &id, &memory)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
@@ -95,6 +96,46 @@ impl Walk<'_> {
         .await;
         self.requests(vec![reach("off")]).await;
         self.api("DELETE", "/members/guest", &Value::Null).await;
+    }
+
+    /// A browser signs in by a key, and another one by a provider, as a person who was invited by the address that it has confirmed.
+    async fn browsers(&self, key: &str) {
+        self.trials.next_step();
+        let (base, none) = (self.house.api(), reqwest::redirect::Policy::none());
+        let browser = reqwest::Client::builder().redirect(none).build().expect("a client");
+        let header = |answer: &reqwest::Response, name: &str| -> String {
+            let value = answer.headers()[name].to_str().expect("a text");
+            value.split(';').next().expect("a value").to_owned()
+        };
+        let sent = browser
+            .post(format!("{base}/sign-in/key"))
+            .json(&json!({"key": key}))
+            .send()
+            .await;
+        let cookie = header(&sent.expect("an answer"), "set-cookie");
+        let seen = browser
+            .get(format!("{base}/sign-in"))
+            .header("cookie", cookie)
+            .send()
+            .await;
+        assert_eq!(seen.expect("an answer").status(), 200);
+        let invited = json!({"user_id": "confirmed", "name": "n", "email": "confirmed@example.com", "role": "member"});
+        self.api("POST", "/members", &invited).await;
+        self.people
+            .says(json!({"email": "confirmed@example.com", "email_verified": true}));
+        let begun = browser
+            .get(format!("{base}/sign-in/oidc/corp"))
+            .send()
+            .await
+            .expect("an answer");
+        let state = self.people.visited(&header(&begun, "location"))["state"].clone();
+        let back = format!("{base}/sign-in/oidc/corp/callback?code={CODE}&state={state}");
+        let back = browser
+            .get(back)
+            .header("cookie", header(&begun, "set-cookie"))
+            .send()
+            .await;
+        assert_eq!(back.expect("an answer").status(), 303);
     }
 
     /// While it is off, in its first generation, and in the next one.

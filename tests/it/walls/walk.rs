@@ -14,7 +14,7 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
 use testkit::{
-    Reply, Says, Seen, Tenant, enqueued, eventually, rows,
+    OpenIdProvider, Reply, Says, Seen, Tenant, enqueued, eventually, rows,
     tools::{arguments, in_order},
 };
 use tokio::time::{sleep, timeout};
@@ -153,6 +153,8 @@ pub(crate) struct Walk<'a> {
     pub(crate) tenant: &'a Tenant,
     pub(crate) ids: &'a Ids,
     pub(crate) trials: &'a Trials,
+    /// By which people sign in.
+    pub(crate) people: &'a OpenIdProvider,
 }
 
 /// Where a list that is read in pages goes on.

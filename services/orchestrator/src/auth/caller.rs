@@ -162,14 +162,17 @@ impl Access {
         }
     }
 
-    /// Whether the caller sees what is this person's own.
-    pub fn sees(&self, user: &UserId) -> bool {
+    /// Whether the caller sees everybody's orchestrators.
+    pub fn sees_all(&self) -> bool {
         match &self.caller {
             Caller::Operator => true,
-            Caller::Key(holder) => {
-                holder.sees_everybody || holder.person.as_ref().is_some_and(|person| person.id == *user)
-            }
+            Caller::Key(holder) => holder.sees_everybody,
         }
+    }
+
+    /// Whether the caller sees what is this person's own.
+    pub fn sees(&self, user: &UserId) -> bool {
+        self.sees_all() || self.caller.person().is_some_and(|person| person.id == *user)
     }
 
     /// The principal of a POST.

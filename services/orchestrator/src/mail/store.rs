@@ -1,7 +1,7 @@
 //! Mail, as it is read: with its receipt, which is that of its item until it is settled.
 
-use api::mail::{Mail, MailParty, Receipt};
-use domain::{AccountId, MailId, ReceiptState, SessionId, TurnId, UserId};
+use api::mail::{Mail, MailParty, Receipt, Routed};
+use domain::{AccountId, MailId, ReceiptState, SessionId, TurnId, UserId, notification::RouteSource};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -108,6 +108,11 @@ impl MailRow {
         }
     }
 
+    /// The conversation that it is for.
+    pub fn to_session(&self) -> Option<&str> {
+        self.to_session.as_deref()
+    }
+
     /// The conversation that a reply is about.
     pub fn context(&self) -> Option<&str> {
         self.from_session.as_deref().or(self.context_session.as_deref())
@@ -154,6 +159,24 @@ impl MailRow {
             snoozed_until: (self.surface_at > self.now).then(|| self.surface_at.into()),
             created_at: self.created_at.into(),
             receipt,
+        }
+    }
+
+    /// As the routing log has it, for this person.
+    pub fn routed(self, person: Option<&str>) -> Routed {
+        let is_theirs = self.to_user.as_deref() == person && person.is_some();
+        let mail = if is_theirs { self } else { self.of_sender() }.shown();
+        Routed {
+            source: RouteSource::Mail.to_string(),
+            id: mail.id,
+            notification_id: mail.to.session_key.as_ref().map(|_| format!("mail:{}", mail.id)),
+            from: mail.from,
+            to: mail.to,
+            message_type: mail.message_type,
+            why: mail.why,
+            context_task_id: mail.context_task_id,
+            created_at: mail.created_at,
+            receipt: mail.receipt,
         }
     }
 
@@ -223,6 +246,59 @@ pub const OF_SESSION: Listing = Listing {
     wanted: None,
     bytes: "octet_length(content)",
     names: (names!("page"), joins!("page")),
+};
+
+/// Whose orchestrator a conversation's key names; null where it is no person's.
+macro_rules! person_of {
+    ($key:literal) => {
+        concat!(
+            "case when ",
+            $key,
+            " like 'orchestrator:%' and ",
+            $key,
+            " not like 'orchestrator:org:%' then split_part(",
+            $key,
+            ", ':', 3) end"
+        )
+    };
+}
+/// Whether the caller sees the session of a conversation's key: `$4` the person, `$6` everybody's, `$7` an admin.
+macro_rules! is_seen {
+    ($key:literal) => {
+        concat!(
+            "coalesce(case when ",
+            $key,
+            " is null then false when ",
+            $key,
+            " not like 'orchestrator:%' then true when ",
+            $key,
+            " like 'orchestrator:org:%' then $7::boolean else $6::boolean or ",
+            person_of!($key),
+            " = $4 end, false)"
+        )
+    };
+}
+
+/// All mail that the caller may know of, newest first: what the person `$4` or the author `$5` wrote or got, and that of sessions that
+/// the caller sees. `$2`: from when on; `$3`: a person whose it is, or whose orchestrator's. Relies on mail_newest.
+pub const ROUTED: Listing = Listing {
+    rows: concat!(
+        "select ",
+        columns!(),
+        " from mail m where m.account_id = $1 and m.created_at > '-infinity' and m.created_at >= coalesce($2::timestamptz, '-infinity')"
+    ),
+    wanted: Some(concat!(
+        "($3::text is null or $3 in (from_user, to_user, ",
+        person_of!("from_session"),
+        ", ",
+        person_of!("to_session"),
+        ")) and (coalesce($4::text in (from_user, to_user), false) or coalesce($4::text is null and from_service = $5::text, false) or ",
+        is_seen!("from_session"),
+        " or ",
+        is_seen!("to_session"),
+        ")"
+    )),
+    ..OF_SESSION
 };
 
 /// What a person's inbox shows, newest first. `$3`: the state `shown`, `snoozed` or `all`; then the filters. Relies on mail_shown.

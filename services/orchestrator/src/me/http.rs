@@ -1,13 +1,16 @@
 //! `/api/me` and `/api/me/keys`.
 
 use api::{
+    Items,
     keys::{CreatedKey, Key},
-    members::{Me, MeChange, Member, NewOwnKey},
+    members::{AddIdentity, Invite, Me, MeChange, Member, MyAccount, NewOwnKey, SignIn},
 };
 use axum::{Json, extract::State};
 use contracts::event::Change;
 use domain::{KeyId, MemberRole, Timestamp};
 use runtime::http::Problem;
+use storage::{StorageError, Tx};
+use uuid::Uuid;
 
 use crate::{
     app::{App, database_now},
@@ -20,6 +23,7 @@ use crate::{
     paging::{List, ListQuery, Shown},
     permission::Need,
     route::routes,
+    sign_in::store::{accounts_of, login_of, sessions_end, sessions_list},
 };
 
 routes! {
@@ -35,24 +39,42 @@ routes! {
     POST "/api/me/keys" Person => key_create or 404;
     /// Revoke a key of one's own. The next request with it is refused.
     DELETE "/api/me/keys/{key}" Person => key_revoke;
+    /// The browsers in which one is signed in, the last used first; at most 50.
+    GET "/api/me/sign-ins" Person => sign_ins;
+    /// Sign a browser out. Its next request is refused.
+    DELETE "/api/me/sign-ins/{sign_in}" Person => sign_in_end;
+    /// The address at which a browser that is signed in adds an identity of this provider to what one signs in with.
+    POST "/api/me/identities/oidc/{name}" Person => identity_add;
 }
 
-fn shown(person: &PersonAccess, member: Member) -> Json<Me> {
+async fn shown(tx: &Tx, person: &PersonAccess, member: Member) -> Result<Me, StorageError> {
     let may = Need::ALL.iter().filter(|need| person.access.caller.may(**need));
-    Json(Me {
+    let accounts = match login_of(tx, &person.access.account, &person.user).await? {
+        Some(login) => accounts_of(tx, login).await?,
+        None => Vec::new(),
+    };
+    let accounts = accounts.into_iter().map(|one| MyAccount {
+        account: one.account_id.to_string(),
+        user_id: one.user_id.to_string(),
+    });
+    Ok(Me {
         account: person.access.account.to_string(),
         member,
         may: may.map(|need| need.as_str().to_owned()).collect(),
+        accounts: accounts.collect(),
     })
 }
 
 async fn read(State(app): State<App>, person: PersonAccess) -> Result<Json<Me>, ApiError> {
     let account = &person.access.account;
     let tx = person.access.begin(&app).await?;
-    let member = members::store::member_find(&tx, account, &person.user).await?;
-    tx.commit().await?;
     // Removed since the guard found the key.
-    Ok(shown(&person, member.ok_or_else(Problem::not_found)?))
+    let member = members::store::member_find(&tx, account, &person.user)
+        .await?
+        .ok_or_else(Problem::not_found)?;
+    let me = shown(&tx, &person, member).await?;
+    tx.commit().await?;
+    Ok(Json(me))
 }
 
 async fn change(
@@ -72,8 +94,9 @@ async fn change(
     let member = member.ok_or_else(Problem::not_found)?;
     let changed = members::changed(&person.user, Change::Changed, person.access.caller.actor());
     let now = database_now(&tx).await?;
+    let me = shown(&tx, &person, member).await?;
     app.commit(tx, vec![app.event(account, now, changed)]).await?;
-    Ok(shown(&person, member))
+    Ok(Json(me))
 }
 
 async fn keys(
@@ -155,4 +178,51 @@ async fn key_revoke(
     app.commit(tx, vec![app.event(account, now, revoked)]).await?;
     tracing::info!(%account, %key, user = %person.user, "revoked a key of one's own");
     Ok(keys::disconnect_key(&app, account, &key).await)
+}
+
+async fn sign_ins(State(app): State<App>, person: PersonAccess) -> Result<Json<Items<SignIn>>, ApiError> {
+    let tx = person.access.begin(&app).await?;
+    let items = match login_of(&tx, &person.access.account, &person.user).await? {
+        Some(login) => sessions_list(&tx, login).await?,
+        None => Vec::new(),
+    };
+    tx.commit().await?;
+    Ok(Json(Items {
+        items,
+        next_cursor: None,
+    }))
+}
+
+async fn sign_in_end(
+    State(app): State<App>,
+    person: PersonAccess,
+    Named(session): Named<Uuid>,
+) -> Result<NoContent, ApiError> {
+    let account = &person.access.account;
+    let tx = person.access.begin(&app).await?;
+    let ended = match login_of(&tx, account, &person.user).await? {
+        Some(login) => sessions_end(&tx, login, Some(session)).await?,
+        None => 0,
+    };
+    tx.commit().await?;
+    if ended == 0 {
+        return Err(Problem::not_found().into());
+    }
+    tracing::info!(%account, user = %person.user, %session, "signed a browser out");
+    Ok(NoContent)
+}
+
+async fn identity_add(
+    State(app): State<App>,
+    person: PersonAccess,
+    Named(provider): Named<String>,
+    Post { once, .. }: Post<Invite>,
+) -> Result<Answer<201, AddIdentity>, ApiError> {
+    let provider = app.oidc.iter().find(|known| known.name() == provider);
+    let provider = provider.ok_or_else(Problem::not_found)?;
+    let url = format!("{}/sign-in/oidc/{}?add=true", app.base_url(), provider.name());
+    once.run(&app, person.access.party(), async |_| {
+        Ok(Done::new(AddIdentity { url: url.clone() }))
+    })
+    .await
 }

@@ -7,8 +7,10 @@ use time::{Duration, OffsetDateTime};
 use super::store;
 use crate::{app::App, error::ApiError, idempotency::Work};
 
-/// How long an invitation is good, and at most every link.
-pub const INVITED_FOR: Duration = Duration::days(7);
+/// How long an invitation is good.
+pub fn invited_for(app: &App) -> Duration {
+    Duration::try_from(app.sign_in.invite_days.duration()).unwrap_or(Duration::MAX)
+}
 
 /// Makes the member's link, which ends the one before. The caller knows that there is such a member.
 pub async fn link_make(

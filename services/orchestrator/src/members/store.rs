@@ -263,15 +263,24 @@ pub async fn link_find(tx: &Tx, token: &SignInToken) -> Result<Option<Link>, Sto
 
 /// Of two that use it at one time, one finds it unused. Relies on member_link.
 pub const LINK_USE: &str = "
-    update member set link_used_at = now(), login_id = coalesce(login_id, $3)
-    where account_id = $1 and link_digest = $2 and link_used_at is null and link_expires_at > now() and removed_at is null";
+    update member set link_used_at = now(), login_id = coalesce($3, login_id, $4)
+    where account_id = $1 and link_digest = $2 and link_used_at is null and link_expires_at > now() and removed_at is null
+    returning login_id";
 
-/// `false`: the link is over, or was used.
-pub async fn link_use(tx: &Tx, token: &SignInToken) -> Result<bool, StorageError> {
+#[derive(FromQueryResult)]
+struct Login {
+    login_id: Uuid,
+}
+
+/// Binds the member to the present login, if there is one; else the member keeps theirs, or gets one. Gives the login; none: the link
+/// is over, or was used.
+pub async fn link_use(tx: &Tx, token: &SignInToken, present: Option<Uuid>) -> Result<Option<Uuid>, StorageError> {
     let values = [
         token.account().into(),
         token.digest().to_vec().into(),
+        present.into(),
         Uuid::now_v7().into(),
     ];
-    Ok(tx.execute("use sign-in link", LINK_USE, values).await? == 1)
+    let used: Option<Login> = tx.one("use sign-in link", LINK_USE, values).await?;
+    Ok(used.map(|used| used.login_id))
 }

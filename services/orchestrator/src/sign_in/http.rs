@@ -13,7 +13,7 @@ use crate::{
     idempotency::{Answer, Done, Post},
     members::{
         changed,
-        link::{INVITED_FOR, link_make, without_secret},
+        link::{link_make, without_secret},
         store::member_lock,
     },
     route::routes,
@@ -25,7 +25,7 @@ routes! {
     POST "/api/sign-in-links" Operate => create;
 }
 
-const MINUTES_DEFAULT: i32 = 15;
+const LONGEST: Duration = Duration::days(7);
 
 async fn create(
     State(app): State<App>,
@@ -33,9 +33,13 @@ async fn create(
     Post { body, once }: Post<NewSignInLink>,
 ) -> Result<Answer<201, SignInLink>, ApiError> {
     let account = &body.account;
-    let good_for = Duration::minutes(body.minutes.map_or(MINUTES_DEFAULT, i32::from).into());
-    if good_for > INVITED_FOR {
-        let what = format!("at most {}, which is seven days", INVITED_FOR.whole_minutes());
+    let minutes = body.minutes.map_or_else(
+        || i64::from(app.sign_in.link_min.get()),
+        |minutes| i32::from(minutes).into(),
+    );
+    let good_for = Duration::minutes(minutes);
+    if good_for > LONGEST {
+        let what = format!("at most {}, which is seven days", LONGEST.whole_minutes());
         return Err(invalid_field("minutes", what).into());
     }
     once.run(&app, Party::operator(Some(account)), async |work| {

@@ -1,25 +1,25 @@
 //! `/sign-in/{token}`: what a sign-in link opens. Looking at it uses nothing, since mail scanners look at links; the form, or a POST of
-//! a program, uses it, and gives a key of the person's own. No other authentication: the token is the secret.
+//! a program, uses it, and gives a key of the person's own. A form signs the browser in as well. No other authentication: the token is the
+//! secret.
 
 use api::members::SignedIn;
 use axum::{
-    Json, Router,
-    body::Body,
-    extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
-    middleware::{from_fn_with_state, map_request},
-    response::{Html, IntoResponse, Response},
-    routing::get,
+    Json,
+    extract::State,
+    http::{HeaderMap, StatusCode, header},
+    response::{AppendHeaders, Html, IntoResponse, Response},
 };
 use contracts::event::Change;
 use domain::SignInToken;
 use runtime::http::{AccountLimits, Problem};
 use storage::{Accounts, Tx, api_key::Person, outbox::Owned};
-use tower::ServiceBuilder;
-use tower_http::set_header::SetResponseHeaderLayer;
+use uuid::Uuid;
 
+use super::{
+    html::{Refused, accepts_html, page, text},
+    session::{self, Entry},
+};
 use crate::{
-    again::again,
     app::{App, database_now},
     body::Named,
     error::ApiError,
@@ -30,35 +30,10 @@ use crate::{
     },
 };
 
-const PATH: &str = "/sign-in/{token}";
-const POLICY: &str =
-    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 /// The name of the key that a link gives.
 const KEY_NAME: &str = "sign-in link";
 
-/// The page and its form. Answers hold secrets: they are not stored, and the page's address is told to nobody.
-pub fn router(app: App) -> Router {
-    let set = |name: HeaderName, value: &'static str| {
-        SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value))
-    };
-    let headers = ServiceBuilder::new()
-        .layer(set(header::CONTENT_SECURITY_POLICY, POLICY))
-        .layer(set(header::CACHE_CONTROL, "no-store"))
-        .layer(set(header::REFERRER_POLICY, "no-referrer"));
-    Router::new()
-        .route(PATH, get(look).post(redeem))
-        .route_layer(from_fn_with_state(app.clone(), again))
-        .route_layer(map_request(without_body))
-        .layer(headers)
-        .with_state(app)
-}
-
-/// Nothing is read of whoever has not shown a token, and a form without fields says nothing.
-async fn without_body(request: Request) -> Request {
-    request.map(|_| Body::empty())
-}
-
-async fn look(State(app): State<App>, token: Token) -> Result<Html<String>, Refused> {
+pub async fn look(State(app): State<App>, token: Token) -> Result<Html<String>, Refused> {
     let seen = async {
         let tx = app.callers.begin(&Accounts::one(token.token.account())).await?;
         let link = link_find(&tx, &token.token).await?;
@@ -80,15 +55,31 @@ async fn look(State(app): State<App>, token: Token) -> Result<Html<String>, Refu
     Ok(page("Sign in to Signalbox", &form))
 }
 
-async fn redeem(State(app): State<App>, token: Token) -> Result<Response, Refused> {
+pub async fn redeem(State(app): State<App>, headers: HeaderMap, token: Token) -> Result<Response, Refused> {
     let account = token.token.account();
     let used = async {
+        // Of a browser that is signed in already, the account comes to what it is signed in with. A key opens no further account.
+        let present = session::present(&app, &headers)
+            .await?
+            .filter(|present| present.key().is_none());
         let tx = app.callers.begin(&Accounts::one(account)).await?;
-        let (signed_in, events) = sign_in(&app, &tx, &token.token).await?;
+        let present = present.map(|present| present.login_id);
+        let (signed_in, login, events) = sign_in(&app, &tx, &token.token, present).await?;
+        let cookie = if token.is_for_a_person {
+            let entry = Entry {
+                login,
+                method: "link",
+                key: None,
+            };
+            let now = database_now(&tx).await?;
+            session::open(&app, &tx, &headers, entry, now).await?
+        } else {
+            None
+        };
         app.commit(tx, events).await?;
-        Ok(signed_in)
+        Ok((signed_in, cookie))
     };
-    let signed_in = used.await.map_err(|error| token.refused(error))?;
+    let (signed_in, cookie) = used.await.map_err(|error| token.refused(error))?;
     tracing::info!(%account, user = signed_in.user_id, "signed in by a link");
     if !token.is_for_a_person {
         return Ok((StatusCode::CREATED, Json(signed_in)).into_response());
@@ -107,18 +98,24 @@ async fn redeem(State(app): State<App>, token: Token) -> Result<Response, Refuse
         key = text(signed_in.key.key.as_deref().unwrap_or_default()),
         base = text(&app.base_url()),
     );
-    Ok(page("You are signed in", &shown).into_response())
+    let cookie = AppendHeaders(cookie.map(|cookie| (header::SET_COOKIE, cookie)));
+    Ok((cookie, page("You are signed in", &shown)).into_response())
 }
 
 /// Uses the link and makes the key, in one transaction.
-async fn sign_in(app: &App, tx: &Tx, token: &SignInToken) -> Result<(SignedIn, Vec<Owned>), ApiError> {
+async fn sign_in(
+    app: &App,
+    tx: &Tx,
+    token: &SignInToken,
+    present: Option<Uuid>,
+) -> Result<(SignedIn, Uuid, Vec<Owned>), ApiError> {
     let now = database_now(tx).await?;
     let link = open(link_find(tx, token).await?, now)?;
-    if !link_use(tx, token).await? {
+    let Some(login) = link_use(tx, token, present).await? else {
         // Another request used it since it was read, replaced it, or removed the person.
         open(link_find(tx, token).await?, now)?;
         return Err(used().into());
-    }
+    };
     let person = Person {
         id: link.user_id.clone(),
         name: link.name.clone(),
@@ -141,7 +138,7 @@ async fn sign_in(app: &App, tx: &Tx, token: &SignInToken) -> Result<(SignedIn, V
         name: link.name,
         key,
     };
-    Ok((answer, vec![made, signed_in]))
+    Ok((answer, login, vec![made, signed_in]))
 }
 
 /// The link, if it may be used.
@@ -165,7 +162,7 @@ fn over() -> Problem {
 }
 
 /// The token of the path, and whether a person looks at the answer.
-struct Token {
+pub struct Token {
     token: SignInToken,
     is_for_a_person: bool,
 }
@@ -200,102 +197,8 @@ impl Token {
     }
 }
 
-fn accepts_html(headers: &HeaderMap) -> bool {
-    let accepted = headers.get_all(header::ACCEPT).iter();
-    accepted
-        .filter_map(|value| value.to_str().ok())
-        .any(|value| value.contains("text/html"))
-}
-
-/// A refusal: a page for a person, a problem for a program.
-struct Refused {
-    error: ApiError,
-    is_for_a_person: bool,
-}
-
-impl IntoResponse for Refused {
-    fn into_response(self) -> Response {
-        match &self.error {
-            ApiError::Refused(problem) if self.is_for_a_person => {
-                let (title, said) = match problem.code() {
-                    "link_used" => (
-                        "This link was used",
-                        "It works once. Use the API key that it gave, or ask for another link.",
-                    ),
-                    _ => (
-                        "This link is over",
-                        "It has expired, or a newer one has replaced it. Ask whoever invited you for another one.",
-                    ),
-                };
-                (StatusCode::GONE, page(title, &format!("<p>{said}</p>"))).into_response()
-            }
-            _ => self.error.into_response(),
-        }
-    }
-}
-
-fn page(title: &str, body: &str) -> Html<String> {
-    Html(format!(
-        "<!doctype html>
-<html lang=\"en\">
-<meta charset=\"utf-8\">
-<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">
-<meta name=\"color-scheme\" content=\"light dark\">
-<title>{title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem }}
-button {{ font: inherit; padding: .5rem 1rem; min-height: 44px }}
-pre {{ padding: .75rem; border: 1px solid; white-space: pre-wrap; overflow-wrap: anywhere }}
-</style>
-<main>
-<h1>{title}</h1>
-{body}
-</main>
-"
-    ))
-}
-
-/// A text as HTML.
-fn text(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            c => escaped.push(c),
-        }
-    }
-    escaped
-}
-
 /// To the minute.
 fn moment(at: time::OffsetDateTime) -> String {
     let at = at.to_offset(time::UtcOffset::UTC);
     format!("{}, {:02}:{:02}", at.date(), at.hour(), at.minute())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_name_is_no_markup() {
-        assert_eq!(text("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
-    }
-
-    #[test]
-    fn a_browser_wants_a_page_and_a_program_does_not() {
-        let check = |accept: Option<&'static str>, expected: bool| {
-            let mut headers = HeaderMap::new();
-            headers.extend(accept.map(|accept| (header::ACCEPT, HeaderValue::from_static(accept))));
-            assert_eq!(accepts_html(&headers), expected, "{accept:?}");
-        };
-        check(Some("text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"), true);
-        check(Some("*/*"), false);
-        check(Some("application/json"), false);
-        check(None, false);
-    }
 }

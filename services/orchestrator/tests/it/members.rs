@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::world::{Answer, OPERATOR, Tenant, World};
 
 /// The path of a sign-in link.
-fn path_of(link: &Value) -> String {
+pub(crate) fn path_of(link: &Value) -> String {
     let link = link["sign_in_link"].as_str().unwrap();
     let path = link.strip_prefix("http://127.0.0.1:8080").unwrap();
     assert!(path.starts_with("/sign-in/"), "{path}");

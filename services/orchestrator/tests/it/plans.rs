@@ -8,7 +8,7 @@ use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
     handlers::ended_turns::ENDED_TURNS, holds, keys, log, mail, members, messages, notifications, orchestrators,
     paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
-    recovery as recoveries, replays, sessions, tasks, timers, turns,
+    recovery as recoveries, replays, routing, sessions, sign_in, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 148] = [
+const STATEMENTS: [Planned; 161] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -54,6 +54,17 @@ const STATEMENTS: [Planned; 148] = [
             "turn_pkey",
         ],
     ),
+    (
+        routing::store::PLACED,
+        2,
+        &[
+            "notification_pkey",
+            "session_pkey",
+            "persona_version_pkey",
+            "turn_pkey",
+            "notification_queue",
+        ],
+    ),
     (mail::store::COUNT, 3, &["mail_unread", "mail_shown"]),
     (mail::store::MARK, 4, &["mail_pkey"]),
     (preferences::LIST, 2, &["notification_preference_pkey"]),
@@ -66,7 +77,21 @@ const STATEMENTS: [Planned; 148] = [
     ),
     (members::store::KEYS_REVOKE, 3, &["api_key_person"]),
     (members::store::LINK_FIND, 2, &["member_link"]),
-    (members::store::LINK_USE, 3, &["member_link"]),
+    (members::store::LINK_USE, 4, &["member_link"]),
+    (sign_in::store::SESSION_FIND, 2, &["login_session_pkey"]),
+    (
+        sign_in::store::SESSIONS_TRIM,
+        2,
+        &["login_session_pkey", "login_session_login"],
+    ),
+    (sign_in::store::SESSION_END, 1, &["login_session_pkey"]),
+    (sign_in::store::SESSIONS_END, 2, &["login_session_login"]),
+    (sign_in::store::SESSIONS_LIST, 1, &["login_session_login"]),
+    (sign_in::store::KEY_LIVES, 2, &["api_key_pkey"]),
+    (sign_in::store::LOGIN_OF, 2, &["member_pkey"]),
+    (sign_in::store::MEMBER_BIND, 4, &["member_pkey"]),
+    (sign_in::store::IDENTITY_FIND, 2, &["login_identity_pkey"]),
+    (sign_in::store::TOKEN_USE, 3, &["sign_in_token_pkey"]),
     (keys::store::OWN_KEYS, 3, &["api_key_person"]),
     (
         personas::store::FIND,
@@ -262,6 +287,8 @@ const STATEMENTS: [Planned; 148] = [
         &["question_of_task", "task_pkey"],
     ),
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
+    (forget::SESSIONS, 3, &["login_session_ended of the account"]),
+    (forget::TOKENS, 3, &["sign_in_token_over of the account"]),
     (forget::MEMORIES, 3, &["memory_faded of the account"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
@@ -617,11 +644,12 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 30] = [
+const LISTS: [(Listing, usize, &str); 31] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
     (mail::store::INBOX, 8, "mail_shown"),
     (mail::store::ARCHIVED, 8, "mail_archived"),
+    (mail::store::ROUTED, 7, "mail_newest"),
     (mail::store::OF_SESSION, 2, "mail_of_session"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
     (activities::LIST, 2, "activity_change"),

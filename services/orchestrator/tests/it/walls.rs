@@ -54,6 +54,7 @@ async fn furnish(world: &World, account: &str) -> (Tenant, Names) {
             .into_iter()
             .filter(|(kind, _)| *kind != "account")
             .map(first)
+            .chain([("name", "corp".to_owned())])
             .collect(),
     };
     (tenant, names)

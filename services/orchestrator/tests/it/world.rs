@@ -8,7 +8,10 @@ use axum::{
     http::{HeaderMap, Method, Request, StatusCode, header},
 };
 use contracts::{Outgoing, Root};
-use orchestrator::{App, OrchestratorSettings, settings::Providers};
+use orchestrator::{
+    App, OrchestratorSettings,
+    settings::{Providers, SignInSettings},
+};
 use runtime::{
     Shutdown,
     http::Health,
@@ -71,6 +74,10 @@ impl World {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut OrchestratorSettings)) -> World {
+        World::with_sign_in(change, SignInSettings::default()).await
+    }
+
+    pub(crate) async fn with_sign_in(change: impl FnOnce(&mut OrchestratorSettings), sign_in: SignInSettings) -> World {
         let test = TestDatabase::fresh().await;
         let mut settings = OrchestratorSettings {
             operator_token: Some(SecretString::from(OPERATOR)),
@@ -82,7 +89,7 @@ impl World {
         let app = App::new(
             (database.clone(), database),
             Root::default(),
-            (settings, Models::default(), Providers::default()),
+            (settings, Models::default(), Providers::default(), sign_in),
             Arc::new(drop),
             Shutdown::new(),
         );

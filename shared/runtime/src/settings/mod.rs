@@ -38,7 +38,7 @@ pub use sections::{
 use source::Layer;
 
 /// All sections. Any other is refused, whatever its source.
-const SECTIONS: [&str; 14] = [
+const SECTIONS: [&str; 15] = [
     "database",
     "nats",
     "envelope",
@@ -51,6 +51,7 @@ const SECTIONS: [&str; 14] = [
     "delivery",
     "tool_gateway",
     "orchestrator",
+    "sign_in",
     "providers",
     "models",
 ];

@@ -10,7 +10,15 @@ use storage::{
 use testkit::{Fixture, TestDatabase};
 
 /// Tables without tenants' data.
-const WITHOUT_ACCOUNT: &[&str] = &["provider_breaker", "replica", "resolver_partition", "seaql_migrations"];
+const WITHOUT_ACCOUNT: &[&str] = &[
+    "login_identity",
+    "login_session",
+    "provider_breaker",
+    "replica",
+    "resolver_partition",
+    "seaql_migrations",
+    "sign_in_token",
+];
 
 #[tokio::test]
 async fn every_table_has_its_walls() {
