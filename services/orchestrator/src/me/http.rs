@@ -5,7 +5,7 @@ use api::{
     keys::{CreatedKey, Key},
     members::{AddIdentity, Invite, Me, MeChange, Member, MyAccount, NewOwnKey, SignIn},
 };
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
 use domain::{KeyId, MemberRole, Timestamp};
 use runtime::http::Problem;
