@@ -179,7 +179,7 @@ fn faults((role, text): (&str, &str), tried: &Tried, missed: &Missed<'_>, listed
                 "row-level security does not hold alone, without {words}: {role}: {sql}\n  {crossed}"
             ));
         }
-        let is_listed = listed.held_by_others(sql, words);
+        let is_listed = listed.held_by_others(sql, words) && std::env::var("WALLS_ALL").is_err();
         if !is_listed && !missed.contains(&(text, place)) {
             faults.push(format!("{words} is not missed: {role}: {sql}"));
         }

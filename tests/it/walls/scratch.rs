@@ -107,11 +107,29 @@ impl Outcome {
     }
 }
 
+#[derive(Clone)]
+pub(crate) struct Table {
+    name: String,
+    /// The column of its account, if its rows are accounts' ones.
+    account: Option<String>,
+}
+
+impl Table {
+    /// Removes an account's rows.
+    pub(crate) fn emptied(&self, of: &str) -> Option<String> {
+        let (name, column) = (&self.name, self.account.as_ref()?);
+        Some(format!(
+            "set local session_replication_role = replica; delete from {name} where {column} = '{of}';
+             set local session_replication_role = origin"
+        ))
+    }
+}
+
 pub(crate) struct Scratch {
     connection: PgConnection,
     /// Copies the first account's rows to the second one, then changes them slightly.
     twin: String,
-    tables: Vec<String>,
+    tables: Vec<Table>,
     /// Another session changed a row after this transaction's snapshot: in this transaction, no statement can lock that row.
     pub(crate) is_overtaken: bool,
 }
@@ -121,7 +139,10 @@ impl Scratch {
     pub(crate) async fn open(url: &str, [of, twin]: [&str; 2]) -> Scratch {
         let mut connection = PgConnection::connect(url).await.unwrap();
         let tables = sqlx::query(
-            "select relname::text from pg_class where relnamespace = 'public'::regnamespace and relkind = 'r'",
+            "select c.relname::text, a.attname::text from pg_class c
+             left join pg_attribute a on a.attrelid = c.oid
+                 and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
+             where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'",
         )
         .fetch_all(&mut connection)
         .await
@@ -135,7 +156,13 @@ impl Scratch {
                 "{without}; {removed}; {}; {without}; {different}; {with}",
                 twin_sql(of, twin)
             ),
-            tables: tables.iter().map(|table| table.get(0)).collect(),
+            tables: tables
+                .iter()
+                .map(|table| Table {
+                    name: table.get(0),
+                    account: table.get(1),
+                })
+                .collect(),
             is_overtaken: false,
         }
     }
@@ -163,10 +190,17 @@ impl Scratch {
         self.run("rollback").await;
     }
 
-    /// Executes once, in the role of its service, with these accounts declared.
-    pub(crate) async fn outcome(&mut self, executed: &Executed, sql: &str, declared: &str) -> Outcome {
+    /// The tables that a statement names.
+    pub(crate) fn tables_of(&self, sql: &str) -> Vec<Table> {
+        let words: HashSet<&str> = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        let named = self.tables.iter().filter(|table| words.contains(table.name.as_str()));
+        named.cloned().collect()
+    }
+
+    /// Executes once, after a change of the rows, in the role of its service, with these accounts declared.
+    pub(crate) async fn outcome(&mut self, executed: &Executed, sql: &str, declared: &str, change: &str) -> Outcome {
         self.run(&format!(
-            "rollback to savepoint trial; set local role {};
+            "rollback to savepoint trial; {change}; set local role {};
              select set_config('signalbox.accounts', '{declared}', true)",
             executed.role
         ))
@@ -213,12 +247,10 @@ impl Scratch {
     }
 
     async fn left(&mut self, sql: &str) -> String {
-        let words: HashSet<&str> = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-        let rows: Vec<String> = self
-            .tables
+        let tables = self.tables_of(sql);
+        let rows: Vec<String> = tables
             .iter()
-            .filter(|table| words.contains(table.as_str()))
-            .map(|table| format!("select '{table}' || t::text as row from \"{table}\" t"))
+            .map(|Table { name, .. }| format!("select '{name}' || t::text as row from \"{name}\" t"))
             .collect();
         assert!(!rows.is_empty(), "who writes names a table: {sql}");
         let sql = format!(

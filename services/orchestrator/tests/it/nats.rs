@@ -1,5 +1,6 @@
 //! API keys on a real broker, with the whole service: who gets in, when a key is revoked, and event consumers.
 
+use futures::StreamExt;
 use std::{sync::Arc, time::Duration};
 
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
@@ -274,10 +275,14 @@ async fn event_consumers_are_an_account_s_and_at_most_eight() {
     let (client, _events) = installation.connect("acme", &key).await.expect("a connection");
     // Making a key was an event.
     let next = "$JS.API.CONSUMER.MSG.NEXT.SIGNALBOX_EVENT.outside_acme_ci";
-    let pulled = timeout(LIMIT, client.request(next, r#"{"batch":1}"#.into()))
+    // The event arrives with its own subject, by which a client finds no request.
+    let inbox = client.new_inbox();
+    let mut pulls = client.subscribe(inbox.clone()).await.unwrap();
+    client
+        .publish_with_reply(next, inbox, r#"{"batch":1}"#.into())
         .await
-        .unwrap()
         .unwrap();
+    let pulled = timeout(LIMIT, pulls.next()).await.unwrap().unwrap();
     assert!(
         pulled.subject.starts_with("signalbox.event.acme.-."),
         "{}",
