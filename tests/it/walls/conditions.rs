@@ -15,6 +15,21 @@ pub(crate) fn conditions(sql: &str) -> Vec<(usize, usize)> {
         .collect()
 }
 
+/// The tables whose columns a condition compares, as far as the statement's text names them.
+pub(crate) fn tables_of(sql: &str, (start, end): (usize, usize)) -> Vec<&str> {
+    let sides = sql[start..end]
+        .split(|c: char| !is_name(c))
+        .filter_map(|side| side.rsplit_once('.'));
+    sides
+        .filter_map(|(name, _)| table_of(sql, name.trim_matches('"'), start))
+        .chain(
+            (!sql[start..end].contains('.'))
+                .then(|| table_of(sql, "", start))
+                .flatten(),
+        )
+        .collect()
+}
+
 /// The statement without one of its conditions.
 pub(crate) fn without(sql: &str, (start, end): (usize, usize)) -> String {
     format!("{}true{}", &sql[..start], &sql[end..])

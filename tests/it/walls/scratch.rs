@@ -101,28 +101,20 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
+    pub(crate) fn is_nothing(&self) -> bool {
+        matches!(self, Outcome::Done { rows, affected: 0, .. } if rows.is_empty())
+    }
+
     /// Without conflicts with other sessions.
     pub(crate) fn is_clear(&self) -> bool {
         !matches!(self, Outcome::Waits | Outcome::Overtaken)
     }
 }
 
-#[derive(Clone)]
-pub(crate) struct Table {
+struct Table {
     name: String,
     /// The column of its account, if its rows are accounts' ones.
     account: Option<String>,
-}
-
-impl Table {
-    /// Removes an account's rows.
-    pub(crate) fn emptied(&self, of: &str) -> Option<String> {
-        let (name, column) = (&self.name, self.account.as_ref()?);
-        Some(format!(
-            "set local session_replication_role = replica; delete from {name} where {column} = '{of}';
-             set local session_replication_role = origin"
-        ))
-    }
 }
 
 pub(crate) struct Scratch {
@@ -190,11 +182,14 @@ impl Scratch {
         self.run("rollback").await;
     }
 
-    /// The tables that a statement names.
-    pub(crate) fn tables_of(&self, sql: &str) -> Vec<Table> {
-        let words: HashSet<&str> = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-        let named = self.tables.iter().filter(|table| words.contains(table.name.as_str()));
-        named.cloned().collect()
+    /// The change that removes an account's rows of a table.
+    pub(crate) fn emptied(&self, table: &str, of: &str) -> Option<String> {
+        let Table { name, account } = self.tables.iter().find(|known| known.name == table)?;
+        let column = account.as_ref()?;
+        Some(format!(
+            "set local session_replication_role = replica; delete from {name} where {column} = '{of}';
+             set local session_replication_role = origin"
+        ))
     }
 
     /// Executes once, after a change of the rows, in the role of its service, with these accounts declared.
@@ -247,9 +242,9 @@ impl Scratch {
     }
 
     async fn left(&mut self, sql: &str) -> String {
-        let tables = self.tables_of(sql);
+        let words: HashSet<&str> = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+        let tables = self.tables.iter().filter(|table| words.contains(table.name.as_str()));
         let rows: Vec<String> = tables
-            .iter()
             .map(|Table { name, .. }| format!("select '{name}' || t::text as row from \"{name}\" t"))
             .collect();
         assert!(!rows.is_empty(), "who writes names a table: {sql}");

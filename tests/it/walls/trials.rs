@@ -6,7 +6,7 @@
 //! both accounts declared and one condition removed, the condition is shown to matter.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Mutex,
     time::Duration,
@@ -15,7 +15,7 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
-    conditions::{conditions, without},
+    conditions::{conditions, tables_of, without},
     listed::held_by_others,
     scratch::{Outcome, Scratch},
     sources::plain,
@@ -26,8 +26,6 @@ use super::{
 const TRIES: usize = 5;
 /// The first trials of a statement try all of its conditions, the later ones those that were not shown to matter.
 const TRIES_OF_ALL: usize = 2;
-/// Of these, the first ones in each step are repeated with each table emptied.
-const TRIES_EMPTIED: usize = 1;
 /// Of a trial whose rows other services hold or change.
 const ATTEMPTS: usize = 10;
 
@@ -90,6 +88,8 @@ impl Condition {
 pub(crate) struct Tried {
     tries: usize,
     tries_in_step: usize,
+    /// Trials that can be repeated with tables emptied; the first, second, fourth … are.
+    tries_emptied: usize,
     pub(crate) conditions: Vec<Condition>,
     /// A wrong result of the whole statement with both accounts declared.
     pub(crate) crossed: Option<String>,
@@ -232,7 +232,8 @@ impl Trials {
                     is_tried: false,
                     crossed: None,
                     is_missed: false,
-                    is_held_by_others: std::env::var("WALLS_ALL").is_err() && held_by_others(&plain(&executed.sql), &executed.sql[start..end]).is_some(),
+                    is_held_by_others: std::env::var("WALLS_ALL").is_err()
+                        && held_by_others(&plain(&executed.sql), &executed.sql[start..end]).is_some(),
                 })
                 .collect(),
             ..Tried::default()
@@ -297,64 +298,70 @@ impl Trials {
         if !whole.is_clear() {
             return false;
         }
-        self.compare(scratch, asked, places, tried, (&whole, "")).await;
-        // Rows of the active account may be locked: only those of the other one can be removed.
-        let [own, _] = self.sides(asked);
-        if own != self.twins[1] || tried.tries_in_step > TRIES_EMPTIED {
-            return true;
-        }
-        for emptied in scratch.tables_of(&asked.sql).iter().filter_map(|table| table.emptied(own)) {
-            if tried.is_through() {
-                break;
-            }
-            let whole = scratch.outcome(asked, &asked.sql, &asked.declared, &emptied).await;
-            if whole.is_clear() {
-                self.compare(scratch, asked, places, tried, (&whole, &emptied)).await;
-            }
-        }
-        true
-    }
-
-    /// Removes each condition of a statement that has this outcome with all of its conditions, after a change of the rows.
-    async fn compare(
-        &self,
-        scratch: &mut Scratch,
-        asked: &Executed,
-        places: &[(usize, usize)],
-        tried: &mut Tried,
-        (whole, change): (&Outcome, &str),
-    ) {
         // The second account rests, so none of its rows is locked: a wait means a row of the first account.
         let [own, other] = self.sides(asked);
         let rests = own == self.twins[1];
         let is_seen = |outcome: &Outcome| outcome.is_clear() || rests && *outcome == Outcome::Waits;
-        let is_other = |outcome: &Outcome| is_seen(outcome) && outcome != whole;
+        let is_other = |outcome: &Outcome| is_seen(outcome) && *outcome != whole;
         let told = |outcome: &Outcome| Some(format!("{asked:?}: {whole:?} and then {outcome:?}"));
         // A transaction without a declared account works for none, and sees what its role may see.
         let both = (!asked.declared.is_empty()).then(|| format!("{},{other}", asked.declared));
         if let Some(both) = &both {
-            let outcome = scratch.outcome(asked, &asked.sql, both, change).await;
+            let outcome = scratch.outcome(asked, &asked.sql, both, "").await;
             if is_other(&outcome) {
                 tried.crossed = told(&outcome);
             }
         }
         for (place, condition) in places.iter().zip(&mut tried.conditions) {
-            if condition.is_through() && (tried.tries > TRIES_OF_ALL || !change.is_empty()) {
+            if condition.is_through() && tried.tries > TRIES_OF_ALL {
                 continue;
             }
             let sql = without(&asked.sql, *place);
             if condition.crossed.is_none() {
-                let outcome = scratch.outcome(asked, &sql, &asked.declared, change).await;
+                let outcome = scratch.outcome(asked, &sql, &asked.declared, "").await;
                 condition.is_tried |= is_seen(&outcome);
                 if is_other(&outcome) {
                     condition.crossed = told(&outcome);
                 }
             }
             if let (Some(both), false) = (&both, condition.is_missed) {
-                condition.is_missed = is_other(&scratch.outcome(asked, &sql, both, change).await);
+                condition.is_missed = is_other(&scratch.outcome(asked, &sql, both, "").await);
             }
             // Without a declared account only the conditions hold.
             condition.is_missed |= both.is_none() && condition.crossed.is_some();
+        }
+        // Rows of the active account may be locked: only those of the other one can be removed.
+        if rests && tried.tries_in_step == 1 && !tried.is_through() && !whole.is_nothing() {
+            tried.tries_emptied += 1;
+            if tried.tries_emptied.is_power_of_two() {
+                self.empty(scratch, asked, places, tried).await;
+            }
+        }
+        true
+    }
+
+    /// A condition that compares rows of a table, while the asker has none there: if it is removed, the other account's rows are found.
+    async fn empty(&self, scratch: &mut Scratch, asked: &Executed, places: &[(usize, usize)], tried: &mut Tried) {
+        let [own, other] = self.sides(asked);
+        let both = match asked.declared.as_str() {
+            "" => String::new(),
+            declared => format!("{declared},{other}"),
+        };
+        let compared = places.iter().zip(&tried.conditions);
+        let compared = compared.filter(|(_, condition)| !condition.is_through());
+        let tables: BTreeSet<&str> = compared.flat_map(|(place, _)| tables_of(&asked.sql, *place)).collect();
+        for table in tables {
+            let Some(emptied) = scratch.emptied(table, own) else {
+                continue;
+            };
+            let whole = scratch.outcome(asked, &asked.sql, &both, &emptied).await;
+            let compared = places.iter().zip(&mut tried.conditions);
+            for (place, condition) in compared.filter(|(_, condition)| !condition.is_through()) {
+                let outcome = scratch
+                    .outcome(asked, &without(&asked.sql, *place), &both, &emptied)
+                    .await;
+                condition.is_missed |= outcome != whole && outcome != Outcome::Overtaken;
+            }
         }
     }
 }

@@ -46,9 +46,9 @@ pub const PLACED: &str = "
               and n.state = 'queued') as place,
            t.number as turn_number, t.state as turn_state
     from notification n
-    left join session s on s.account_id = n.account_id and s.id = n.session_id
-    left join persona_version v on v.account_id = s.account_id and v.id = s.persona_version_id
-    left join turn t on t.account_id = n.account_id and t.id = n.turn_id
+    left join lateral (select s.* from session s where s.account_id = n.account_id and s.id = n.session_id offset 0) s on true
+    left join lateral (select v.* from persona_version v where v.account_id = s.account_id and v.id = s.persona_version_id offset 0) v on true
+    left join lateral (select t.* from turn t where t.account_id = n.account_id and t.id = n.turn_id offset 0) t on true
     where n.account_id = $1 and n.id = $2";
 
 pub async fn placed_find(tx: &Tx, account: &AccountId, id: &NotificationId) -> Result<Option<Placed>, StorageError> {
