@@ -96,7 +96,7 @@ impl Fixture<'_> {
     /// in texts too. Only the account in their keys distinguishes the two.
     pub async fn twin(&self, of: &AccountId, name: &str) -> AccountId {
         let twin = AccountId::parse(name).expect("a valid account id");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(twin_sql(of.as_str(), name)))
+        sqlx::raw_sql(sqlx::AssertSqlSafe(twin_sql(of.as_str(), name, "true")))
             .execute(&self.0.owner)
             .await
             .expect("a twin");
@@ -109,8 +109,8 @@ impl Fixture<'_> {
 }
 
 /// Creates the copy, or adds the rows that it lacks. Foreign keys are not checked, so that tables need no order. Generated columns
-/// follow from the others.
-pub fn twin_sql(of: &str, twin: &str) -> String {
+/// follow from the others. `among`: of the tables whose entry `c` of the catalogue meets this condition.
+pub fn twin_sql(of: &str, twin: &str, among: &str) -> String {
     format!(
         "do $$
          declare name text; declare account text; declare columns text;
@@ -121,7 +121,7 @@ pub fn twin_sql(of: &str, twin: &str) -> String {
                         (select string_agg(quote_ident(n.attname), ', ') from pg_attribute n
                          where n.attrelid = c.oid and n.attnum > 0 and not n.attisdropped and n.attgenerated = '')
                  from pg_class c join pg_attribute a on a.attrelid = c.oid
-                 where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
+                 where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and {among}
                    and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
              loop
                  execute format(

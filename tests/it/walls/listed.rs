@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::trials::FOR_NONE;
+use super::{not_shown::NOT_SHOWN, trials::FOR_NONE};
 
 /// Statements of transactions that declare no account and see rows of several, by a part of their text, with the reason. Their
 /// result without the condition depends on the rows that are due.
@@ -457,9 +457,17 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
 
 /// The entry for a condition.
 pub(crate) fn held_by_others(sql: &str, condition: &str) -> Option<[&'static str; 2]> {
-    let mut listed = HELD_BY_OTHERS.iter();
-    let found = listed.find(|(part, listed, _)| sql.contains(part) && condition == *listed);
-    found.map(|(part, condition, _)| [*part, *condition])
+    let held = HELD_BY_OTHERS.iter().map(|(part, condition, _)| [*part, *condition]);
+    let mut listed = held.chain(not_shown());
+    listed.find(|[part, listed]| sql.contains(part) && condition == *listed)
+}
+
+fn not_shown() -> impl Iterator<Item = [&'static str; 2]> {
+    let each = |(part, conditions): &(&'static str, &'static [&'static str])| {
+        let part = *part;
+        conditions.iter().map(move |condition| [part, *condition])
+    };
+    NOT_SHOWN.iter().flat_map(each)
 }
 
 /// Number of queries of the mapper in each file. A new query must be executed by the walk.
@@ -494,6 +502,7 @@ impl Listed {
         let none = OF_NO_ACCOUNT.iter().map(|(part, _)| [*part, ""]);
         let others = HELD_BY_OTHERS.iter().map(|(part, condition, _)| [*part, *condition]);
         none.chain(others)
+            .chain(not_shown())
             .filter(|entry| !self.0.contains(entry))
             .map(|[part, condition]| format!("listed, and no statement has it: {part} {condition}"))
             .collect()

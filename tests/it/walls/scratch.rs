@@ -27,7 +27,7 @@ const REMOVED: &str = "
     begin
         for name, account in
             select c.relname::text, a.attname::text from pg_class c join pg_attribute a on a.attrelid = c.oid
-            where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'
+            where c.relnamespace = 'public'::regnamespace and c.relkind = 'r' and {among}
               and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
         loop
             execute format('delete from %I where %I = %L', name, account, '{twin}');
@@ -115,12 +115,14 @@ struct Table {
     name: String,
     /// The column of its account, if its rows are accounts' ones.
     account: Option<String>,
+    /// Tables that it refers to.
+    referred: Vec<String>,
 }
 
 pub(crate) struct Scratch {
     connection: PgConnection,
-    /// Copies the first account's rows to the second one, then changes them slightly.
-    twin: String,
+    /// The first account, and the one that gets a copy of its rows.
+    twins: [String; 2],
     tables: Vec<Table>,
     /// Another session changed a row after this transaction's snapshot: in this transaction, no statement can lock that row.
     pub(crate) is_overtaken: bool,
@@ -131,7 +133,9 @@ impl Scratch {
     pub(crate) async fn open(url: &str, [of, twin]: [&str; 2]) -> Scratch {
         let mut connection = PgConnection::connect(url).await.unwrap();
         let tables = sqlx::query(
-            "select c.relname::text, a.attname::text from pg_class c
+            "select c.relname::text, a.attname::text,
+                    array(select k.confrelid::regclass::text from pg_constraint k where k.conrelid = c.oid and k.contype = 'f')
+             from pg_class c
              left join pg_attribute a on a.attrelid = c.oid
                  and a.attname = case c.relname when 'account' then 'id' else 'account_id' end
              where c.relnamespace = 'public'::regnamespace and c.relkind = 'r'",
@@ -139,35 +143,31 @@ impl Scratch {
         .fetch_all(&mut connection)
         .await
         .unwrap();
-        let [removed, different] = [REMOVED, DIFFERENT].map(|sql| sql.replace("{twin}", twin).replace("{of}", of));
-        let [without, with] =
-            ["replica", "origin"].map(|checks| format!("set local session_replication_role = {checks}"));
         Scratch {
             connection,
-            twin: format!(
-                "{without}; {removed}; {}; {without}; {different}; {with}",
-                twin_sql(of, twin)
-            ),
+            twins: [of, twin].map(str::to_owned),
             tables: tables
                 .iter()
                 .map(|table| Table {
                     name: table.get(0),
                     account: table.get(1),
+                    referred: table.get(2),
                 })
                 .collect(),
             is_overtaken: false,
         }
     }
 
-    /// Begins a transaction with one snapshot. `false`: rows of the twin are locked; try later.
-    pub(crate) async fn begin(&mut self) -> bool {
+    /// Begins a transaction with one snapshot, with a fresh twin of the rows that the statement may meet. `false`: rows of the twin are
+    /// locked; try later.
+    pub(crate) async fn begin(&mut self, sql: &str) -> bool {
         self.is_overtaken = false;
         self.run(&format!(
             "begin isolation level repeatable read; set local lock_timeout = '{LOCK_TIMEOUT}';
              set local statement_timeout = '20s'"
         ))
         .await;
-        let sql = format!("{}; savepoint trial", self.twin);
+        let sql = format!("{}; savepoint trial", self.twin(sql));
         match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut self.connection).await {
             Ok(_) => true,
             Err(error) if HELD.contains(&code(&error).as_str()) => {
@@ -178,13 +178,58 @@ impl Scratch {
         }
     }
 
+    /// Copies the first account's rows to the second one, then changes them slightly.
+    fn twin(&self, sql: &str) -> String {
+        let [of, twin] = &self.twins;
+        let mut names: Vec<&str> = self.named(sql).map(|table| table.name.as_str()).collect();
+        let mut at = 0;
+        while let Some(name) = names.get(at) {
+            let table = self.tables.iter().find(|table| table.name == *name);
+            for referred in table.iter().flat_map(|table| &table.referred) {
+                if !names.contains(&referred.as_str()) {
+                    names.push(referred);
+                }
+            }
+            at += 1;
+        }
+        let changes = DIFFERENT.split_inclusive(';').filter(|change| {
+            let changed = change.split_whitespace().find(|word| self.is_table(word));
+            changed.is_some_and(|changed| names.contains(&changed))
+        });
+        let among = format!("c.relname = any ('{{{}}}')", names.join(","));
+        let [without, with] =
+            ["replica", "origin"].map(|checks| format!("set local session_replication_role = {checks}"));
+        let [removed, different] = [REMOVED, &changes.collect::<String>()].map(|sql| {
+            sql.replace("{twin}", twin)
+                .replace("{of}", of)
+                .replace("{among}", &among)
+        });
+        format!(
+            "{without}; {removed}; {}; {without}; {different}; {with}",
+            twin_sql(of, twin, &among)
+        )
+    }
+
+    fn is_table(&self, word: &str) -> bool {
+        self.tables.iter().any(|table| table.name == word)
+    }
+
+    /// The tables that a statement names.
+    fn named(&self, sql: &str) -> impl Iterator<Item = &Table> {
+        let words: HashSet<String> = sql
+            .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .map(str::to_owned)
+            .collect();
+        self.tables.iter().filter(move |table| words.contains(&table.name))
+    }
+
     pub(crate) async fn end(&mut self) {
         self.run("rollback").await;
     }
 
     /// The change that removes an account's rows of a table.
     pub(crate) fn emptied(&self, table: &str, of: &str) -> Option<String> {
-        let Table { name, account } = self.tables.iter().find(|known| known.name == table)?;
+        let Table { name, account, .. } = self.tables.iter().find(|known| known.name == table)?;
         let column = account.as_ref()?;
         Some(format!(
             "set local session_replication_role = replica; delete from {name} where {column} = '{of}';
@@ -242,9 +287,8 @@ impl Scratch {
     }
 
     async fn left(&mut self, sql: &str) -> String {
-        let words: HashSet<&str> = sql.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-        let tables = self.tables.iter().filter(|table| words.contains(table.name.as_str()));
-        let rows: Vec<String> = tables
+        let rows: Vec<String> = self
+            .named(sql)
             .map(|Table { name, .. }| format!("select '{name}' || t::text as row from \"{name}\" t"))
             .collect();
         assert!(!rows.is_empty(), "who writes names a table: {sql}");

@@ -211,7 +211,7 @@ impl Trials {
     /// `false`: another service holds its rows now, or has changed them after the snapshot.
     async fn attempt(&self, executed: &Executed, places: &[(usize, usize)], tried: &mut Tried) -> bool {
         let mut scratch = self.scratch.lock().await;
-        if !scratch.begin().await {
+        if !scratch.begin(&executed.sql).await {
             return false;
         }
         let mut is_tried = false;
@@ -247,6 +247,7 @@ impl Trials {
     fn note(&self, executed: &Executed, seen: &Tried) {
         let mut book = self.book.lock().unwrap();
         let tried = book.get_mut(&executed.name()).expect("it was begun");
+        tried.tries_emptied = tried.tries_emptied.max(seen.tries_emptied);
         tried.crossed = tried.crossed.take().or_else(|| seen.crossed.clone());
         for (condition, seen) in tried.conditions.iter_mut().zip(&seen.conditions) {
             condition.crossed = condition.crossed.take().or_else(|| seen.crossed.clone());

@@ -241,8 +241,8 @@ mod tests {
         check(&|turn| turn.generation = Generation(2), "violation foreign_thread");
         check(&|turn| *turn.task = TaskId::parse("t-2").ok(), "violation foreign_task");
         let other_kind = |turn: &mut AuditedTurn| {
-            turn.session_key = Some("guest:x".to_owned());
-            turn.session_kind = Some("guest".to_owned());
+            turn.session_key = Some("visitor:x".to_owned());
+            turn.session_kind = Some("visitor".to_owned());
         };
         check(&other_kind, "unproven unknown_source");
         let of_branch = |key: String| {

@@ -52,7 +52,10 @@ async fn every_refusal_is_a_problem_that_says_what_to_do() {
         .get(&tenant.member, "/api/nothing")
         .await
         .is_problem(404, "not_found", "");
-    world.get(&tenant.member, "/").await.is_problem(404, "not_found", "");
+    world
+        .get(&tenant.member, "/nothing")
+        .await
+        .is_problem(404, "not_found", "");
     let patched = world.patch(&tenant.admin, &tenant.path(""), json!({"name": 7})).await;
     patched.is_problem(400, "invalid_field", "name:");
     let kind = world

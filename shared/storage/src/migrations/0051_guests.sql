@@ -7,10 +7,10 @@ alter table session
     add check ((kind = 'guest') = (guest_user_id is not null)) not valid;
 -- The newest generation of each.
 create index session_of_guest on session (account_id, user_id, guest_user_id, generation) where kind = 'guest';
--- Each younger than those before it: of equal costs, Postgres takes the youngest.
-create unique index session_active_guest on session (account_id, user_id, guest_user_id) where closed_at is null and kind = 'guest';
 -- Which close when the guest is removed.
 create index session_guest on session (account_id, guest_user_id) where closed_at is null and kind = 'guest';
+-- Younger than the two: of equal costs, Postgres takes the youngest.
+create unique index session_active_guest on session (account_id, user_id, guest_user_id) where closed_at is null and kind = 'guest';
 -- S1 again, with guests. The column stands last: the statements that find the newest generation of another conversation order by those
 -- before it.
 drop index session_generation;

@@ -161,7 +161,7 @@ pub const OF_AGENT: &str = "
       and not o.id = any($3::uuid[])";
 
 /// The open session of a person's orchestrator, unless it is known, and those in which it answers others, or other people's answer the
-/// person. Relies on session_active_orchestrator, session_active_guest and session_guest.
+/// person. Relies on session_active_orchestrator, session_active_guest, and session_guest, whose order is requested.
 pub const OF_USER: &str = "
     select o.id from session o
     where o.account_id = $1 and o.user_id = $2 and o.kind = 'orchestrator' and o.closed_at is null and not o.id = any($3::uuid[])
@@ -169,8 +169,10 @@ pub const OF_USER: &str = "
     select o.id from session o
     where o.account_id = $1 and o.user_id = $2 and o.kind = 'guest' and o.closed_at is null and not o.id = any($3::uuid[])
     union all
-    select o.id from session o
-    where o.account_id = $1 and o.guest_user_id = $2 and o.kind = 'guest' and o.closed_at is null and not o.id = any($3::uuid[])";
+    (select o.id from session o
+     where o.account_id = $1 and o.guest_user_id >= $2 and o.guest_user_id <= $2 and o.kind = 'guest' and o.closed_at is null
+       and not o.id = any($3::uuid[])
+     order by o.guest_user_id)";
 
 /// The open sessions in which a person's orchestrator answers others, but for those that are known. Relies on session_active_guest.
 pub const OF_GUESTS: &str = "
