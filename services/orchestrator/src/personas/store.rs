@@ -375,14 +375,16 @@ const REMOVED_AT_ONCE: i64 = 60;
 pub const VERSIONS_LOCK: &str = "
     select v.id from persona_version v where v.account_id = $1 and v.persona_id = $2 and v.number <= $3
       and not exists (
-        select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)
+        select from session s where s.account_id = $1 and s.persona_version_id >= v.id and s.persona_version_id <= v.id
+        order by s.persona_version_id offset 0)
     order by v.number limit $4 for update of v skip locked";
 /// Relies on session_persona and the primary key.
 pub const VERSIONS_REMOVE: &str = "
     delete from persona_version v using (select $1 as account_id, o.id from unnest($2::uuid[]) as o (id) offset 0) old
     where v.account_id = any (array[old.account_id]) and v.id = old.id
       and not exists (
-        select from session s where s.account_id = $1 and s.persona_version_id = v.id order by s.account_id, s.persona_version_id offset 0)";
+        select from session s where s.account_id = $1 and s.persona_version_id >= v.id and s.persona_version_id <= v.id
+        order by s.persona_version_id offset 0)";
 
 #[derive(FromQueryResult)]
 struct Version {

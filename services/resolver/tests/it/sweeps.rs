@@ -67,15 +67,15 @@ async fn expired_closed_sessions_are_deleted_except_the_newest() {
     assert_eq!(left, ["5"]);
 }
 
-/// A taskless session of a removed agent, and those of a coordinator: each kind has its own columns.
+/// Each kind has its own columns.
 #[tokio::test]
 async fn sessions_of_every_kind_are_deleted_except_the_newest() {
     let scene = scene().await;
     let closed = old_sessions("agent a, generate_series(1, 3) g where a.slug = 'coder'").with("queue_tail", 7);
     for sessions in [
         closed.clone(),
-        closed.clone().set("agent_id", "null"),
-        closed.set("agent_id", "null").with("user_id", "u-1"),
+        closed.clone().with("kind", "orchestrator"),
+        closed.with("kind", "orchestrator").with("user_id", "u-1"),
     ] {
         sessions.insert(&scene.test.owner).await;
     }
