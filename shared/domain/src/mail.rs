@@ -41,6 +41,11 @@ pub fn of_item(item: &str) -> Option<MailId> {
     MailId::parse(id).ok()
 }
 
+/// The item that brings this mail.
+pub fn item_of(mail: MailId) -> String {
+    format!("{ITEM}:{mail}")
+}
+
 /// Bytes of mail that an agent writes, and of mail over HTTP.
 pub const TOOL_BYTES_MAX: usize = 16 * 1024;
 pub const HTTP_BYTES_MAX: usize = 64 * 1024;
