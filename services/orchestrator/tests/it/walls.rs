@@ -381,7 +381,7 @@ async fn what_is_hidden_and_what_is_absent_are_the_same() {
     turn.from(&of).insert(owner).await;
     let item = rows("notification").with("id", hidden("notification")).with("user_id", "ann");
     item.with("state", "delivered").from(&of).insert(owner).await;
-    let letter = rows("dead_letter").with("id", hidden("letter")).with("user_id", "ann");
+    let letter = rows("dead_letter").with("id", hidden("letter")).with("for_user", "ann");
     letter.insert(owner).await;
 
     let mut asked = 0;
