@@ -1,5 +1,5 @@
-//! I36: mail to a conversation has one outcome, and a turn answers a piece once. I37: a task that waits for nothing any more is told to each of
-//! its agents once. I38: an orchestrator remembers 200 at most.
+//! I37: mail to a conversation has one outcome, and a turn answers a piece once. I38: a task that waits for nothing any more is told to each of
+//! its agents once. I39: an orchestrator remembers 200 at most.
 
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ pub(super) fn in_one_turn(evidence: &Evidence<'_>) -> Vec<Violation> {
                 "mail {} of {} was in turn {:?}, and its item is {} by {:?}",
                 row.id, row.account_id, row.in_turn_id, item.state, item.turn_id
             );
-            found.push(broken("I36", "mail has the outcome of its item", text));
+            found.push(broken("I37", "mail has the outcome of its item", text));
         }
     }
     found
@@ -50,7 +50,7 @@ pub(super) fn answered_once(evidence: &Evidence<'_>) -> Vec<Violation> {
     let several = answers.into_iter().filter(|(_, count)| *count > 1);
     let text = |(((account, turn), of), count): ((Name<'_>, &str), usize)| {
         let text = format!("turn {turn} of {account} has answered mail {of} {count} times");
-        broken("I36", "a turn answers a piece of mail once", text)
+        broken("I37", "a turn answers a piece of mail once", text)
     };
     several.map(text).collect()
 }
@@ -62,14 +62,14 @@ pub(super) fn all_settled(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found: Vec<Violation> = waiting
         .map(|row| {
             let text = format!("mail {} of {} has none", row.id, row.account_id);
-            broken("I36", "mail to a conversation has an outcome in the end", text)
+            broken("I37", "mail to a conversation has an outcome in the end", text)
         })
         .collect();
     for offer in &evidence.records.offers {
         let accepted = offer.tries.iter().any(|tried| tried.answer == Answer::Accepted);
         if accepted && matches!(offer.what, Offered::Mail { .. }) && evidence.ids_of(offer).len() != 1 {
             let text = format!("offer {} of {} has {}", offer.number, offer.account, evidence.ids_of(offer).len());
-            found.push(broken("I36", "accepted mail has one item", text));
+            found.push(broken("I37", "accepted mail has one item", text));
         }
     }
     found
@@ -82,7 +82,7 @@ pub(super) fn told_of_at_most_once(evidence: &Evidence<'_>) -> Vec<Violation> {
         .filter(|row| row.items > row.agents)
         .map(|row| {
             let text = format!("{} of {}: {} items", row.task_id, row.account_id, row.items);
-            broken("I37", "a task that is freed is told to each agent once", text)
+            broken("I38", "a task that is freed is told to each agent once", text)
         })
         .collect()
 }
@@ -97,7 +97,7 @@ pub(super) fn all_are_freed(evidence: &Evidence<'_>) -> Vec<Violation> {
                 "{} of {} is {}, and {} of {} agents were told",
                 row.task_id, row.account_id, row.status, row.items, row.agents
             );
-            broken("I37", "a task whose blockers are done is freed and told", text)
+            broken("I38", "a task whose blockers are done is freed and told", text)
         })
         .collect()
 }
@@ -110,7 +110,7 @@ pub(super) fn memory_is_bounded(evidence: &Evidence<'_>) -> Vec<Violation> {
         .filter(|(_, _, count)| *count > most)
         .map(|(account, owner, count)| {
             broken(
-                "I38",
+                "I39",
                 "an orchestrator remembers 200 at most",
                 format!("{owner} of {account} has {count}"),
             )
