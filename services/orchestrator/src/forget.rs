@@ -1,5 +1,6 @@
 //! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, holds, questions, timers and
-//! recoveries that have ended, mail that is over, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent, and safe in several replicas at once.
+//! recoveries that have ended, mail that is over, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent,
+//! and safe in several replicas at once.
 
 use std::time::Duration;
 

@@ -549,7 +549,10 @@ impl<'a> Evidence<'a> {
             Offered::Mail { work, .. } => {
                 let mark = format!("effect={};", work.effect);
                 let is_its = |row: &&NotificationRow| {
-                    row.account_id == offer.account && row.kind == "mail" && row.sender_kind == "user" && row.body.contains(&mark)
+                    row.account_id == offer.account
+                        && row.kind == "mail"
+                        && row.sender_kind == "user"
+                        && row.body.contains(&mark)
                 };
                 let rows = self.rows.notifications.iter().filter(is_its);
                 rows.map(|row| row.id.clone()).collect()

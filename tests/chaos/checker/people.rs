@@ -22,7 +22,12 @@ fn broken(invariant: &'static str, expected: &'static str, found: String) -> Vio
 /// Always: the turn that mail was in is the one that has its item.
 pub(super) fn in_one_turn(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
-    for row in evidence.rows.mail.iter().filter(|row| row.outcome.as_deref() == Some("in_turn")) {
+    for row in evidence
+        .rows
+        .mail
+        .iter()
+        .filter(|row| row.outcome.as_deref() == Some("in_turn"))
+    {
         // Without its item: that went with its session.
         let item = format!("{}:{}", mail::ITEM, row.id);
         let Some(item) = evidence.notifications.get(&(row.account_id.as_str(), item.as_str())) else {
@@ -68,7 +73,12 @@ pub(super) fn all_settled(evidence: &Evidence<'_>) -> Vec<Violation> {
     for offer in &evidence.records.offers {
         let accepted = offer.tries.iter().any(|tried| tried.answer == Answer::Accepted);
         if accepted && matches!(offer.what, Offered::Mail { .. }) && evidence.ids_of(offer).len() != 1 {
-            let text = format!("offer {} of {} has {}", offer.number, offer.account, evidence.ids_of(offer).len());
+            let text = format!(
+                "offer {} of {} has {}",
+                offer.number,
+                offer.account,
+                evidence.ids_of(offer).len()
+            );
             found.push(broken("I37", "accepted mail has one item", text));
         }
     }
@@ -120,7 +130,11 @@ pub(super) fn memory_is_bounded(evidence: &Evidence<'_>) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::evidence::{FreedRow, MailRow}, super::fabricated::Story, *};
+    use super::{
+        super::evidence::{FreedRow, MailRow},
+        super::fabricated::Story,
+        *,
+    };
 
     /// The one notification is mail.
     fn story() -> Story {

@@ -302,7 +302,11 @@ impl Shared {
             }
             (WorkKind::Mail, 0) => {
                 let content = format!("{canary} work=reply effect={effect}-asked;");
-                let to = if request.session_key.contains(":bob:") { "@ann" } else { "@bob" };
+                let to = if request.session_key.contains(":bob:") {
+                    "@ann"
+                } else {
+                    "@bob"
+                };
                 call("send_message", serde_json::json!({"to": to, "content": content}))
             }
             (WorkKind::Done, 0) => call("task_status", done),

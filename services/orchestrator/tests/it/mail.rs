@@ -79,15 +79,25 @@ async fn a_person_reads_mail_that_waits_and_the_agent_does_not_get_it() {
         seed::item(world, &scene.tenant, scene.session, (id, "followup", kind, "ann")).await;
     }
     let read = scene.read(&scene.ann, &session, json!({"ids": [first]})).await;
-    assert_eq!((read.status.as_u16(), &read.body["changed"]), (200, &json!(1)), "{read:?}");
+    assert_eq!(
+        (read.status.as_u16(), &read.body["changed"]),
+        (200, &json!(1)),
+        "{read:?}"
+    );
     let receipt = scene.receipt(&first).await;
     assert_eq!(
         (&receipt["state"], &receipt["reason"]),
         (&json!("read"), &json!("read: by ann's name"))
     );
     assert_eq!(scene.receipt(&second).await["state"], "delivered");
-    assert_eq!(world.test.texts(COUNTS).await, ["backoff pause 3 1 t"], "what is first now is looked at");
-    let ended = world.sent_on("signalbox.event.acme.proj-7.notification.cancelled").await;
+    assert_eq!(
+        world.test.texts(COUNTS).await,
+        ["backoff pause 3 1 t"],
+        "what is first now is looked at"
+    );
+    let ended = world
+        .sent_on("signalbox.event.acme.proj-7.notification.cancelled")
+        .await;
     assert_eq!(ended.len(), 1);
     assert_eq!(ended[0].payload["data"]["id"], first_item.as_str());
 
@@ -127,10 +137,16 @@ async fn only_who_sees_and_may_write_reads_the_mail_of_a_session() {
     }
     // An admin looks at it, and takes nothing from it.
     for named in ["orchestrator:ann", own, "orchestrator:nobody", "orchestrator:org:acme"] {
-        scene.read(&ben, named, all.clone()).await.is_problem(404, "not_found", "");
+        scene
+            .read(&ben, named, all.clone())
+            .await
+            .is_problem(404, "not_found", "");
     }
     let guest = "orchestrator:acme:ann:guest:ben:v1";
-    scene.read(&scene.ann, guest, all.clone()).await.is_problem(409, "not_promptable", "");
+    scene
+        .read(&scene.ann, guest, all.clone())
+        .await
+        .is_problem(409, "not_promptable", "");
     scene
         .read(&scene.ann, &Uuid::nil().to_string(), all.clone())
         .await
@@ -141,7 +157,10 @@ async fn only_who_sees_and_may_write_reads_the_mail_of_a_session() {
         (json!({"ids": ["x"]}), "ids"),
         (json!({"mail": []}), "mail"),
     ] {
-        scene.read(&scene.ann, &session, body).await.is_problem(400, "invalid_field", word);
+        scene
+            .read(&scene.ann, &session, body)
+            .await
+            .is_problem(400, "invalid_field", word);
     }
     assert_eq!(scene.receipt(&mail).await["state"], "delivered");
     // Mail of another conversation is none of this one.
@@ -167,13 +186,19 @@ async fn mail_is_kept_for_a_time() {
     };
     let to_person = |name: &str| rows("mail").with("content", name).set("created_at", over(900));
     for row in [
-        to_session("settled long ago").set("settled_at", over(366)).with("outcome", "read"),
-        to_session("settled").set("settled_at", over(364)).with("outcome", "in_turn"),
+        to_session("settled long ago")
+            .set("settled_at", over(366))
+            .with("outcome", "read"),
+        to_session("settled")
+            .set("settled_at", over(364))
+            .with("outcome", "in_turn"),
         to_session("waits"),
         to_person("archived long ago").set("archived_at", over(366)),
         to_person("archived").set("archived_at", over(364)),
         to_person("in the inbox").set("read_at", over(800)),
-        to_person("bounced").set("settled_at", over(800)).with("outcome", "bounced"),
+        to_person("bounced")
+            .set("settled_at", over(800))
+            .with("outcome", "bounced"),
     ] {
         row.insert(&world.test.owner).await;
     }

@@ -75,9 +75,7 @@ fn body_of(method: &Method, pattern: &str) -> Option<Value> {
         ("POST", pattern) if pattern.ends_with("/artifacts") => Some(json!("a text")),
         ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
         ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
-        ("PUT", pattern) if pattern.ends_with("/queue/order") => {
-            Some(json!({"revision": "0.0.0", "items": ["n-1"]}))
-        }
+        ("PUT", pattern) if pattern.ends_with("/queue/order") => Some(json!({"revision": "0.0.0", "items": ["n-1"]})),
         ("PUT", pattern) if pattern.ends_with("/context") => Some(json!({"body": "b"})),
         ("PUT", pattern) if pattern.ends_with("/files") => {
             Some(json!({"files": [{"filename": "A.md", "content": "a"}]}))
@@ -321,8 +319,12 @@ async fn every_route_says_to_everybody_what_the_table_says() {
     };
     let mut faults = Vec::new();
     for (method, pattern, need) in listed() {
-        // Only what reads names what is there: the table is about who comes in, and nothing may go meanwhile.
-        let path = if method.is_safe() { names.path(pattern) } else { unused.path(pattern) };
+        // Only a reading request names what is there: the table is about the guard, and nothing may be removed meanwhile.
+        let path = if method.is_safe() {
+            names.path(pattern)
+        } else {
+            unused.path(pattern)
+        };
         let scope = Scope::of(pattern, need);
         for (who, token) in &everybody {
             // A body that the handler refuses.
@@ -335,7 +337,10 @@ async fn every_route_says_to_everybody_what_the_table_says() {
                 (_, _, found) => found,
             };
             if found != expected(*who, need, scope) {
-                let told = format!("{method} {pattern} ({need:?}) says {found:?} to {who:?}: {} {}", answer.status, answer.body);
+                let told = format!(
+                    "{method} {pattern} ({need:?}) says {found:?} to {who:?}: {} {}",
+                    answer.status, answer.body
+                );
                 faults.push(told);
             }
         }
@@ -375,11 +380,17 @@ async fn what_is_hidden_and_what_is_absent_are_the_same() {
         _ => "01998e1c-1111-7000-8000-111111111111".to_owned(),
     };
     let session = rows("session").with("id", hidden("session")).with("user_id", "ann");
-    session.with("key", "orchestrator:acme:ann:v9").set("closed_at", "now()").insert(owner).await;
+    session
+        .with("key", "orchestrator:acme:ann:v9")
+        .set("closed_at", "now()")
+        .insert(owner)
+        .await;
     let of = format!("session s where s.id = '{}'", hidden("session"));
     let turn = rows("turn").with("id", hidden("turn")).with("user_id", "ann");
     turn.from(&of).insert(owner).await;
-    let item = rows("notification").with("id", hidden("notification")).with("user_id", "ann");
+    let item = rows("notification")
+        .with("id", hidden("notification"))
+        .with("user_id", "ann");
     item.with("state", "delivered").from(&of).insert(owner).await;
     let letter = rows("dead_letter").with("id", hidden("letter")).with("for_user", "ann");
     letter.insert(owner).await;
@@ -399,7 +410,11 @@ async fn what_is_hidden_and_what_is_absent_are_the_same() {
                 let ask = async |id: String| {
                     let body = body_of(&method, pattern);
                     let answer = send(&world, &method, &path(id.clone()), Some(token), body.as_ref()).await;
-                    (answer.status, answer.body.to_string().replace(&id, "ID"), answer.headers)
+                    (
+                        answer.status,
+                        answer.body.to_string().replace(&id, "ID"),
+                        answer.headers,
+                    )
                 };
                 let (found, none) = (ask(hidden(kind)).await, ask(absent(&hidden(kind))).await);
                 assert_eq!(found, none, "{method} {pattern}");

@@ -16,7 +16,10 @@ async fn account(world: &World) -> TestSession {
     let removed = rows("member").with("user_id", "cat").with("email", "cat@example.com");
     removed.set("removed_at", "now()").insert(&world.database.owner).await;
     let identity = rows("orchestrator_identity").with("account_id", &account);
-    let identity = identity.with("user_id", "ann").with("name", "Agent").with("handle", "jarvis");
+    let identity = identity
+        .with("user_id", "ann")
+        .with("name", "Agent")
+        .with("handle", "jarvis");
     identity.insert(&world.database.owner).await;
     let session = world.account_orchestrator(&account).await;
     let item = enqueued(&account, session.id).with("id", ITEM).with("state", "running");
@@ -36,7 +39,9 @@ async fn what_is_a_persons_is_passed_on_with_whose_words_it_is_about() {
     let mail = "select concat_ws(' ', from_session, to_session, why, context_ref) from mail";
     assert_eq!(
         world.database.texts(mail).await,
-        [format!("orchestrator:org:acme:v1 orchestrator:acme:ann:v1 forwarded {ITEM}")]
+        [format!(
+            "orchestrator:org:acme:v1 orchestrator:acme:ann:v1 forwarded {ITEM}"
+        )]
     );
     let content = &world.database.texts("select content from mail").await[0];
     assert!(
@@ -74,8 +79,15 @@ async fn who_somebody_is_follows_from_a_members_address() {
         ("nobody", Value::Null, Value::Null),
     ]) {
         let asked = json!({"provider": "email", "external_id": address});
-        let found = world.call(&session.request(ordinal, "attribute_user", &asked)).await.ok();
-        assert_eq!((&found["user_id"], &found["handle"]), (&user, &handle), "{address}: {found}");
+        let found = world
+            .call(&session.request(ordinal, "attribute_user", &asked))
+            .await
+            .ok();
+        assert_eq!(
+            (&found["user_id"], &found["handle"]),
+            (&user, &handle),
+            "{address}: {found}"
+        );
     }
     let other = json!({"provider": "slack", "external_id": "U1"});
     let other = world.call(&session.request(5, "attribute_user", &other)).await;
@@ -93,7 +105,10 @@ async fn a_persons_orchestrator_and_an_agent_have_neither() {
     for session in [&coder, &ann] {
         for (ordinal, (tool, arguments)) in (1..).zip([
             ("forward_to_user", json!({"user_id": "ann", "message": "m"})),
-            ("attribute_user", json!({"provider": "email", "external_id": "ann@example.com"})),
+            (
+                "attribute_user",
+                json!({"provider": "email", "external_id": "ann@example.com"}),
+            ),
         ]) {
             let refused = world.call(&session.request(ordinal, tool, &arguments)).await;
             assert_eq!(refused.code(Refused), "not_offered", "{tool}");

@@ -35,7 +35,10 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         .await;
     let ann = world.orchestrator(&coder.account, "ann").await;
     let identity = rows("orchestrator_identity").with("account_id", &coder.account);
-    let identity = identity.with("user_id", "ann").with("name", "Agent").with("handle", "jarvis");
+    let identity = identity
+        .with("user_id", "ann")
+        .with("name", "Agent")
+        .with("handle", "jarvis");
     identity.insert(&world.database.owner).await;
     let org = world.account_orchestrator(&coder.account).await;
     rows("memory").insert(&world.database.owner).await;

@@ -224,7 +224,8 @@ impl World {
 
     /// The account's own.
     pub(crate) async fn account_orchestrator(&self, account: &AccountId) -> TestSession {
-        self.orchestrator_of(account, format!("orchestrator:org:{account}:v1"), None).await
+        self.orchestrator_of(account, format!("orchestrator:org:{account}:v1"), None)
+            .await
     }
 
     /// The one that runs all orchestrators of the account.

@@ -456,7 +456,8 @@ mod tests {
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
         use Audience::{
-            Account, Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Own, Spawner, WithTask, Worker,
+            Account, Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Own, Spawner, WithTask,
+            Worker,
         };
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {

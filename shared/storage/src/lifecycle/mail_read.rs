@@ -23,8 +23,8 @@ struct OfConversation {
     id: MailId,
 }
 
-/// Of these, those that are for the conversation and have no outcome: anybody may publish an item of the type of mail. Relies on the primary key: what is not settled is
-/// compared in a form that no partial index has.
+/// Of these, those that are for the conversation and have no outcome: anybody may publish an item of the type of mail. Relies on the primary
+/// key: what is not settled is compared in a form that no partial index has.
 pub const MAIL_UNREAD: &str = "
     select m.id from (select $1 as account_id, id from unnest($2::uuid[]) as w (id) offset 0) w
     join mail m on m.account_id = any (array[w.account_id]) and m.id = w.id
@@ -72,7 +72,8 @@ pub async fn mail_read(
         reason.clone().into(),
         setting.now.into(),
     ];
-    tx.execute("settle mail that was read", MAIL_SETTLE_READ, values).await?;
+    tx.execute("settle mail that was read", MAIL_SETTLE_READ, values)
+        .await?;
 
     let edit = format!("{}:read:{revision}", session.id);
     let task = conversation.task();
