@@ -746,7 +746,11 @@ impl Clients {
                 agent,
                 effect,
             } => {
-                let title = format!("{canary} work=reply effect={effect}-asked;");
+                // Nobody is told of a task without an agent.
+                let title = match agent {
+                    Some(_) => format!("{canary} work=reply effect={effect}-asked;"),
+                    None => canary.clone(),
+                };
                 let assignees: Vec<String> = agent.into_iter().collect();
                 let blocked_by: Vec<String> = blocked_by.into_iter().collect();
                 let body = json!({"id": task, "title": title, "assignees": assignees, "blocked_by": blocked_by});
