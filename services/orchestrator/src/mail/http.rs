@@ -247,12 +247,13 @@ async fn read_waiting(
     }
     writable(access, of)?;
     let to = MailTo::Session(session);
-    let to = addressees(&tx, account, (None, &to)).await?.pop();
     // An agent's session without a task gets no mail.
-    let conversation = to.and_then(|to| to.conversation).ok_or_else(Problem::not_found)?;
+    let to = addressees(&tx, account, (None, &to)).await?.pop();
+    let to = to.ok_or_else(Problem::not_found)?;
+    let conversation = to.conversation.as_ref().ok_or_else(Problem::not_found)?;
     let setting = app.setting(None, database_now(&tx).await?);
     let ids = body.ids.map(|ids| ids.0);
-    let (read, messages) = mail_read(&tx, &conversation, ids, &access.caller.actor(), &setting).await?;
+    let (read, messages) = mail_read(&tx, (conversation, to.task()), ids, &access.caller.actor(), &setting).await?;
     app.commit(tx, messages).await?;
     Ok(marked(read))
 }

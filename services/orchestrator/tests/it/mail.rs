@@ -96,7 +96,7 @@ async fn a_person_reads_mail_that_waits_and_the_agent_does_not_get_it() {
         "what is first now is looked at"
     );
     let ended = world
-        .sent_on("signalbox.event.acme.proj-7.notification.cancelled")
+        .sent_on("signalbox.event.acme.PROJ-7.notification.cancelled")
         .await;
     assert_eq!(ended.len(), 1);
     assert_eq!(ended[0].payload["data"]["id"], first_item.as_str());

@@ -37,10 +37,11 @@ pub const MAIL_SETTLE_READ: &str = "
     from (select $1 as account_id, id from unnest($2::uuid[]) as w (id) offset 0) w
     where m.account_id = any (array[w.account_id]) and m.id = w.id";
 
-/// What is read: these, or the mail among the first items of the queue. Gives how many pieces were, and the messages for the outbox.
+/// What is read of a conversation's mail: these, or the mail among the first items of its queue. `task`: the conversation's, as it is shown.
+/// Gives how many pieces were read, and the messages for the outbox.
 pub async fn mail_read(
     tx: &Tx,
-    conversation: &Conversation,
+    (conversation, task): (&Conversation, Option<&TaskId>),
     ids: Option<Vec<MailId>>,
     by: &Actor,
     setting: &Setting<'_>,
@@ -76,7 +77,6 @@ pub async fn mail_read(
         .await?;
 
     let edit = format!("{}:read:{revision}", session.id);
-    let task = conversation.task();
     let queue = QueueChanged {
         session_id: session.id,
         session_key: conversation.key(session.generation).to_string(),
