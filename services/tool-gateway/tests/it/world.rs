@@ -296,6 +296,8 @@ impl World {
         let is_orchestrator = session.key.starts_with("orchestrator:");
         let tools = names_of(OfferContext {
             is_orchestrator,
+            // A call is held to whose orchestrator it is.
+            is_account: is_orchestrator,
             has_mail: true,
             ..context(session.task.is_some())
         });
