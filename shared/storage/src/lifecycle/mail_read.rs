@@ -24,11 +24,11 @@ struct OfConversation {
 }
 
 /// Of these, those that are for the conversation and have no outcome: anybody may publish an item of the type of mail. Relies on the primary
-/// key: what is not settled is compared in a form that no partial index has.
+/// key: session and outcome are compared in forms that no index has.
 pub const MAIL_UNREAD: &str = "
     select m.id from (select $1 as account_id, id from unnest($2::uuid[]) as w (id) offset 0) w
     join mail m on m.account_id = any (array[w.account_id]) and m.id = w.id
-    where m.to_session = $3 and coalesce(m.settled_at, 'infinity') = 'infinity'
+    where coalesce(m.to_session = $3, false) and coalesce(m.settled_at, 'infinity') = 'infinity'
     for no key update of m";
 
 /// Relies on the primary key.
