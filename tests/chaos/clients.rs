@@ -38,6 +38,13 @@ const AGAIN_DOUBLED_MAX: usize = 4;
 /// Looks for a turn to stop, or for the end of one.
 const AIMS_MAX: usize = 8;
 
+/// A person may only say so with a key of their own.
+const REACHABLE: &str = "update orchestrator_identity set reachable = 'answer' where account_id = $1";
+/// As many as there may be: one more takes the place of another one.
+const REMEMBERED: &str = "
+    insert into memory (account_id, id, owner, key, category, content, relevance, touched_at, fades_at, created_at)
+    select $1, gen_random_uuid(), 'user:ann', 'k' || n, 'general', 'memory ' || n, 1, now(), now() + n * interval '1 day', now()
+    from generate_series(1, 200) n";
 const LINKS: &str = "/api/sign-in-links";
 const LINKS_MAX: usize = 5;
 /// The file of each account's default persona.
@@ -93,6 +100,10 @@ impl Clients {
             clients.keys.push(key);
             clients.publishing.push(publishing);
             clients.gateways.push(gateway);
+        }
+        for sql in [REACHABLE, REMEMBERED] {
+            let furnishing = sqlx::query(sql).bind(account_id(OF_PERSONS));
+            furnishing.execute(&system.observer).await?;
         }
         Ok(clients)
     }
@@ -722,6 +733,36 @@ impl Clients {
                 let hold = book.aims().into_iter().rfind(|aim| aim.offer == of)?.target;
                 request(Method::DELETE, format!("/holds/{hold}"), json!({}))
             }
+            Offered::Mail { to, work } => Message::Request {
+                account,
+                method: Method::POST,
+                path: "/api/messages".to_owned(),
+                body: Bytes::from(json!({"to": to, "content": words(canary, &work)}).to_string()),
+                key,
+            },
+            Offered::Task {
+                id: task,
+                blocked_by,
+                agent,
+                effect,
+            } => {
+                // Nobody is told of a task without an agent.
+                let title = match agent {
+                    Some(_) => format!("{canary} work=reply effect={effect}-asked;"),
+                    None => canary.clone(),
+                };
+                let assignees: Vec<String> = agent.into_iter().collect();
+                let blocked_by: Vec<String> = blocked_by.into_iter().collect();
+                let body = json!({"id": task, "title": title, "assignees": assignees, "blocked_by": blocked_by});
+                request(Method::POST, "/tasks".to_owned(), body)
+            }
+            Offered::Remember => Message::Request {
+                account,
+                method: Method::POST,
+                path: "/api/me/memories".to_owned(),
+                body: Bytes::from(json!({"content": format!("{canary} memory {number}")}).to_string()),
+                key,
+            },
             Offered::Persona => {
                 let file = json!({"filename": TONE, "content": format!("{} {canary}", tone(number))});
                 request(Method::PUT, "/personas/tone/files".to_owned(), json!({"files": [file]}))
@@ -836,7 +877,8 @@ fn words(canary: &str, work: &Work) -> String {
 
 fn read(status: StatusCode, body: &str) -> Answer {
     let again = status.is_server_error()
-        || status == StatusCode::TOO_MANY_REQUESTS
+        // A person's hour may be full.
+        || (status == StatusCode::TOO_MANY_REQUESTS && !body.contains("too_many_messages"))
         || status == StatusCode::REQUEST_TIMEOUT
         || (status == StatusCode::CONFLICT && body.contains("request_in_flight"));
     if again {

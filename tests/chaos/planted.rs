@@ -130,6 +130,9 @@ const HUNTS: &[Hunt] = &[
     ),
     // Of two branches that end at once in two replicas, neither brings the results of both.
     hunt("fold_unlocked", "repeat", Seen::AtRest { faults: 25 }),
+    // Of two memories that are written at once, one takes the place of none.
+    hunt("memory_unlocked", "repeat", Seen::AtRest { faults: 25 }),
+    hunt("unblock_lost", "repeat", Seen::AtRest { faults: 25 }),
     hunt("timer_twice", "repeat", at_once("I22 what is answered or fired")),
     hunt("hold_unread", "repeat", at_once("I20 no turn begins behind")),
     hunt(

@@ -61,6 +61,10 @@ const QUEUES: &[(&str, &str)] = &[
         "select account_id || ' ' || id || ' ' || session_id from branch where state = 'live' limit 10",
     ),
     (
+        "mail without an outcome",
+        "select account_id || ' ' || id from mail where to_session is not null and settled_at is null limit 10",
+    ),
+    (
         "messages in the outbox",
         "select service || ' ' || subject || ' ' || created_at || coalesce(' claimed ' || claimed_at::text, '')
          from outbox limit 10",

@@ -175,6 +175,19 @@ pub(crate) enum Offered {
     EndBranch { task: String },
     /// Hands a task from one agent to another.
     Handover { task: String, from: String, to: String },
+    /// Mail of the first person: to their own orchestrator, or to a handle, whose orchestrator answers in a session of its guest. The work is
+    /// `Reply`.
+    Mail { to: String, work: Work },
+    /// Makes a task that may wait for another one, which its agent is told when that one is done. In its title stands
+    /// `work=reply effect=<effect>-asked`.
+    Task {
+        id: String,
+        blocked_by: Option<String>,
+        agent: Option<String>,
+        effect: String,
+    },
+    /// The first person's orchestrator is to remember one more, by the person.
+    Remember,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -247,6 +260,8 @@ pub(crate) enum WorkKind {
     Split,
     /// In an orchestrator: `create_session` with the prompt `work=reply effect=<effect>-asked`, then a reply.
     Child,
+    /// In an orchestrator: `send_message` to the other person's, with `work=reply effect=<effect>-asked`, then a reply. It is answered by mail.
+    Mail,
     /// As `Message`, with each answer held for seconds: what is to meet a call in flight meets it.
     Slow,
 }

@@ -1,5 +1,6 @@
 //! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, holds, questions, timers and
-//! recoveries that have ended, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent, and safe in several replicas at once.
+//! recoveries that have ended, mail that is over, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent,
+//! and safe in several replicas at once.
 
 use std::time::Duration;
 
@@ -90,6 +91,12 @@ pub const MEMORIES: &str = "
     delete from memory where ctid = any (array(
         select ctid from memory where account_id = $1 and fades_at < now() - $2 * interval '1 second'
         order by fades_at limit $3 for update skip locked))";
+/// Mail to a session is over with its outcome, mail to a person when it is archived.
+pub const MAIL: &str = "
+    delete from mail where ctid = any (array(
+        select ctid from mail
+        where account_id = $1 and case when to_session is null then archived_at else settled_at end < now() - $2 * interval '1 second'
+        order by case when to_session is null then archived_at else settled_at end limit $3 for update skip locked))";
 /// Tables of logins have no account: `$1` is not used.
 pub const SESSIONS: &str = "
     delete from login_session where ctid = any (array(
@@ -101,8 +108,8 @@ pub const TOKENS: &str = "
         order by expires_at limit $3 for update skip locked))";
 /// Retention of browser sessions and tokens, after their end.
 const OF_LOGINS_KEPT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Dead letters are large, so fewer are deleted at a time.
-const LETTERS_PART: u32 = 5;
+/// Dead letters and mail are large, so fewer are deleted at a time.
+const LARGE_PART: u32 = 5;
 
 /// One transaction a piece, until no expired row is left.
 async fn forget_of(
@@ -116,11 +123,12 @@ async fn forget_of(
     let of_account = [
         (ANSWERS, settings.answers_kept_hours.duration(), 1),
         (ACCEPTED, settings.accepted_kept_hours.duration(), 1),
-        (LETTERS, settings.dead_letters_kept_days.duration(), LETTERS_PART),
+        (LETTERS, settings.dead_letters_kept_days.duration(), LARGE_PART),
         (HOLDS, settings.control_kept_days.duration(), 1),
         (RECOVERIES, settings.control_kept_days.duration(), 1),
         (TIMERS, settings.control_kept_days.duration(), 1),
         (QUESTIONS, settings.control_kept_days.duration(), 1),
+        (MAIL, settings.mail_kept_days.duration(), LARGE_PART),
         (MEMORIES, Duration::ZERO, 1),
     ];
     forget_all(app, parts, (accounts, owner), &of_account, stop).await;

@@ -48,6 +48,8 @@ section! {
         pub dead_letters_kept_days: Days = Days::new(90),
         /// Retention of holds, timers and recoveries that have ended.
         pub control_kept_days: Days = Days::new(90),
+        /// Retention of mail: to a session, after its outcome; to a person, after it was archived. What is in an inbox stays.
+        pub mail_kept_days: Days = Days::new(365),
         /// Bytes of one artifact; a larger upload is answered with 413.
         pub artifact_bytes_max: ArtifactBytes = ArtifactBytes::new(15_000_000),
         /// Bytes of an account's artifacts, each content counted once; an upload beyond them is answered with 409.

@@ -233,6 +233,7 @@ impl CallFacts {
             // The turn's own offer says so.
             is_asked: self.turn.as_ref().is_some_and(|turn| turn.tools.is_some()),
             is_orchestrator: self.is_orchestrator(),
+            is_account: self.owner() == Some(Owner::Account),
             guest: (self.session_kind == SessionKind::Guest).then(|| self.reachable.unwrap_or(Reachable::Off)),
             has_mail: self.has_mail,
             is_branch: self.branch.is_some(),

@@ -141,8 +141,35 @@ pub struct Read {
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ReadMany {
-    #[schemars(length(min = 1, max = 200))]
-    pub ids: Vec<MailId>,
+    pub ids: MailIds,
+}
+
+/// Mail to a session that a person reads in the agent's place.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReadWaiting {
+    /// Absent: the mail among the first 200 items of the queue.
+    pub ids: Option<MailIds>,
+}
+
+/// Pieces of mail that one request is about.
+pub const IDS_MAX: usize = 200;
+
+/// Pieces of mail, by their ids.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Vec<MailId>")]
+#[schemars(inline, !try_from)]
+pub struct MailIds(#[schemars(length(min = 1, max = IDS_MAX))] pub Vec<MailId>);
+
+impl TryFrom<Vec<MailId>> for MailIds {
+    type Error = String;
+    fn try_from(ids: Vec<MailId>) -> Result<Self, String> {
+        if (1..=IDS_MAX).contains(&ids.len()) {
+            Ok(MailIds(ids))
+        } else {
+            Err(format!("{} ids; from 1 to {IDS_MAX} are taken", ids.len()))
+        }
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

@@ -506,7 +506,7 @@ pub struct QueueChanged {
     pub generation: Generation,
     pub agent_id: Option<AgentId>,
     pub op: QueueOp,
-    /// The notification. Absent for `order`.
+    /// The notification. Absent for `order`, and where a person has read the mail that waited.
     pub item: Option<NotificationId>,
     /// The revision of the queue from now on.
     pub revision: String,

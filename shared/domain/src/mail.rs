@@ -32,13 +32,19 @@ string_enum! {
 /// The type of the notification that brings mail to a session.
 pub const ITEM: &str = "mail";
 
-/// In the metadata of an item: the owner of the orchestrator whose guest wrote it, or is answered by it.
+/// In the metadata of an item: the owner of the orchestrator whose guest wrote it, or is answered by it, or to which the account's one has
+/// forwarded it: what an agent wrote of others' words.
 pub const GUEST_OF: &str = "guest_of";
 
 /// The mail that an item of this id brings, if it is mail.
 pub fn of_item(item: &str) -> Option<MailId> {
     let id = item.strip_prefix(ITEM)?.strip_prefix(':')?;
     MailId::parse(id).ok()
+}
+
+/// The item that brings this mail.
+pub fn item_of(mail: MailId) -> String {
+    format!("{ITEM}:{mail}")
 }
 
 /// Bytes of mail that an agent writes, and of mail over HTTP.

@@ -45,6 +45,11 @@ impl Tenant {
         }
     }
 
+    /// A key of a member's own; gives its token.
+    pub async fn own_key(&self, owner: &PgPool, role: &str, user: &str) -> String {
+        key_of(owner, &self.account, role, Some(user.to_owned())).await
+    }
+
     /// A digest and a count of every table's rows of the account.
     pub async fn snapshot(&self, owner: &PgPool) -> BTreeMap<String, (i64, String)> {
         let tables = sqlx::query(

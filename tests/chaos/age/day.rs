@@ -52,7 +52,7 @@ const LISTS: [&str; 6] = [
 ];
 
 /// Expired rows that still exist after the day.
-const LEFT: [(&str, &str); 5] = [
+const LEFT: [(&str, &str); 6] = [
     (
         "closed sessions",
         "select count(*) from session where closed_at < now() - interval '30 days' - interval '5 minutes' and emptied_at is null",
@@ -69,6 +69,10 @@ const LEFT: [(&str, &str); 5] = [
     (
         "accepted notifications",
         "select count(*) from accepted_notification where created_at < now() - interval '7 days 5 minutes'",
+    ),
+    (
+        "mail",
+        "select count(*) from mail where settled_at < now() - interval '365 days 5 minutes' and to_session is not null",
     ),
     (
         "answers",

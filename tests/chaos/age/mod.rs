@@ -32,6 +32,7 @@ refused_days = 32
 answers_kept_hours = 49
 accepted_kept_hours = 193
 dead_letters_kept_days = 92
+mail_kept_days = 367
 ";
 
 #[expect(clippy::print_stdout, reason = "the figures are what the program is for")]

@@ -91,6 +91,13 @@ fn planted(arguments: &AgeArguments) -> Vec<Rows> {
             .from(one_in(4)),
         of_account("idempotency").set("key", "'key-' || k").set("created_at", within("48 hours")).from(one_in(10)),
         of_account("dead_letter").set("created_at", within("91 days")).from(one_in(50)),
+        of_account("mail")
+            .set("to_user", "null")
+            .with("to_session", "orchestrator:account-0:ann:v1")
+            .with("outcome", "in_turn")
+            .set("created_at", within("366 days"))
+            .set("settled_at", "{created_at}")
+            .from(one_in(10)),
         of_account("message")
             .set("task_id", "t.id")
             .set("created_at", "t.created_at")

@@ -158,6 +158,11 @@ fn homes<'a>(evidence: &Evidence<'a>) -> Homes<'a> {
         let (work, task) = match &offer.what {
             Offered::Notification { work, task, .. } => (work, task.as_ref()),
             Offered::Message { work, task } => (work, Some(task)),
+            Offered::Mail { work, .. } => (work, None),
+            Offered::Task { effect, id, .. } => {
+                homes.insert(effect.clone(), (&offer.account, Some(id.to_lowercase())));
+                continue;
+            }
             Offered::Repeat { .. }
             | Offered::Conflict { .. }
             | Offered::KeyReused { .. }
@@ -173,7 +178,8 @@ fn homes<'a>(evidence: &Evidence<'a>) -> Homes<'a> {
             | Offered::Release { .. }
             | Offered::Edit { .. }
             | Offered::Answer { .. }
-            | Offered::Handover { .. } => continue,
+            | Offered::Handover { .. }
+            | Offered::Remember => continue,
         };
         homes.insert(
             work.effect.clone(),

@@ -249,6 +249,31 @@ pub(super) struct OutboxRow {
     pub(super) subject: String,
 }
 
+/// Mail to a conversation, or an answer.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct MailRow {
+    pub(super) account_id: String,
+    pub(super) id: String,
+    pub(super) why: String,
+    pub(super) reply_to: Option<String>,
+    /// The turn that wrote it.
+    pub(super) turn_id: Option<String>,
+    pub(super) to_session: Option<String>,
+    pub(super) outcome: Option<String>,
+    pub(super) in_turn_id: Option<String>,
+}
+
+/// A task that waited for others, all of which are done, the last one after it began to wait.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct FreedRow {
+    pub(super) account_id: String,
+    pub(super) task_id: String,
+    pub(super) status: String,
+    pub(super) agents: usize,
+    /// How many were told.
+    pub(super) items: usize,
+}
+
 /// The tables, as one snapshot.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rows {
@@ -268,6 +293,10 @@ pub(super) struct Rows {
     pub(super) timers: Vec<OnceRow>,
     pub(super) branches: Vec<BranchRow>,
     pub(super) replays: Vec<ReplayRow>,
+    pub(super) mail: Vec<MailRow>,
+    pub(super) freed: Vec<FreedRow>,
+    /// Account, owner, number of memories.
+    pub(super) memories: Vec<(String, String, usize)>,
     pub(super) outbox: Vec<OutboxRow>,
     /// Account, id and reason of dead letters.
     pub(super) buried: Vec<(String, String, String)>,
@@ -328,6 +357,19 @@ const BRANCHES: &str = "
     select to_jsonb(r) from (select account_id, id, group_id, session_id, parent_session_id, join_mode, state, joined_item, ended_at
                              from branch) r";
 const REPLAYS: &str = "select to_jsonb(r) from (select account_id, id, source_turn_id, session_id from replay) r";
+const MAIL: &str = "
+    select to_jsonb(r) from (select account_id, id, why, reply_to, turn_id, to_session, outcome, in_turn_id from mail) r";
+const FREED: &str = "
+    select to_jsonb(r) from (
+        select t.account_id, t.id as task_id, t.status,
+               (select count(*) from task_assignee a where a.account_id = t.account_id and a.task_id = t.id) as agents,
+               (select count(*) from notification n
+                where n.account_id = t.account_id and n.kind = 'task_unblocked' and lower(n.metadata ->> 'task_id') = t.id) as items
+        from task t join task_dependency d on d.account_id = t.account_id and d.task_id = t.id
+        group by t.account_id, t.id, t.status
+        having bool_and(d.satisfied_at is not null) and bool_or(d.satisfied_at > d.created_at)) r";
+const MEMORIES: &str = "
+    select jsonb_build_array(account_id, owner, count(*)) from memory group by account_id, owner, repository";
 const OUTBOX: &str = "select to_jsonb(r) from (select account_id, service, subject from outbox) r";
 const BURIED: &str = "select to_jsonb(array[account_id, id::text, reason]) from dead_letter";
 const ASSIGNEES: &str = "select to_jsonb(array[account_id, task_id, agent_id::text]) from task_assignee";
@@ -353,6 +395,8 @@ macro_rules! words {
           union all select account_id, 'question ' || id, concat_ws(' ', title, body, answer::text, reason) from question
           union all select account_id, 'context of ' || task_id || ' ' || version, body from task_context
           union all select account_id, 'persona ' || id, files::text from persona_version
+          union all select account_id, 'mail ' || id, concat_ws(' ', content, from_name, to_address, reason) from mail
+          union all select account_id, 'memory ' || id, concat_ws(' ', key, content) from memory
           union all select account_id, 'timer ' || id, concat_ws(' ', note, reason) from timer
           union all select account_id, 'branch ' || id, concat_ws(' ', label, request, base::text, result, detail) from branch
           union all select account_id, 'outbox ' || id, headers::text || encode(payload, 'escape') from outbox) as said"
@@ -395,6 +439,9 @@ impl Rows {
             timers: load(&mut connection, TIMERS).await?,
             branches: load(&mut connection, BRANCHES).await?,
             replays: load(&mut connection, REPLAYS).await?,
+            mail: load(&mut connection, MAIL).await?,
+            freed: load(&mut connection, FREED).await?,
+            memories: load(&mut connection, MEMORIES).await?,
             outbox: load(&mut connection, OUTBOX).await?,
             buried: load(&mut connection, BURIED).await?,
             assignees: load(&mut connection, ASSIGNEES).await?,
@@ -499,6 +546,17 @@ impl<'a> Evidence<'a> {
                 .iter()
                 .filter_map(|slug| Some(format!("{id}:{}", self.agent(&offer.account, slug)?.id)))
                 .collect(),
+            Offered::Mail { work, .. } => {
+                let mark = format!("effect={};", work.effect);
+                let is_its = |row: &&NotificationRow| {
+                    row.account_id == offer.account
+                        && row.kind == "mail"
+                        && row.sender_kind == "user"
+                        && row.body.contains(&mark)
+                };
+                let rows = self.rows.notifications.iter().filter(is_its);
+                rows.map(|row| row.id.clone()).collect()
+            }
             Offered::Message { work, .. } => {
                 self.posted(&offer.account, &work.effect)
                     .flat_map(|message| {
@@ -524,7 +582,9 @@ impl<'a> Evidence<'a> {
             | Offered::Edit { .. }
             | Offered::EndBranch { .. }
             | Offered::Answer { .. }
-            | Offered::Handover { .. } => Vec::new(),
+            | Offered::Handover { .. }
+            | Offered::Task { .. }
+            | Offered::Remember => Vec::new(),
         }
     }
 
@@ -568,7 +628,10 @@ impl<'a> Evidence<'a> {
                 | Offered::Edit { .. }
                 | Offered::EndBranch { .. }
                 | Offered::Answer { .. }
-                | Offered::Handover { .. } => {}
+                | Offered::Handover { .. }
+                | Offered::Mail { .. }
+                | Offered::Task { .. }
+                | Offered::Remember => {}
             }
         }
         offered

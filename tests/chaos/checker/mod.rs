@@ -19,6 +19,7 @@ mod holds;
 mod leases;
 mod order;
 mod outcomes;
+mod people;
 mod personas;
 mod persons;
 mod questions;
@@ -39,7 +40,7 @@ use crate::records::Records;
 /// A violation.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Violation {
-    /// `I1` … `I35`, as in tests/chaos/README.md.
+    /// `I1` … `I39`, as in tests/chaos/README.md.
     pub(crate) invariant: &'static str,
     /// The invariant.
     pub(crate) expected: &'static str,
@@ -102,6 +103,10 @@ const ALWAYS: &[Check] = &[
     told::past_known,
     personas::one_for_a_generation,
     personas::newest_at_the_beginning,
+    people::in_one_turn,
+    people::answered_once,
+    people::told_of_at_most_once,
+    people::memory_is_bounded,
     persons::in_its_conversation,
     persons::shown_to_them_only,
     accounts::requests_and_answers,
@@ -124,6 +129,8 @@ const AT_REST: &[Check] = &[
     resets::resets_are_carried_out,
     branches::all_are_folded,
     replays::all_have_ended,
+    people::all_settled,
+    people::all_are_freed,
     audit::no_violation,
     audit::planted_is_found,
     growth::back_to_the_beginning,

@@ -20,16 +20,26 @@ fn broken(expected: &'static str, found: String) -> Violation {
     }
 }
 
-/// The orchestrator that an offer is addressed to: its id, and its effect.
-fn addressed(offer: &Offer) -> Option<(&str, &str, &str)> {
+/// The orchestrator that an offer is addressed to, or the session in which it answers whoever asks: its address, and the offer's effect.
+fn addressed(offer: &Offer) -> Option<(String, &str)> {
     match &offer.what {
-        Offered::Notification { id, agents, work, .. } => {
+        Offered::Notification { agents, work, .. } => {
             let to = ORCHESTRATORS.into_iter().find(|to| agents.as_slice() == [*to])?;
-            Some((to, id, &work.effect))
+            Some((to.to_owned(), &work.effect))
+        }
+        Offered::Mail { to, work } => {
+            let to = match to.strip_prefix('@') {
+                Some(owner) => format!("orchestrator:{}:{owner}:guest:{WRITER}:v1", offer.account),
+                None => to.clone(),
+            };
+            Some((to, &work.effect))
         }
         _ => None,
     }
 }
+
+/// Who writes all mail of people.
+const WRITER: &str = "ann";
 
 /// Whether it is the key of one of the orchestrator's sessions.
 fn is_of(key: &str, account: &str, to: &str) -> bool {
@@ -42,10 +52,11 @@ fn is_of(key: &str, account: &str, to: &str) -> bool {
 pub(super) fn in_its_conversation(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for offer in &evidence.records.offers {
-        let Offered::Notification { .. } = &offer.what else {
+        let (Offered::Notification { .. } | Offered::Mail { .. }) = &offer.what else {
             continue;
         };
-        let to = addressed(offer).map(|(to, ..)| to);
+        let to = addressed(offer).map(|(to, _)| to);
+        let to = to.as_deref();
         for id in evidence.ids_of(offer) {
             let row = evidence.notifications.get(&(offer.account.as_str(), id.as_str()));
             let session = row.and_then(|row| row.session_id.as_deref());
@@ -71,16 +82,17 @@ pub(super) fn in_its_conversation(evidence: &Evidence<'_>) -> Vec<Violation> {
 pub(super) fn shown_to_them_only(evidence: &Evidence<'_>) -> Vec<Violation> {
     let mut found = Vec::new();
     for offer in &evidence.records.offers {
-        let Some((to, id, effect)) = addressed(offer) else {
+        let Some((to, effect)) = addressed(offer) else {
             continue;
         };
+        let id = offer.number;
         // The words of what it gives away have another end.
         let others = evidence.records.calls.iter().filter(|call| {
-            call.words.iter().any(|word| word == effect) && !is_of(&call.session_key, &offer.account, to)
+            call.words.iter().any(|word| word == effect) && !is_of(&call.session_key, &offer.account, &to)
         });
         found.extend(others.map(|call| {
             let text = format!(
-                "call {} of {} has the words of {id} to {to}",
+                "call {} of {} has the words of offer {id} to {to}",
                 call.order, call.session_key
             );
             broken("a prompt has nothing of another person's", text)
@@ -92,7 +104,7 @@ pub(super) fn shown_to_them_only(evidence: &Evidence<'_>) -> Vec<Violation> {
                 && marks.iter().any(|mark| answer.body.contains(mark))
         });
         found.extend(shown.map(|answer| {
-            let text = format!("{} {} shows {id} to {to}", answer.status, answer.path);
+            let text = format!("{} {} shows offer {id} to {to}", answer.status, answer.path);
             broken("a service is shown nothing of a person's own", text)
         }));
     }
@@ -152,6 +164,6 @@ mod tests {
         story.records.answers[0].body = "work=reply effect=e1;".to_owned();
         assert_eq!(story.judge(shown_to_them_only), []);
         story.records.answers[0].of_service = true;
-        assert!(story.finds(shown_to_them_only, "shows n-1"));
+        assert!(story.finds(shown_to_them_only, "shows offer 0"));
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
     let mut ids = [0; ACCOUNTS];
     let mut at_ms = 0;
     while at_ms < end_ms {
-        for scene in [brake, question, hold, judged, split] {
+        for scene in [brake, question, hold, judged, split, chain] {
             if dice.below(SCENES) == 0 {
                 let mut stage = Stage::new(&mut dice, &mut ids);
                 let (account, mut at_ms) = (stage.account, at_ms);
@@ -95,6 +95,23 @@ pub(super) fn plan(seed: u64, end_ms: u64) -> Vec<PlannedOffer> {
                 }
             }
         }
+        let mut of_persons = Vec::new();
+        // Two at once, so that their transactions meet.
+        if dice.below(SCENES) == 0 {
+            of_persons.extend([Offered::Remember, Offered::Remember]);
+        }
+        if dice.below(SCENES * 2) == 0 {
+            of_persons.push(Offered::Mail {
+                to: (*dice.pick(&[ORCHESTRATORS[0], "@bob"])).to_owned(),
+                work: reply(format!("m{:06}", offers.len())),
+            });
+        }
+        offers.extend(of_persons.into_iter().map(|what| PlannedOffer {
+            at_ms,
+            account: OF_PERSONS,
+            via: Via::Http,
+            what,
+        }));
         let account = dice.below(ACCOUNTS);
         let effect = format!("e{:06}", offers.len());
         let what = match dice.below(100) {
@@ -214,6 +231,29 @@ fn split(stage: &mut Stage<'_>) -> Scene {
         scene.push((Via::Http, stage.dice.between(0, 2_500), done));
     }
     scene
+}
+
+/// A task waits for another one, which is done then: its agent is told.
+fn chain(stage: &mut Stage<'_>) -> Scene {
+    stage.ids[stage.account] += 1;
+    let number = stage.ids[stage.account];
+    let (first, then) = (format!("FIRST-{number}"), format!("THEN-{number}"));
+    let task = |id: &str, blocked_by: Option<&str>, agent: Option<&str>| Offered::Task {
+        id: id.to_owned(),
+        blocked_by: blocked_by.map(str::to_owned),
+        agent: agent.map(str::to_owned),
+        effect: format!("b{}-{}", stage.account, id.to_lowercase()),
+    };
+    let (before, after) = (task(&first, None, None), task(&then, Some(&first), Some(stage.agent)));
+    let done = Offered::Status {
+        task: first,
+        status: "done".to_owned(),
+    };
+    vec![
+        (Via::Http, 0, before),
+        (Via::Http, 1_500, after),
+        (Via::Http, stage.dice.between(1_500, 4_000), done),
+    ]
 }
 
 fn two_answers(stage: &mut Stage<'_>) -> Scene {
@@ -413,7 +453,7 @@ fn notification(dice: &mut Dice, id: String, effect: String) -> Offered {
 /// A person writes to their orchestrator, which answers or gives work away.
 fn to_orchestrator(dice: &mut Dice, id: String, effect: String) -> Offered {
     let person = dice.below(ORCHESTRATORS.len());
-    let kind = *dice.pick(&[WorkKind::Reply, WorkKind::Child, WorkKind::Silent]);
+    let kind = *dice.pick(&[WorkKind::Reply, WorkKind::Child, WorkKind::Mail, WorkKind::Silent]);
     Offered::Notification {
         id,
         task: None,

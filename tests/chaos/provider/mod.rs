@@ -300,6 +300,15 @@ impl Shared {
                 let prompt = format!("{canary} work=reply effect={effect}-asked;");
                 call("create_session", serde_json::json!({"prompt": prompt, "agent": ASKED}))
             }
+            (WorkKind::Mail, 0) => {
+                let content = format!("{canary} work=reply effect={effect}-asked;");
+                let to = if request.session_key.contains(":bob:") {
+                    "@ann"
+                } else {
+                    "@bob"
+                };
+                call("send_message", serde_json::json!({"to": to, "content": content}))
+            }
             (WorkKind::Done, 0) => call("task_status", done),
             // The last id names the work when the results come back; every id ends with the answer's number.
             (WorkKind::TwoAtOnce, 0) => two(("task_message", message("-2"))),
@@ -327,6 +336,7 @@ const WORDS: &[(WorkKind, &str)] = &[
     (WorkKind::Slow, "slow"),
     (WorkKind::Split, "split"),
     (WorkKind::Child, "child"),
+    (WorkKind::Mail, "mail"),
 ];
 
 /// As it stands in a notification's body.

@@ -791,6 +791,7 @@ fn offered(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDe
             is_coordinator: false,
             is_asked: false,
             is_orchestrator: matches!(kind, SessionKind::Orchestrator | SessionKind::Guest),
+            is_account: false,
             guest: (kind == SessionKind::Guest).then_some(Reachable::Delegate),
             has_mail: false,
             is_branch: depth.is_some(),

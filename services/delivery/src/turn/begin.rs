@@ -520,6 +520,7 @@ pub(super) fn offered_still(turn: &OpenTurn) -> Arc<[ToolDefinition]> {
         has_task: turn.task.is_some(),
         is_coordinator: turn.is_coordinator,
         is_orchestrator: false,
+        is_account: false,
         guest: None,
         has_mail: had(MAILS),
         is_branch: false,

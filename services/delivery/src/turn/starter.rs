@@ -701,6 +701,7 @@ impl Starter {
             has_task: item.facts.task.is_some(),
             is_coordinator: item.is_coordinator,
             is_orchestrator: matches!(session.kind, SessionKind::Orchestrator | SessionKind::Guest),
+            is_account: session.kind == SessionKind::Orchestrator && session.owner.is_none(),
             guest: reach_of(session, item),
             has_mail: item.mail_enabled,
             is_asked: ASKING_KINDS.contains(&item.facts.kind.as_str()),

@@ -201,7 +201,14 @@ fn result(turn: &AuditedTurn, call: &Call) -> Ruling {
             // It reached nothing.
             (_, _) if is_refused => proven(),
             (Reach::Outside, _) => (Unproven(Outside), "somebody outside gave it".to_owned()),
-            (_, _) if matches!(tool.offered_to, Audience::Orchestrator | Audience::Own) => of_orchestrator(turn),
+            (_, _)
+                if matches!(
+                    tool.offered_to,
+                    Audience::Orchestrator | Audience::Own | Audience::Account
+                ) =>
+            {
+                of_orchestrator(turn)
+            }
             (_, _) if matches!(tool.offered_to, Audience::Board | Audience::OnBoard) => of_board(turn),
             (_, Err(ruling)) => ruling,
             (_, Ok(None)) => proven(),

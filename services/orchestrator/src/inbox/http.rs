@@ -198,7 +198,7 @@ async fn read_many(
 ) -> Result<Json<Marked>, ApiError> {
     let account = &person.access.account;
     let tx = person.access.begin(&app).await?;
-    let read = store::mark(&tx, account, &person.user, (body.ids, true)).await?;
+    let read = store::mark(&tx, account, &person.user, (body.ids.0, true)).await?;
     let now = database_now(&tx).await?;
     let event = |mail: &MailId| app.event(account, now, changed(*mail, Some(&person.user), MailChange::Read));
     app.commit(tx, read.iter().map(event).collect()).await?;

@@ -1,15 +1,19 @@
 //! `/api/messages`, and the mail of sessions.
 
-use api::mail::{Mail, MailText, Marked, NewMail, Sent};
+use api::mail::{Mail, MailText, Marked, NewMail, ReadWaiting, Sent};
 use axum::{Json, extract::State};
 use contracts::event::MailChange;
 use domain::{
-    Deliver, Generation, MailId, MailWhy, MessageType, Owner, Party, QueueMode, SessionKey, SessionOf, SessionRef,
+    Deliver, Generation, MailId, MailTo, MailWhy, MessageType, Owner, Party, QueueMode, SessionKey, SessionOf,
+    SessionRef,
     mail::{OF_PERSON_MAX, UNREAD_MAX},
 };
 use runtime::http::Problem;
-use storage::lifecycle::mail_send::{
-    Addressee, MailFrom, NewMail as Written, Rates, mail_item, mail_rates, mail_write, sender_lock,
+use storage::lifecycle::{
+    mail_read::mail_read,
+    mail_send::{
+        Addressee, MailFrom, NewMail as Written, Rates, addressees, mail_item, mail_rates, mail_write, sender_lock,
+    },
 };
 use uuid::Uuid;
 
@@ -18,16 +22,16 @@ use super::{
     store::{self, MailRow, mail_find},
 };
 use crate::{
-    app::App,
-    auth::{Access, Caller},
-    body::{Named, Query},
+    app::{App, database_now},
+    auth::{Access, Caller, PersonAccess},
+    body::{JsonBody, Named, Query},
     error::ApiError,
     idempotency::{Answer, Done, Post, Work},
     notifications::incoming::Posted,
     paging::{List, ListQuery, Shown},
     permission::Need,
     route::routes,
-    sessions::prompt::{item_send, named},
+    sessions::prompt::{item_send, named, writable},
 };
 
 routes! {
@@ -38,6 +42,9 @@ routes! {
     GET "/api/messages/{mail}" ReadMembers => read;
     /// Mail to a session, over all of its generations, newest first. Nothing is marked.
     GET "/api/sessions/{session}/messages" Read => list;
+    /// Read mail that waits in a session's queue, in its agent's place: these pieces, or those among the first 200 items. The agent does
+    /// not get them any more; their senders see that they were read.
+    PUT "/api/sessions/{session}/messages/read" Person => read_waiting or 404 or 409;
 }
 
 async fn send(
@@ -195,12 +202,7 @@ async fn list(
     let account = &access.account;
     let tx = app.begin_list(&access.accounts()).await?;
     let of = named(&tx, account, &session).await?.ok_or_else(Problem::not_found)?;
-    let is_seen = match &of {
-        SessionOf::Orchestrator(Owner::User(user)) | SessionOf::Guest { owner: user, .. } => access.sees(user),
-        SessionOf::Orchestrator(Owner::Account) => access.caller.is_admin(),
-        SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => true,
-    };
-    if !is_seen {
+    if !is_seen(&access, &of) {
         return Err(Problem::not_found().into());
     }
     let key = SessionKey {
@@ -219,6 +221,41 @@ async fn list(
         .await?;
     tx.commit().await?;
     Ok(rows.show_as(|row: MailRow| row.shown()))
+}
+
+/// Whether the caller sees the mail of this conversation.
+fn is_seen(access: &Access, of: &SessionOf) -> bool {
+    match of {
+        SessionOf::Orchestrator(Owner::User(user)) | SessionOf::Guest { owner: user, .. } => access.sees(user),
+        SessionOf::Orchestrator(Owner::Account) => access.caller.is_admin(),
+        SessionOf::Task { .. } | SessionOf::Agent(_) | SessionOf::Branch { .. } | SessionOf::Replay(_) => true,
+    }
+}
+
+async fn read_waiting(
+    State(app): State<App>,
+    person: PersonAccess,
+    Named(session): Named<SessionRef>,
+    JsonBody(body): JsonBody<ReadWaiting>,
+) -> Result<Json<Marked>, ApiError> {
+    let access = &person.access;
+    let account = &access.account;
+    let tx = access.begin(&app).await?;
+    let of = named(&tx, account, &session).await?.ok_or_else(Problem::not_found)?;
+    if !is_seen(access, &of) {
+        return Err(Problem::not_found().into());
+    }
+    writable(access, of)?;
+    let to = MailTo::Session(session);
+    // An agent's session without a task gets no mail.
+    let to = addressees(&tx, account, (None, &to)).await?.pop();
+    let to = to.ok_or_else(Problem::not_found)?;
+    let conversation = to.conversation.as_ref().ok_or_else(Problem::not_found)?;
+    let setting = app.setting(None, database_now(&tx).await?);
+    let ids = body.ids.map(|ids| ids.0);
+    let (read, messages) = mail_read(&tx, (conversation, to.task()), ids, &access.caller.actor(), &setting).await?;
+    app.commit(tx, messages).await?;
+    Ok(marked(read))
 }
 
 /// How many changed.

@@ -80,7 +80,7 @@ pub async fn named(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result
 
 /// The address for the resolver, and the task of the subject, of a session that the caller may write to. What may not be written to and
 /// what is not there have one answer.
-fn writable(access: &Access, of: SessionOf) -> Result<(String, Option<TaskId>), Problem> {
+pub fn writable(access: &Access, of: SessionOf) -> Result<(String, Option<TaskId>), Problem> {
     let task = match &of {
         SessionOf::Task { task, .. } => Some(task.clone()),
         SessionOf::Agent(_) => None,

@@ -16,6 +16,7 @@ mod handover;
 mod holds;
 mod idempotency;
 mod log;
+mod mail;
 mod members;
 mod memories;
 mod messages;

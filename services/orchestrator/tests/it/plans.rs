@@ -18,7 +18,7 @@ use storage::{
     outbox::OUTBOX_SHARES,
     persona, question, recovery,
     session::{
-        branch_end, queue_edit, replay_begin, session_handover,
+        branch_end, mail_take, queue_edit, replay_begin, session_handover,
         session_release::SESSION_RELEASE,
         session_reset, session_succeed, sessions_close, sessions_lock,
         sessions_park::{self, SESSIONS_UNPARK},
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 161] = [
+const STATEMENTS: [Planned; 165] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -289,6 +289,10 @@ const STATEMENTS: [Planned; 161] = [
     (forget::QUESTIONS, 3, &["question_ended of the account"]),
     (forget::SESSIONS, 3, &["login_session_ended of the account"]),
     (forget::TOKENS, 3, &["sign_in_token_over of the account"]),
+    (forget::MAIL, 3, &["mail_over of the account"]),
+    (lifecycle::mail_read::MAIL_UNREAD, 3, &["mail_pkey"]),
+    (lifecycle::mail_read::MAIL_SETTLE_READ, 4, &["mail_pkey"]),
+    (mail_take::MAIL_CANCEL, 4, &["notification_pkey", "session_pkey"]),
     (forget::MEMORIES, 3, &["memory_faded of the account"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),

@@ -14,14 +14,14 @@ use orchestrator::{
     auth::Access,
     error::ApiError,
     permission::{Need, permits},
-    route::Route,
+    route::{Route, Scope},
     routes,
     routes::guarded,
 };
 use runtime::{Shutdown, http::Health, settings::HttpSettings};
 use serde_json::{Value, json};
 
-use testkit::Tenant;
+use testkit::{Tenant, rows};
 use tower::ServiceExt;
 
 use crate::world::{Answer, OPERATOR, World};
@@ -64,6 +64,32 @@ async fn furnish(world: &World, account: &str) -> (Tenant, Names) {
 fn listed() -> Vec<(Method, &'static str, Need)> {
     let parts = |route: Route| (route.http.method, route.http.path, route.need);
     routes().into_iter().map(parts).collect()
+}
+
+/// A body that the route reads, where it would refuse none before it looks for what its path names.
+fn body_of(method: &Method, pattern: &str) -> Option<Value> {
+    match (method.as_str(), pattern) {
+        ("POST", "/api/orgs/{account}/tasks/{task}/handover") => Some(json!({"from": "coder", "to": "reviewer"})),
+        ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
+        ("POST", pattern) if pattern.ends_with("/reset") => Some(json!({"reason": "r"})),
+        ("POST", pattern) if pattern.ends_with("/artifacts") => Some(json!("a text")),
+        ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
+        ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
+        ("PUT", pattern) if pattern.ends_with("/queue/order") => Some(json!({"revision": "0.0.0", "items": ["n-1"]})),
+        ("PUT", pattern) if pattern.ends_with("/context") => Some(json!({"body": "b"})),
+        ("PUT", pattern) if pattern.ends_with("/files") => {
+            Some(json!({"files": [{"filename": "A.md", "content": "a"}]}))
+        }
+        ("PUT", pattern) if pattern.ends_with("/personas/{persona}") || pattern.ends_with("/tasks/{task}") => {
+            Some(json!({}))
+        }
+        ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
+        ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
+        ("POST", pattern) if pattern.ends_with("/prompt") => Some(json!({"content": "c"})),
+        ("PUT", pattern) if pattern.ends_with("/messages/read") => Some(json!({})),
+        ("PATCH", _) => Some(json!({})),
+        _ => None,
+    }
 }
 
 /// A fixed request id, so that answers can be compared whole.
@@ -144,28 +170,7 @@ async fn what_is_theirs_is_not_found_in_ours() {
         if pattern.matches('{').count() < 2 {
             continue;
         }
-        let body = match (method.as_str(), pattern) {
-            ("POST", "/api/orgs/{account}/tasks/{task}/handover") => Some(json!({"from": "coder", "to": "reviewer"})),
-            ("POST", "/api/orgs/{account}/tasks/{task}/messages") => Some(json!({"body": "b"})),
-            ("POST", pattern) if pattern.ends_with("/reset") => Some(json!({"reason": "r"})),
-            ("POST", pattern) if pattern.ends_with("/artifacts") => Some(json!("a text")),
-            ("PATCH", pattern) if pattern.contains("/queue/") => Some(json!({"revision": 1, "body": "b"})),
-            ("POST", pattern) if pattern.ends_with("/promote") => Some(json!({"revision": "0.0.0"})),
-            ("PUT", pattern) if pattern.ends_with("/queue/order") => {
-                Some(json!({"revision": "0.0.0", "items": ["n-1"]}))
-            }
-            ("PUT", pattern) if pattern.ends_with("/context") => Some(json!({"body": "b"})),
-            ("PUT", pattern) if pattern.ends_with("/files") => {
-                Some(json!({"files": [{"filename": "A.md", "content": "a"}]}))
-            }
-            ("PUT", pattern) if pattern.ends_with("/personas/{persona}") || pattern.ends_with("/tasks/{task}") => {
-                Some(json!({}))
-            }
-            ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
-            ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
-            ("PATCH", _) => Some(json!({})),
-            _ => None,
-        };
+        let body = body_of(&method, pattern);
         let is_upload = method == "POST" && pattern.ends_with("/artifacts");
         let query = match pattern {
             pattern if pattern.ends_with("/diff") => "?with=01998e1c-0000-7000-8000-000000000000",
@@ -208,41 +213,216 @@ async fn what_is_theirs_is_not_found_in_ours() {
         .is_problem(400, "unknown_agent", "");
 }
 
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Nobody,
+    /// A key whose person is no member any more.
+    Removed,
+    Operator,
+    /// A key of the account.
+    Key(KeyRole),
+    /// A person's own key; with what the key and the person's role leave of each other.
+    Own(KeyRole),
+    /// A key of another account.
+    Foreign(KeyRole),
+}
+
+/// What the guard says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    In,
+    Unauthorized,
+    Forbidden,
+    NotAPerson,
+    /// As of an account that is not there.
+    NotFound,
+}
+
+/// The table: what each route, by its need and scope, says to each of them.
+fn expected(who: Who, need: Need, scope: Scope) -> Verdict {
+    let refused = match need {
+        Need::Person => Verdict::NotAPerson,
+        _ => Verdict::Forbidden,
+    };
+    let is_in = match who {
+        Who::Nobody | Who::Removed => return Verdict::Unauthorized,
+        Who::Foreign(_) if scope == Scope::Account => return Verdict::NotFound,
+        // It acts in no account of its own.
+        Who::Operator => need != Need::Person && scope != Scope::Current,
+        Who::Key(role) | Who::Foreign(role) => permits(role, need),
+        Who::Own(role) => permits(role, need) || need == Need::Person,
+    };
+    if is_in { Verdict::In } else { refused }
+}
+
+fn verdict(answer: &Answer, account_is_own: bool) -> Verdict {
+    // A handler may refuse what the guard lets in: then neither the role nor the account is the reason.
+    let why = answer.body["detail"].as_str().unwrap_or_default();
+    let is_by_role = why.starts_with("a key of role ") || why.starts_with("the operator has no account");
+    match (answer.status.as_u16(), answer.body["code"].as_str()) {
+        (401, Some("unauthorized")) => Verdict::Unauthorized,
+        (403, Some("not_a_person")) => Verdict::NotAPerson,
+        (403, Some("forbidden")) if is_by_role => Verdict::Forbidden,
+        (404, Some("not_found")) if !account_is_own => Verdict::NotFound,
+        _ => Verdict::In,
+    }
+}
+
+/// A name of the same form that nothing has.
+fn absent(name: &str) -> String {
+    let other = |c: char| match c {
+        '0'..='9' => char::from(b'0' + (b'9' - c as u8)),
+        'a'..='f' => char::from(b'a' + (b'f' - c as u8)),
+        other => other,
+    };
+    name.chars().map(other).collect()
+}
+
 #[tokio::test]
-async fn each_role_may_do_on_every_route_what_the_table_says() {
+async fn every_route_says_to_everybody_what_the_table_says() {
     let world = World::new().await;
     let (tenant, names) = furnish(&world, "acme").await;
+    let other = world.tenant("other").await;
+    let owner = &world.test.owner;
+    rows("member")
+        .with("user_id", "gone")
+        .set("removed_at", "now()")
+        .insert(owner)
+        .await;
+    let own = async |role: &str, user: &str| tenant.own_key(owner, role, user).await;
+    let key = |role: &str| tenant.keys[role].clone();
+    use KeyRole::{Admin, Gateway, Member, Publisher, Service};
+    let everybody = [
+        (Who::Nobody, None),
+        (Who::Removed, Some(own("admin", "gone").await)),
+        (Who::Operator, Some(OPERATOR.to_owned())),
+        (Who::Key(Admin), Some(key("admin"))),
+        (Who::Key(Member), Some(key("member"))),
+        (Who::Key(Service), Some(key("service"))),
+        (Who::Key(Publisher), Some(key("publisher"))),
+        (Who::Key(Gateway), Some(key("gateway"))),
+        (Who::Own(Admin), Some(own("admin", "ann").await)),
+        (Who::Own(Member), Some(own("member", "ann").await)),
+        // A member's key does no more than the member.
+        (Who::Own(Member), Some(own("admin", "acme-bob").await)),
+        (Who::Own(Member), Some(own("member", "acme-bob").await)),
+        (Who::Foreign(Admin), Some(other.admin.clone())),
+        (Who::Foreign(Member), Some(other.member.clone())),
+        (Who::Foreign(Service), Some(other.service.clone())),
+        (Who::Foreign(Publisher), Some(other.publisher.clone())),
+        (Who::Foreign(Gateway), Some(other.gateway.clone())),
+    ];
+    let unused = Names {
+        account: names.account.clone(),
+        values: names.values.iter().map(|(kind, name)| (*kind, absent(name))).collect(),
+    };
+    let mut faults = Vec::new();
     for (method, pattern, need) in listed() {
-        // The first key of the account may be the person's own.
-        let path = names.path(&pattern.replace("/api/me/keys/{key}", "/api/me/keys/0000000000000000"));
-        for (role, token, is_person) in [
-            (KeyRole::Gateway, &tenant.keys["gateway"], false),
-            (KeyRole::Publisher, &tenant.keys["publisher"], false),
-            (KeyRole::Service, &tenant.keys["service"], false),
-            (KeyRole::Member, &tenant.keys["member"], false),
-            (KeyRole::Member, &tenant.keys["person"], true),
-        ] {
-            // A body that the handler refuses: 400 shows that the guard admitted the request.
-            let answer = send(&world, &method, &path, Some(token), Some(&json!({"nonsense": true}))).await;
-            // A handler may refuse what the role lets in: then the role is not the reason.
-            let why = answer.body["detail"].as_str().unwrap_or_default();
-            let is_by_role =
-                answer.status == 403 && (why.contains(role.as_str()) || answer.body["code"] == "not_a_person");
-            let let_in = answer.status != 401 && !is_by_role;
-            let expected = permits(role, need) || (is_person && need == Need::Person);
-            assert_eq!(let_in, expected, "{role} {is_person} {method} {pattern}: {answer:?}");
-            if !let_in && need == Need::Person {
-                answer.is_problem(403, "not_a_person", "");
-            } else if !let_in {
-                answer.is_problem(403, "forbidden", role.as_str());
+        // Only a reading request names what is there: the table is about the guard, and nothing may be removed meanwhile.
+        let path = if method.is_safe() {
+            names.path(pattern)
+        } else {
+            unused.path(pattern)
+        };
+        let scope = Scope::of(pattern, need);
+        for (who, token) in &everybody {
+            // A body that the handler refuses.
+            let body = json!({"nonsense": true});
+            let answer = send(&world, &method, &path, token.as_deref(), Some(&body)).await;
+            let found = verdict(&answer, !matches!(who, Who::Foreign(_)));
+            // In their own account they name what is not there.
+            let found = match (who, scope, found) {
+                (Who::Foreign(_), Scope::Current, Verdict::NotFound) => Verdict::In,
+                (_, _, found) => found,
+            };
+            if found != expected(*who, need, scope) {
+                let told = format!(
+                    "{method} {pattern} ({need:?}) says {found:?} to {who:?}: {} {}",
+                    answer.status, answer.body
+                );
+                faults.push(told);
             }
         }
-        if need == Need::Operate {
-            send(&world, &method, &path, Some(&tenant.keys["admin"]), None)
-                .await
-                .is_problem(403, "forbidden", "admin");
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// The table has every route of the document, and nothing else is served: what has no need is closed.
+#[test]
+fn every_route_of_the_document_is_in_the_table() {
+    let document = orchestrator::openapi(None);
+    let paths = document["paths"].as_object().unwrap().iter();
+    let documented: BTreeSet<(String, String)> = paths
+        .flat_map(|(path, item)| {
+            let methods = item.as_object().unwrap().keys();
+            methods.map(move |method| (method.to_uppercase(), path.clone()))
+        })
+        .collect();
+    let table: BTreeSet<(String, String)> = listed()
+        .into_iter()
+        .map(|(method, path, _)| (method.to_string(), path.to_owned()))
+        .collect();
+    assert_eq!(documented, table);
+}
+
+/// What is another person's own and what is not there have the same answer, byte for byte, on every route that could name it.
+#[tokio::test]
+async fn what_is_hidden_and_what_is_absent_are_the_same() {
+    let world = World::new().await;
+    let (tenant, names) = furnish(&world, "acme").await;
+    world
+        .execute("update account set orchestrators_visible_to_admins = false")
+        .await;
+    let owner = &world.test.owner;
+    let hidden = |kind: &'static str| match kind {
+        "notification" => "hidden-1".to_owned(),
+        _ => "01998e1c-1111-7000-8000-111111111111".to_owned(),
+    };
+    let session = rows("session").with("id", hidden("session")).with("user_id", "ann");
+    session
+        .with("key", "orchestrator:acme:ann:v9")
+        .set("closed_at", "now()")
+        .insert(owner)
+        .await;
+    let of = format!("session s where s.id = '{}'", hidden("session"));
+    let turn = rows("turn").with("id", hidden("turn")).with("user_id", "ann");
+    turn.from(&of).insert(owner).await;
+    let item = rows("notification")
+        .with("id", hidden("notification"))
+        .with("user_id", "ann");
+    item.with("state", "delivered").from(&of).insert(owner).await;
+    let letter = rows("dead_letter").with("id", hidden("letter")).with("for_user", "ann");
+    letter.insert(owner).await;
+
+    let mut asked = 0;
+    for (method, pattern, _) in listed() {
+        for kind in ["session", "turn", "notification", "letter"] {
+            if !pattern.contains(&format!("{{{kind}}}")) {
+                continue;
+            }
+            let path = |id: String| {
+                let values = [(kind, id)].into_iter().chain(names.values.iter().cloned()).collect();
+                let account = names.account.clone();
+                Names { account, values }.path(pattern)
+            };
+            for token in [&tenant.keys["person"], &tenant.keys["member"], &tenant.keys["admin"]] {
+                let ask = async |id: String| {
+                    let body = body_of(&method, pattern);
+                    let answer = send(&world, &method, &path(id.clone()), Some(token), body.as_ref()).await;
+                    (
+                        answer.status,
+                        answer.body.to_string().replace(&id, "ID"),
+                        answer.headers,
+                    )
+                };
+                let (found, none) = (ask(hidden(kind)).await, ask(absent(&hidden(kind))).await);
+                assert_eq!(found, none, "{method} {pattern}");
+                asked += 1;
+            }
         }
     }
+    assert!(asked > 60, "{asked}");
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ fn words(tool: &ToolDefinition) -> (&'static str, &'static str, &'static str) {
         Audience::Worker => "turns of agents, and not of orchestrators",
         Audience::Orchestrator => "turns of orchestrators, and of guests as far as the owner lets them",
         Audience::Own => "turns of orchestrators, and not of guests",
+        Audience::Account => "turns of the account's orchestrator",
         Audience::WithTask => "turns with a task",
         Audience::Coordinator => "turns in the coordinator's chat",
         Audience::Mail => "turns of accounts with members",

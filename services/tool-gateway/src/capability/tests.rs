@@ -456,10 +456,12 @@ fn nothing_is_changed_before_the_plan_is_approved() {
         });
         check(&case, planned, &Refusal::PlanRequired);
         // An orchestrator's session has no plan.
-        for tool in tools::all()
-            .iter()
-            .filter(|tool| !matches!(tool.offered_to, Audience::Orchestrator | Audience::Own))
-        {
+        for tool in tools::all().iter().filter(|tool| {
+            !matches!(
+                tool.offered_to,
+                Audience::Orchestrator | Audience::Own | Audience::Account
+            )
+        }) {
             let leads_there = matches!(tool.effect, ToolEffect::None | ToolEffect::Read) || tool.before_plan;
             let one = self::case(case.clone(), |case| {
                 case.asked.name = tool.name.to_owned();
@@ -540,6 +542,7 @@ fn the_listed_tools_are_the_callable_ones() {
         Audience::Asked,
         Audience::Orchestrator,
         Audience::Own,
+        Audience::Account,
         Audience::Mail,
         Audience::Board,
         Audience::OnBoard,

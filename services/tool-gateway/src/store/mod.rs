@@ -15,6 +15,7 @@ mod external;
 mod later;
 mod mail;
 mod memory;
+mod people;
 mod questions;
 mod sessions;
 mod tasks;
@@ -58,6 +59,8 @@ pub(crate) use later::{Later, later};
 pub use mail::MAIL_READ;
 pub(crate) use mail::{MailRow, mail_read};
 pub(crate) use memory::{Surroundings, turn_surroundings};
+pub use people::{ITEM_SENDER, MEMBER_BY_ADDRESS};
+pub(crate) use people::{item_sender, member_by_address};
 pub(crate) use questions::{executes, is_unread};
 pub(crate) use sessions::{
     agents_share, board_lock, branch_lock, facts, question_lock, session_facts, session_find, session_lock,

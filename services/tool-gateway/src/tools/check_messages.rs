@@ -46,7 +46,7 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
         bytes += row.content.len();
         bytes <= BYTES_MAX || bytes == row.content.len()
     });
-    let items = found.iter().map(|row| item_of(row.id)).collect();
+    let items = found.iter().map(|row| mail::item_of(row.id)).collect();
     let taken = match may_take {
         true => mail_take(tx, &session, items, turn.map(|turn| turn.id)).await?,
         false => Vec::new(),
@@ -81,10 +81,6 @@ async fn alike(running: Running<'_>, waiting: Vec<String>) -> Result<Vec<String>
     let alike = items_alike(running.questions.tx, &joining).await?;
     let alike: HashSet<String> = alike.into_iter().map(|(_, id)| id.to_string()).collect();
     Ok(waiting.into_iter().filter(|id| alike.contains(id)).collect())
-}
-
-fn item_of(mail: MailId) -> String {
-    format!("{}:{mail}", mail::ITEM)
 }
 
 fn shown(mail: &MailRow) -> Value {

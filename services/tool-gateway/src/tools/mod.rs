@@ -9,12 +9,14 @@
 mod answer_question;
 mod ask_model;
 mod ask_question;
+mod attribute_user;
 mod board;
 mod check_later;
 mod check_messages;
 mod children;
 mod create_session;
 mod create_task;
+mod forward_to_user;
 mod generate_media;
 mod get_session_status;
 mod list_personas;

@@ -91,7 +91,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     ))
 }
 
-fn refused(code: &'static str, why: impl Into<String>, instead: &str) -> ToolAnswer {
+pub(super) fn refused(code: &'static str, why: impl Into<String>, instead: &str) -> ToolAnswer {
     ToolAnswer::refused(code, why, format!("Nothing was sent. {instead}"))
 }
 
@@ -149,7 +149,7 @@ async fn recipient(running: Running<'_>, from: &Party, address: &str) -> Result<
     }
 }
 
-fn room(rates: &Rates) -> Result<(), ToolError> {
+pub(super) fn room(rates: &Rates) -> Result<(), ToolError> {
     let after = rates
         .next_at
         .map(|at| format!(" The next one may go after {}.", Timestamp::from(at)));

@@ -34,6 +34,13 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         .insert(&world.database.owner)
         .await;
     let ann = world.orchestrator(&coder.account, "ann").await;
+    let identity = rows("orchestrator_identity").with("account_id", &coder.account);
+    let identity = identity
+        .with("user_id", "ann")
+        .with("name", "Agent")
+        .with("handle", "jarvis");
+    identity.insert(&world.database.owner).await;
+    let org = world.account_orchestrator(&coder.account).await;
     rows("memory").insert(&world.database.owner).await;
     let item = enqueued(&coder.account, ann.id)
         .with("id", ITEM)
@@ -97,6 +104,7 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         }
         let caller = match tool.offered_to {
             Audience::Orchestrator | Audience::Own => &ann,
+            Audience::Account => &org,
             _ => &coder,
         };
         let request = caller.request(ordinal, tool.name, &said);

@@ -2,6 +2,7 @@
 //! agents send them. Effects are read from the database and from the bus.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod account;
 mod asking;
 mod board;
 mod branches;

@@ -16,12 +16,12 @@ use testkit::{
 use tool_gateway::statements::{
     ACTIVITIES_NEWEST, AGENTS_SHARE, ARTIFACTS_FIND, ASSIGNEES, BASE_ACTIVITIES, BASE_MESSAGES, BASES_FIND, BOARD_LIST,
     BRANCH_OF_SESSION, BRANCHES_OF_SESSION, CALL_RUNNING, CALL_TAKE, CALLS_INSERT, CHILD_FIND, CHILD_QUEUE,
-    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, GUESTS_LIST, LATER, MAIL_READ,
-    MESSAGES_NEWEST, PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION, TASK_OF_CALL, TASKS_FIND,
-    TURN_SURROUNDINGS, UNREAD, WORKER_TASKS,
+    CHILD_TURNS, CHILDREN_LIST, CHILDREN_ROOM, CONTEXT_OF_BRANCH, EXECUTES, FACTS, GUESTS_LIST, ITEM_SENDER, LATER,
+    MAIL_READ, MEMBER_BY_ADDRESS, MESSAGES_NEWEST, PERSONA_FOR, PERSONAS_FOR, SESSIONS_LOCK_FREE, SESSIONS_OF_QUESTION,
+    TASK_OF_CALL, TASKS_FIND, TURN_SURROUNDINGS, UNREAD, WORKER_TASKS,
 };
 
-const STATEMENTS: [Planned; 69] = [
+const STATEMENTS: [Planned; 71] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -138,6 +138,8 @@ const STATEMENTS: [Planned; 69] = [
         &["task_board", "session_active_task", "tool_call_turn", "account_pkey"],
     ),
     (MAIL_READ, 3, &["mail_pkey"]),
+    (ITEM_SENDER, 2, &["notification_pkey"]),
+    (MEMBER_BY_ADDRESS, 2, &["member_email", "orchestrator_identity_pkey"]),
     (mail_take::MAIL_WAITING, 3, &["notification_queue"]),
     (
         mail_take::MAIL_TAKE,

@@ -218,20 +218,46 @@ impl World {
 
     /// A person's orchestrator, whose first turn calls tools.
     pub(crate) async fn orchestrator(&self, account: &AccountId, user: &str) -> TestSession {
+        let key = format!("orchestrator:{account}:{user}:v1");
+        self.orchestrator_of(account, key, Some(user)).await
+    }
+
+    /// The account's own.
+    pub(crate) async fn account_orchestrator(&self, account: &AccountId) -> TestSession {
+        self.orchestrator_of(account, format!("orchestrator:org:{account}:v1"), None)
+            .await
+    }
+
+    /// The one that runs all orchestrators of the account.
+    async fn hidden_agent(&self, account: &AccountId) -> Uuid {
+        let found = "select id from agent where account_id = $1 and kind = 'orchestrator'";
+        let found = sqlx::query_scalar(found).bind(account.as_str());
+        if let Some(agent) = found.fetch_optional(&self.database.owner).await.unwrap() {
+            return agent;
+        }
         let agent = Uuid::now_v7();
         let hidden = rows("agent").with("id", agent).with("slug", agent);
         let hidden = hidden.with("account_id", account).with("kind", "orchestrator");
         hidden.set("removed_at", "now()").insert(&self.database.owner).await;
+        agent
+    }
+
+    async fn orchestrator_of(&self, account: &AccountId, key: String, user: Option<&str>) -> TestSession {
+        let agent = self.hidden_agent(account).await;
         let session = TestSession {
             account: account.clone(),
             task: None,
             agent: AgentId(agent),
             id: SessionId(Uuid::now_v7()),
-            key: format!("orchestrator:{account}:{user}:v1"),
+            key,
             turn: TurnId(Uuid::now_v7()),
         };
         let row = rows("session").with("id", session.id).with("agent_id", agent);
-        let row = row.with("kind", "orchestrator").with("user_id", user);
+        let row = row.with("kind", "orchestrator");
+        let row = match user {
+            Some(user) => row.with("user_id", user),
+            None => row,
+        };
         let row = row.with("key", &session.key).with("phase", "waiting").with("fence", 1);
         let row = row.with("account_id", account).with("active_turn_id", session.turn);
         row.insert(&self.database.owner).await;
@@ -270,6 +296,8 @@ impl World {
         let is_orchestrator = session.key.starts_with("orchestrator:");
         let tools = names_of(OfferContext {
             is_orchestrator,
+            // A call is held to whose orchestrator it is.
+            is_account: is_orchestrator,
             has_mail: true,
             ..context(session.task.is_some())
         });
@@ -476,6 +504,7 @@ fn context(has_task: bool) -> OfferContext {
         is_coordinator: false,
         is_asked: true,
         is_orchestrator: false,
+        is_account: false,
         guest: None,
         has_mail: false,
         is_branch: false,

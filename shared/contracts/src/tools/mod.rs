@@ -8,10 +8,12 @@
 pub mod answer_question;
 pub mod ask_model;
 pub mod ask_question;
+pub mod attribute_user;
 pub mod check_later;
 pub mod check_messages;
 pub mod create_session;
 pub mod create_task;
+pub mod forward_to_user;
 pub mod generate_media;
 pub mod get_session_status;
 pub mod list_personas;
@@ -75,6 +77,8 @@ macro_rules! each_tool {
             my_tasks
             send_message
             check_messages
+            attribute_user
+            forward_to_user
             ask_model
             read_media
             generate_media
@@ -161,6 +165,8 @@ pub enum Audience {
     Orchestrator,
     /// Turns of orchestrators, and not of their guests.
     Own,
+    /// Turns of the account's orchestrator.
+    Account,
     /// Turns of accounts with members.
     Mail,
     /// Turns of orchestrators, and those that are about a task in accounts with members.
@@ -226,6 +232,8 @@ pub struct OfferContext {
     pub is_asked: bool,
     /// The turn is an orchestrator's, also where it answers a guest.
     pub is_orchestrator: bool,
+    /// The turn is the account's orchestrator's.
+    pub is_account: bool,
     /// What the guest whom the turn answers may ask.
     pub guest: Option<Reachable>,
     /// Its account has members, to whom agents may write.
@@ -259,6 +267,7 @@ impl Audience {
             Self::Worker => !context.is_orchestrator,
             Self::Orchestrator => context.is_orchestrator,
             Self::Own => context.is_orchestrator && context.guest.is_none(),
+            Self::Account => context.is_account,
             Self::Mail => context.has_mail,
             Self::Board => context.is_orchestrator || Self::OnBoard.includes(context),
             Self::OnBoard => context.has_mail && context.has_task && !context.is_orchestrator && !context.is_branch,
@@ -301,6 +310,7 @@ impl ToolDefinition {
             Audience::Everyone => Some(changes).filter(|_| self.effect == ToolEffect::None),
             Audience::Orchestrator | Audience::Board => Some(changes),
             Audience::Own
+            | Audience::Account
             | Audience::Worker
             | Audience::OnBoard
             | Audience::WithTask
@@ -446,7 +456,8 @@ mod tests {
     #[test]
     fn each_turn_is_offered_what_it_can_use() {
         use Audience::{
-            Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Own, Spawner, WithTask, Worker,
+            Account, Asked, Board, Coordinator, Everyone, Mail, Model, OnBoard, Orchestrator, Own, Spawner, WithTask,
+            Worker,
         };
         use ModelKind::{Images, OpenResponses};
         let check = |context: OfferContext, expected: &[Audience]| {
@@ -455,6 +466,7 @@ mod tests {
                 Worker,
                 Orchestrator,
                 Own,
+                Account,
                 Mail,
                 Board,
                 OnBoard,
@@ -480,6 +492,7 @@ mod tests {
             is_coordinator: false,
             is_asked: false,
             is_orchestrator: false,
+            is_account: false,
             guest: None,
             has_mail: false,
             is_branch: false,
@@ -503,6 +516,11 @@ mod tests {
             ..taskless
         };
         check(orchestrator, &[Everyone, Orchestrator, Own, Board]);
+        let account = OfferContext {
+            is_account: true,
+            ..orchestrator
+        };
+        check(account, &[Everyone, Orchestrator, Own, Account, Board]);
         let with_mail = OfferContext {
             has_mail: true,
             ..taskless
@@ -538,6 +556,7 @@ mod tests {
                 is_coordinator: false,
                 is_asked: false,
                 is_orchestrator: false,
+                is_account: false,
                 guest: None,
                 has_mail: true,
                 is_branch: true,
@@ -562,6 +581,7 @@ mod tests {
                 is_coordinator: false,
                 is_asked: true,
                 is_orchestrator: true,
+                is_account: false,
                 guest: Some(reach),
                 has_mail: true,
                 is_branch: false,

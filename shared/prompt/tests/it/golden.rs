@@ -190,6 +190,7 @@ fn instructions_of_a_branch_are_pinned() {
         is_coordinator: false,
         is_asked: false,
         is_orchestrator: false,
+        is_account: false,
         guest: None,
         has_mail: true,
         is_branch: true,

@@ -309,8 +309,11 @@ pub fn mail_item(new: &NewMail<'_>, sender: Actor, mode: QueueMode) -> Option<(N
     Some((id, message))
 }
 
-/// The owner of the orchestrator, of mail between it and a guest.
+/// The owner of the orchestrator, of mail between it and a guest, and of what is forwarded to it.
 fn guest_of(new: &NewMail<'_>) -> Option<UserId> {
+    if let (MailWhy::Forwarded, Party::Orchestrator(Owner::User(owner))) = (new.why, &new.to.party) {
+        return Some(owner.clone());
+    }
     if let Party::Guest { owner, .. } = &new.to.party {
         return Some(owner.clone());
     }

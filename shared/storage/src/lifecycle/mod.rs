@@ -15,6 +15,7 @@
 //! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
 //! | `child_mail` | a task's status, mail to its board's orchestrator | whoever gave work away hears what becomes of it, once a move |
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
+//! | [`mail_read`](mod@mail_read) | mail that waits, its item, its session | a person reads in the agent's place: the item ends, and the mail is read |
 //! | [`mail_settle`](mod@mail_settle) | mail whose item has ended, mail to its sender | what was not taken goes back once |
 //! | [`memory`] | what orchestrators remember | people read and write it by API, orchestrators by tool |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
@@ -31,6 +32,7 @@ mod child_mail;
 mod child_open;
 pub mod dependencies;
 mod handover;
+pub mod mail_read;
 pub mod mail_send;
 pub mod mail_settle;
 pub mod memory;

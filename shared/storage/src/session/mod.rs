@@ -12,7 +12,7 @@
 //! | [`items_append_known`] | the same in one statement, for sessions that the caller knows from before | resolver |
 //! | [`arrivals`] | what new items do besides waiting: steers stop turns, items open gates | resolver, [`item_enter`](mod@item_enter) |
 //! | [`items_join`](mod@items_join) | gives waiting items to the turn in progress | delivery |
-//! | [`mail_take`](mod@mail_take) | gives mail that waits to the turn in progress | tool-gateway |
+//! | [`mail_take`](mod@mail_take) | gives mail that waits to the turn in progress, or ends its items for a person who reads it | tool-gateway, orchestrator |
 //! | [`items_expire`](mod@items_expire) | fails items that have waited too long | delivery |
 //! | [`items_refuse`] | replaces and removes refused items | resolver |
 //! | [`turns_begin`] | takes items, writes their turns, takes the lease | delivery |

@@ -1,0 +1,211 @@
+//! Mail that waits for an agent and is read by a person, and the retention of mail.
+
+use axum::http::Method;
+use orchestrator::forget::forget_once;
+use serde_json::{Value, json};
+use testkit::rows;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::{
+    members::member,
+    seed,
+    world::{Answer, Tenant, World},
+};
+
+/// What of a session and its items changes.
+const COUNTS: &str = "
+    select concat_ws(' ', s.phase, s.gate, s.queued, s.queue_edits, s.wake_at <= now()) from session s where s.closed_at is null order by s.key";
+const OUTCOMES: &str = "select concat_ws(' ', state, reason) from notification order by position";
+
+struct Scene {
+    world: World,
+    tenant: Tenant,
+    ann: String,
+    session: Uuid,
+}
+
+impl Scene {
+    /// A session on a task that is parked, and Ann.
+    async fn new() -> Scene {
+        let world = World::new().await;
+        let tenant = world.tenant("acme").await;
+        let ann = member(&world, &tenant, "ann", "member").await;
+        let coder = world.agent(&tenant, "coder").await;
+        world.task(&tenant, "PROJ-7", &[]).await;
+        let session = seed::parked(&world, &tenant, "PROJ-7", &coder, "pause").await;
+        Scene {
+            world,
+            tenant,
+            ann,
+            session,
+        }
+    }
+
+    /// Mail whose item waits in the session's queue; gives its id.
+    async fn mail(&self, to: &str, session: Uuid) -> String {
+        let mail = json!({"to": to, "content": "Look at the build."});
+        let sent = self.world.post(&self.ann, "/api/messages", mail).await;
+        assert_eq!(sent.status, 201, "{sent:?}");
+        let id = sent.body["id"].as_str().unwrap().to_owned();
+        let item = format!("mail:{id}");
+        seed::item(&self.world, &self.tenant, session, (&item, "followup", "mail", "ann")).await;
+        id
+    }
+
+    async fn read(&self, key: &str, session: &str, body: Value) -> Answer {
+        let path = format!("/api/sessions/{session}/messages/read");
+        let call = self.world.call(Method::PUT, &path).token(key);
+        call.json(&body).send().await
+    }
+
+    async fn receipt(&self, mail: &str) -> Value {
+        let read = self.world.get(&self.ann, &format!("/api/messages/{mail}")).await;
+        read.body["receipt"].clone()
+    }
+}
+
+#[tokio::test]
+async fn a_person_reads_mail_that_waits_and_the_agent_does_not_get_it() {
+    let scene = Scene::new().await;
+    let (world, session) = (&scene.world, scene.session.to_string());
+    let (first, second) = (
+        scene.mail(&session, scene.session).await,
+        scene.mail(&session, scene.session).await,
+    );
+    let first_item = format!("mail:{first}");
+    // An item of the type that no mail has, and another type: neither is mail.
+    for (id, kind) in [("mail:0190b5a8-0000-7000-8000-00000000000f", "mail"), ("n-1", "k")] {
+        seed::item(world, &scene.tenant, scene.session, (id, "followup", kind, "ann")).await;
+    }
+    let read = scene.read(&scene.ann, &session, json!({"ids": [first]})).await;
+    assert_eq!(
+        (read.status.as_u16(), &read.body["changed"]),
+        (200, &json!(1)),
+        "{read:?}"
+    );
+    let receipt = scene.receipt(&first).await;
+    assert_eq!(
+        (&receipt["state"], &receipt["reason"]),
+        (&json!("read"), &json!("read: by ann's name"))
+    );
+    assert_eq!(scene.receipt(&second).await["state"], "delivered");
+    assert_eq!(
+        world.test.texts(COUNTS).await,
+        ["backoff pause 3 1 t"],
+        "what is first now is looked at"
+    );
+    let ended = world
+        .sent_on("signalbox.event.acme.PROJ-7.notification.cancelled")
+        .await;
+    assert_eq!(ended.len(), 1);
+    assert_eq!(ended[0].payload["data"]["id"], first_item.as_str());
+
+    // Again, and with all: each piece is read once.
+    let again = scene.read(&scene.ann, &session, json!({"ids": [first]})).await;
+    assert_eq!(again.body["changed"], 0, "{again:?}");
+    let all = scene.read(&scene.ann, &session, json!({})).await;
+    assert_eq!(all.body["changed"], 1, "{all:?}");
+    assert_eq!(
+        world.test.texts(OUTCOMES).await,
+        [
+            "cancelled read: by ann's name",
+            "cancelled read: by ann's name",
+            "queued",
+            "queued"
+        ]
+    );
+    let changes = world.sent_on("signalbox.event.acme.-.mail.changed").await;
+    let read = changes.iter().filter(|sent| sent.payload["data"]["change"] == "read");
+    assert_eq!(read.count(), 2, "{changes:?}");
+}
+
+#[tokio::test]
+async fn only_who_sees_and_may_write_reads_the_mail_of_a_session() {
+    let scene = Scene::new().await;
+    let (world, tenant) = (&scene.world, &scene.tenant);
+    let ben = member(world, tenant, "ben", "admin").await;
+    let session = scene.session.to_string();
+    world.post(&scene.ann, "/api/me/orchestrator/wake", json!({})).await;
+    let own = world.get(&scene.ann, "/api/me/orchestrator").await.body["session_id"].clone();
+    let own = own.as_str().unwrap();
+    let mail = scene.mail("orchestrator:ann", own.parse().unwrap()).await;
+    let all = json!({});
+    for key in [&tenant.admin, &tenant.member, &tenant.service] {
+        let answer = scene.read(key, &session, all.clone()).await;
+        answer.is_problem(403, "not_a_person", "person's key");
+    }
+    // An admin looks at it, and takes nothing from it.
+    for named in ["orchestrator:ann", own, "orchestrator:nobody", "orchestrator:org:acme"] {
+        scene
+            .read(&ben, named, all.clone())
+            .await
+            .is_problem(404, "not_found", "");
+    }
+    let guest = "orchestrator:acme:ann:guest:ben:v1";
+    scene
+        .read(&scene.ann, guest, all.clone())
+        .await
+        .is_problem(409, "not_promptable", "");
+    scene
+        .read(&scene.ann, &Uuid::nil().to_string(), all.clone())
+        .await
+        .is_problem(404, "not_found", "");
+    for (body, word) in [
+        (json!({"ids": []}), "0 ids"),
+        (json!({"ids": vec![Uuid::nil(); 201]}), "201 ids"),
+        (json!({"ids": ["x"]}), "ids"),
+        (json!({"mail": []}), "mail"),
+    ] {
+        scene
+            .read(&scene.ann, &session, body)
+            .await
+            .is_problem(400, "invalid_field", word);
+    }
+    assert_eq!(scene.receipt(&mail).await["state"], "delivered");
+    // Mail of another conversation is none of this one.
+    let other = scene.read(&scene.ann, &session, json!({"ids": [mail]})).await;
+    assert_eq!(other.body["changed"], 0, "{other:?}");
+    let read = scene.read(&scene.ann, "orchestrator:ann", all).await;
+    assert_eq!(read.body["changed"], 1, "{read:?}");
+    assert_eq!(scene.receipt(&mail).await["state"], "read");
+}
+
+/// Mail to a session goes some time after its outcome, mail to a person after it was archived; what is in an inbox stays.
+#[tokio::test]
+async fn mail_is_kept_for_a_time() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let over = |days: u32| format!("now() - interval '{days} days'");
+    let to_session = |name: &str| {
+        rows("mail")
+            .with("content", name)
+            .set("to_user", "null")
+            .with("to_session", "orchestrator:acme:ann:v1")
+            .set("created_at", over(900))
+    };
+    let to_person = |name: &str| rows("mail").with("content", name).set("created_at", over(900));
+    for row in [
+        to_session("settled long ago")
+            .set("settled_at", over(366))
+            .with("outcome", "read"),
+        to_session("settled")
+            .set("settled_at", over(364))
+            .with("outcome", "in_turn"),
+        to_session("waits"),
+        to_person("archived long ago").set("archived_at", over(366)),
+        to_person("archived").set("archived_at", over(364)),
+        to_person("in the inbox").set("read_at", over(800)),
+        to_person("bounced")
+            .set("settled_at", over(800))
+            .with("outcome", "bounced"),
+    ] {
+        row.insert(&world.test.owner).await;
+    }
+    assert_eq!(forget_once(&world.app, &CancellationToken::new()).await.unwrap(), 2);
+    assert_eq!(
+        world.test.texts("select content from mail order by content").await,
+        ["archived", "bounced", "in the inbox", "settled", "waits"]
+    );
+    assert_eq!(forget_once(&world.app, &CancellationToken::new()).await.unwrap(), 0);
+}

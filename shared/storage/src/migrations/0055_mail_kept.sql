@@ -1,0 +1,8 @@
+-- The account's orchestrator looks up which person has an address.
+grant select (email) on member to signalbox_tool_gateway;
+
+-- Mail is removed some time after it is over: mail to a session after its outcome, mail to a person after it was archived.
+drop index mail_over;
+create index mail_over on mail (account_id, (case when to_session is null then archived_at else settled_at end))
+    where case when to_session is null then archived_at else settled_at end is not null;
+grant delete on mail to signalbox_orchestrator;
