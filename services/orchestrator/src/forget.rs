@@ -1,5 +1,5 @@
 //! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, holds, questions, timers and
-//! recoveries that have ended, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent, and safe in several replicas at once.
+//! recoveries that have ended, memories that have faded, deliveries that have ended, and browser sessions and sign-in tokens that are over. Idempotent, and safe in several replicas at once.
 
 use std::time::Duration;
 
@@ -90,6 +90,10 @@ pub const MEMORIES: &str = "
     delete from memory where ctid = any (array(
         select ctid from memory where account_id = $1 and fades_at < now() - $2 * interval '1 second'
         order by fades_at limit $3 for update skip locked))";
+pub const DELIVERIES: &str = "
+    delete from outbound_delivery where ctid = any (array(
+        select ctid from outbound_delivery where account_id = $1 and kept_until < now() - $2 * interval '1 second'
+        order by kept_until limit $3 for update skip locked))";
 /// Tables of logins have no account: `$1` is not used.
 pub const SESSIONS: &str = "
     delete from login_session where ctid = any (array(
@@ -122,6 +126,7 @@ async fn forget_of(
         (TIMERS, settings.control_kept_days.duration(), 1),
         (QUESTIONS, settings.control_kept_days.duration(), 1),
         (MEMORIES, Duration::ZERO, 1),
+        (DELIVERIES, Duration::ZERO, 1),
     ];
     forget_all(app, parts, (accounts, owner), &of_account, stop).await;
 }
