@@ -65,12 +65,12 @@ pub struct Mail {
 /// Where a person hears of mail.
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 pub struct Delivery {
-    /// `web`: the inbox, which always has it; `email`.
+    /// `web`: the inbox, which always has it; `email`; or `slack`, if e-mail is sent instead.
     pub way: String,
     #[schemars(with = "DeliveryState")]
     pub state: String,
     pub at: Timestamp,
-    /// Why it was not sent, or is sent this way.
+    /// Why it was not sent, or not yet.
     pub reason: Option<String>,
 }
 

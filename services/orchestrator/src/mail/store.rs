@@ -47,6 +47,7 @@ pub struct MailRow {
     item_turn_number: Option<i64>,
     email_state: Option<String>,
     email_reason: Option<String>,
+    email_instead_of: Option<String>,
     email_at: Option<OffsetDateTime>,
 }
 
@@ -68,7 +69,7 @@ macro_rules! names {
             $mail,
             ".to_user) as to_name, a.id as answered_by, a.created_at as answered_at, n.state as item_state, n.reason as item_reason,
              n.session_id as item_session, n.created_at as item_at, t.id as item_turn, t.number as item_turn_number,
-             e.state as email_state, e.reason as email_reason, e.at as email_at"
+             e.state as email_state, e.reason as email_reason, e.instead_of as email_instead_of, e.at as email_at"
         )
     };
 }
@@ -93,7 +94,7 @@ macro_rules! joins {
             ".id offset 0) n on true
              left join lateral (select * from turn t where t.account_id = n.account_id and t.id = n.turn_id offset 0) t on true
              left join lateral (
-                select d.state, d.reason, coalesce(d.ended_at, d.created_at) as at from outbound_delivery d
+                select d.state, d.reason, d.instead_of, coalesce(d.ended_at, d.created_at) as at from outbound_delivery d
                 where d.account_id = ",
             $mail,
             ".account_id and d.about_id = ",
@@ -190,7 +191,13 @@ impl MailRow {
             at: at.into(),
             reason: self.email_reason.clone(),
         });
-        web.into_iter().chain(email).collect()
+        let skipped = self.email_instead_of.clone().filter(|_| email.is_some()).map(|way| Delivery {
+            way,
+            state: DeliveryState::Superseded.to_string(),
+            at: self.created_at.into(),
+            reason: Some("this way cannot be used here: e-mail instead".to_owned()),
+        });
+        web.into_iter().chain(skipped).chain(email).collect()
     }
 
     /// As the routing log has it, for this person.

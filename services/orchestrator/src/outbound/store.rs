@@ -153,7 +153,7 @@ pub struct Attempt {
 
 /// Ended deliveries are kept 30 days, dead ones 90; sign-in links, which have an address, one day. Relies on the primary key.
 pub const END: &str = "
-    update outbound_delivery set state = $4, reason = coalesce($5, reason), lease_owner = null,
+    update outbound_delivery set state = $4, reason = $5, lease_owner = null,
         next_at = case when $4 = 'waiting' then now() + $6 * interval '1 second' end,
         ended_at = case when $4 <> 'waiting' then now() end,
         kept_until = case when $4 <> 'waiting' then

@@ -28,8 +28,10 @@ create table outbound_delivery (
     -- when it is due: to be sent, to be joined to a digest, or, while it is being sent, when its lease expires
     next_at        timestamptz,
     lease_owner    uuid,
-    -- why it is not sent, or is sent this way
+    -- why it was not sent, or not yet
     reason         text,
+    -- the way that the person wishes and that cannot be used
+    instead_of     text,
     -- the delivery that brings it with others
     digest_id      uuid,
     created_at     timestamptz not null default now(),
@@ -99,16 +101,16 @@ grant select (to_user, message_type) on mail to signalbox_sweeper;
 grant select (time_zone) on member to signalbox_sweeper;
 grant select on notification_preference to signalbox_sweeper;
 create policy sweep on notification_preference for select to signalbox_sweeper using (true);
-grant select (account_id, id, next_at), insert (account_id, id, kind, destination_id, type, about_id, state, next_at, reason, ended_at, kept_until)
+grant select (account_id, id, next_at), insert (account_id, id, kind, destination_id, type, about_id, state, next_at, reason, instead_of, ended_at, kept_until)
     on outbound_delivery to signalbox_sweeper;
 create policy sweep on outbound_delivery for select to signalbox_sweeper using (true);
 create function mail_announce(of_account text, of_mail uuid, delivery uuid) returns void
     language sql volatile security definer set search_path = public, pg_temp as $$
-    insert into public.outbound_delivery (account_id, id, kind, destination_id, type, about_id, state, next_at, reason, ended_at, kept_until)
+    insert into public.outbound_delivery (account_id, id, kind, destination_id, type, about_id, state, next_at, reason, instead_of, ended_at, kept_until)
     select m.account_id, delivery, 'email', m.to_user, m.message_type, m.id, s.state,
            case s.state when 'waiting' then now() when 'held' then public.digest_at(now(), c.digest, c.digest_hour, p.time_zone) end,
-           case when s.state = 'dead' then 'too many e-mails of the account wait'
-                when not coalesce(c.email, m.message_type = 'escalation') then 'Slack cannot be used' end,
+           case when s.state = 'dead' then 'too many e-mails of the account wait' end,
+           case when not coalesce(c.email, m.message_type = 'escalation') then 'slack' end,
            case when s.state = 'dead' then now() end, case when s.state = 'dead' then now() + interval '90 days' end
     from (select w.pending_account_max from public.outbound_way w where w.way = 'email') w
     cross join lateral (
