@@ -45,17 +45,16 @@ pub async fn way_set(tx: &Tx, pending_account_max: Option<i64>) -> Result<(), St
 }
 
 /// The due items of the person whose item is due first; the oldest one brings them all. Relies on outbound_delivery_held and
-/// outbound_delivery_held_of, whose orders are requested with the person as a range: a single value is no order.
+/// outbound_delivery_held_of.
 pub const DIGEST: &str = "
     with due as (
         select d.destination_id from outbound_delivery d
-        where d.account_id = $1 and d.state = 'held' and d.next_at <= now()
+        where d.account_id = $1 and d.state = 'held' and d.next_at > '-infinity' and d.next_at <= now()
         order by d.next_at limit 1
     ), items as (
         select d.ctid, d.id, d.next_at from outbound_delivery d
-        where d.account_id = $1 and d.state = 'held' and d.destination_id >= (select destination_id from due)
-          and d.destination_id <= (select destination_id from due) and d.next_at <= now()
-        order by d.destination_id, d.next_at, d.id limit $2 for update skip locked
+        where d.account_id = $1 and d.state = 'held' and d.destination_id = (select destination_id from due) and d.next_at <= now()
+        order by d.next_at, d.id limit $2 for update skip locked
     ), first as (
         select i.id from items i order by i.next_at, i.id limit 1
     )
@@ -118,10 +117,9 @@ pub struct Item {
 pub const ITEMS: &str = "
     select d.id as delivery, m.id as mail, m.message_type as kind, m.from_name, m.context_task_id as task,
            case when d.digest_id is null then m.content else left(m.content, $3) end as content, p.email
-    from (select * from outbound_delivery d
-          where d.account_id = $1 and d.id = any (array(
-              select $2::uuid union all
-              select i.id from outbound_delivery i where i.account_id = $1 and i.digest_id = $2 and i.id <> $2)) offset 0) d
+    from (select $2::uuid as id union all
+          select i.id from outbound_delivery i where i.account_id = $1 and i.digest_id = $2 and i.id <> $2) w
+    cross join lateral (select * from outbound_delivery d where d.account_id = $1 and d.id = w.id offset 0) d
     cross join lateral (select * from mail m where m.account_id = d.account_id and m.id = d.about_id offset 0) m
     cross join lateral (select * from member p where p.account_id = d.account_id and p.user_id = d.destination_id offset 0) p
     where m.read_at is null and m.archived_at is null and p.removed_at is null and p.email is not null
@@ -226,7 +224,7 @@ pub const SIGN_IN_INSERT: &str = "
                 and d.created_at > now() - interval '1 hour'
               order by d.destination_id, d.created_at limit $4) d) < $4
       and (select count(*) from (
-              select from outbound_delivery d where d.account_id = $1 and d.next_at > '-infinity' order by d.next_at limit $5) d) < $5";
+              select from outbound_delivery d where d.account_id = $1 and d.next_at is not null order by d.next_at limit $5) d) < $5";
 
 /// Asks for links for whoever has this address, which is not looked up here: nothing of the answer, its time included, says whether anybody
 /// has it. `false`: too many were asked for.

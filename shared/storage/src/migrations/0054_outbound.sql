@@ -40,9 +40,10 @@ create table outbound_delivery (
     check ((ended_at is null) = (state in ('held', 'waiting', 'sending'))),
     check ((ended_at is null) = (kept_until is null))
 );
-create index outbound_delivery_due on outbound_delivery (next_at) where next_at is not null;
+-- Across accounts: every due row has its condition, and no statement of an account does, which would read others' rows by it.
+create index outbound_delivery_due on outbound_delivery (next_at) where next_at > '-infinity';
 create index outbound_delivery_pending on outbound_delivery (account_id, next_at) where next_at is not null;
-create index outbound_delivery_held on outbound_delivery (account_id, next_at) where state = 'held' and next_at is not null;
+create index outbound_delivery_held on outbound_delivery (account_id, next_at) where state = 'held' and next_at > '-infinity';
 create index outbound_delivery_held_of on outbound_delivery (account_id, destination_id, next_at, id) where state = 'held' and next_at is not null;
 create index outbound_delivery_digest on outbound_delivery (account_id, digest_id) where digest_id is not null;
 create index outbound_delivery_about on outbound_delivery (account_id, about_id) where about_id is not null;
@@ -124,7 +125,7 @@ create function mail_announce(of_account text, of_mail uuid, delivery uuid) retu
     cross join lateral (
         select case when (select count(*) from (
                               select d.next_at from public.outbound_delivery d
-                              where d.account_id = m.account_id and d.next_at > '-infinity'
+                              where d.account_id = m.account_id and d.next_at is not null
                               order by d.next_at limit w.pending_account_max) d) >= w.pending_account_max then 'dead'
                     when coalesce(c.digest, 'none') = 'none' then 'waiting'
                     else 'held' end as state) s
@@ -140,7 +141,7 @@ grant execute on function mail_announce(text, uuid, uuid) to signalbox_orchestra
 create function outbound_due(after_account text, row_limit integer) returns table (account_id text, is_due boolean, is_walked boolean)
     language sql stable security definer set search_path = public, pg_temp as $$
     with recursive oldest as materialized (
-        select d.account_id from public.outbound_delivery d where d.next_at <= now() order by d.next_at limit row_limit
+        select d.account_id from public.outbound_delivery d where d.next_at > '-infinity' and d.next_at <= now() order by d.next_at limit row_limit
     ), walk (account_id, number) as (
         select (select d.account_id from public.outbound_delivery d where d.next_at is not null and d.account_id > after_account
                 order by d.account_id limit 1), 1
@@ -164,7 +165,7 @@ grant execute on function outbound_due(text, integer) to signalbox_orchestrator;
 -- When the delivery was due that is due first.
 create function outbound_first() returns table (due_at timestamptz)
     language sql stable security definer set search_path = public, pg_temp as $$
-    select d.next_at from public.outbound_delivery d where d.next_at is not null order by d.next_at limit 1
+    select d.next_at from public.outbound_delivery d where d.next_at > '-infinity' order by d.next_at limit 1
 $$;
 alter function outbound_first() owner to signalbox_sweeper;
 revoke all on function outbound_first() from public;
