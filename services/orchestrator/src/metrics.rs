@@ -118,7 +118,9 @@ pub async fn waiting(database: Database, interval: Duration, stop: CancellationT
         .with_unit("s")
         .with_description("How long ago the first e-mail was due that no sender has taken")
         .build();
-    let by = |first: Option<OffsetDateTime>| first.map_or(0.0, |due| (OffsetDateTime::now_utc() - due).as_seconds_f64().max(0.0));
+    let by = |first: Option<OffsetDateTime>| {
+        first.map_or(0.0, |due| (OffsetDateTime::now_utc() - due).as_seconds_f64().max(0.0))
+    };
     let mut ticks = Ticks::every(interval, stop);
     while ticks.next().await {
         let read = async {

@@ -7,9 +7,16 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, nats,
-    outbound::{self, smtp::Mailer}, recovery,
-    routes::served, settings::{OrchestratorSettings, OutboundSettings}, sign_in::cookie::Cookies, timers,
+    app::App,
+    forget::forget,
+    handlers::turn_finished::TurnFinishedHandler,
+    holds, mail, metrics, nats,
+    outbound::{self, smtp::Mailer},
+    recovery,
+    routes::served,
+    settings::{OrchestratorSettings, OutboundSettings},
+    sign_in::cookie::Cookies,
+    timers,
 };
 
 /// Starts the workers and gives the address of the API; port 0 in the settings picks a free port. The workers end with the
@@ -63,13 +70,16 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     // Links in e-mail begin with the address.
     match mailer {
         Some(mailer) => {
-            app.sends_email(Some(i64::from(outbound.pending_account_max.get()))).await?;
+            app.sends_email(Some(i64::from(outbound.pending_account_max.get())))
+                .await?;
             let sending = outbound::sender::run(app.clone(), mailer, outbound, shutdown.token());
             shutdown.spawn("outbound", sending);
         }
         None => {
             app.sends_email(None).await?;
-            tracing::info!("email.smtp_url is not set: people hear of mail in their inbox, and no sign-in link is mailed");
+            tracing::info!(
+                "email.smtp_url is not set: people hear of mail in their inbox, and no sign-in link is mailed"
+            );
         }
     }
     if Cookies::of(&app.base_url()).is_none() {

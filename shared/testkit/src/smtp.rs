@@ -38,8 +38,15 @@ pub struct Email {
 impl Email {
     /// The value of a header, its folded lines joined.
     pub fn header(&self, name: &str) -> Option<String> {
-        let headers = self.data.split("\r\n\r\n").next().unwrap_or_default().replace("\r\n ", " ");
-        let found = headers.split("\r\n").find_map(|line| line.strip_prefix(&format!("{name}: ")));
+        let headers = self
+            .data
+            .split("\r\n\r\n")
+            .next()
+            .unwrap_or_default()
+            .replace("\r\n ", " ");
+        let found = headers
+            .split("\r\n")
+            .find_map(|line| line.strip_prefix(&format!("{name}: ")));
         found.map(str::to_owned)
     }
 

@@ -191,12 +191,16 @@ impl MailRow {
             at: at.into(),
             reason: self.email_reason.clone(),
         });
-        let skipped = self.email_instead_of.clone().filter(|_| email.is_some()).map(|way| Delivery {
-            way,
-            state: DeliveryState::Superseded.to_string(),
-            at: self.created_at.into(),
-            reason: Some("this way cannot be used here: e-mail instead".to_owned()),
-        });
+        let skipped = self
+            .email_instead_of
+            .clone()
+            .filter(|_| email.is_some())
+            .map(|way| Delivery {
+                way,
+                state: DeliveryState::Superseded.to_string(),
+                at: self.created_at.into(),
+                reason: Some("this way cannot be used here: e-mail instead".to_owned()),
+            });
         web.into_iter().chain(skipped).chain(email).collect()
     }
 

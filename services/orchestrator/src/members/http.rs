@@ -58,9 +58,16 @@ async fn create(
         }
         tracing::info!(account = %access.account, %user, role = member.role, by, "added a member");
         let link = match body.invite {
-            Some(true) if !member.signed_in => {
-                Some(link_make(&app, (&work.tx, work.now), (&access.account, &user), by, invited_for(&app)).await?)
-            }
+            Some(true) if !member.signed_in => Some(
+                link_make(
+                    &app,
+                    (&work.tx, work.now),
+                    (&access.account, &user),
+                    by,
+                    invited_for(&app),
+                )
+                .await?,
+            ),
             Some(_) | None => None,
         };
         let kept = CreatedMember {

@@ -31,7 +31,9 @@ pub async fn compose(app: &App, owner: &str, claimed: &Claimed) -> Result<Compos
     match AccountId::parse(owner) {
         Ok(account) => Ok(mail(app, &account, claimed).await?),
         Err(_) if claimed.what == SIGN_IN => sign_in(app, claimed).await,
-        Err(_) => Ok(Composed::Nothing("nothing of the operator's is delivered but sign-in links")),
+        Err(_) => Ok(Composed::Nothing(
+            "nothing of the operator's is delivered but sign-in links",
+        )),
     }
 }
 
@@ -51,7 +53,11 @@ async fn mail(app: &App, account: &AccountId, claimed: &Claimed) -> Result<Compo
         .collect();
     let base = app.base_url();
     let Text { subject, text } = match (&told[..], claimed.digest_id) {
-        ([], _) => return Ok(Composed::Nothing("read or archived before, or its person was removed or has no address")),
+        ([], _) => {
+            return Ok(Composed::Nothing(
+                "read or archived before, or its person was removed or has no address",
+            ));
+        }
         ([one], None) => text::one(&base, account, one),
         (several, _) => text::digest(&base, account, several),
     };

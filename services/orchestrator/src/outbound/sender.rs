@@ -32,8 +32,12 @@ const LEASE_TIMES: f64 = 4.0;
 
 /// Sends until the process stops; ends when the attempts in progress have.
 pub async fn run(app: App, mailer: Mailer, limits: OutboundSettings, stop: CancellationToken) {
-    if let Err(failure) = mailer.check().await {
-        tracing::warn!(%failure, "the mail server of email.smtp_url is not usable now; e-mail waits (docs/runbooks/mail-bounces.md)");
+    // Dropping the check loses nothing: it sends nothing.
+    tokio::select! {
+        checked = mailer.check() => if let Err(failure) = checked {
+            tracing::warn!(%failure, "the mail server of email.smtp_url is not usable now; e-mail waits (docs/runbooks/mail-bounces.md)");
+        },
+        () = stop.cancelled() => return,
     }
     let sweep = Sweep::new(Role::Orchestrator.service(), "outbound");
     let mut ticks = Ticks::every(limits.sweep_ms.duration(), stop);
@@ -95,7 +99,10 @@ impl Sender {
         let id = match &ended {
             Ok((id, ())) => *id,
             Err(error) => {
-                tracing::error!(error = error_chain(error), "the sending of a delivery broke off; its lease expires");
+                tracing::error!(
+                    error = error_chain(error),
+                    "the sending of a delivery broke off; its lease expires"
+                );
                 error.id()
             }
         };
@@ -249,7 +256,9 @@ async fn write(app: &App, owner: &str, claimed: &Claimed, (ended, attempt): (End
                 (state, _) => tracing::debug!(account, delivery_id = %delivery, attempts, %state, "ended a delivery"),
             }
         }
-        Ok(false) => tracing::info!(account, delivery_id = %delivery, attempts, "the lease of a delivery expired; it may come twice"),
+        Ok(false) => {
+            tracing::info!(account, delivery_id = %delivery, attempts, "the lease of a delivery expired; it may come twice")
+        }
         Err(error) => {
             let error = error_chain(&error);
             tracing::warn!(account, delivery_id = %delivery, attempts, error, "could not write the end of a delivery; it may come twice");

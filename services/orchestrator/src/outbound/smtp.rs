@@ -57,7 +57,9 @@ pub struct FromAddress(Mailbox);
 impl TryFrom<String> for FromAddress {
     type Error = &'static str;
     fn try_from(text: String) -> Result<Self, Self::Error> {
-        let mailbox = text.parse().map_err(|_| "expected an e-mail address, as in Signalbox <signalbox@example.com>");
+        let mailbox = text
+            .parse::<Mailbox>()
+            .map_err(|_| "expected an e-mail address, as in Signalbox <signalbox@example.com>");
         mailbox.map(FromAddress)
     }
 }
@@ -242,7 +244,9 @@ mod tests {
                 subject: subject.to_owned(),
                 text: "Bcc: eve@example.com\r\n.\r\nQUIT".to_owned(),
             };
-            mailer().message(&letter).map(|message| String::from_utf8(message.formatted()).unwrap())
+            mailer()
+                .message(&letter)
+                .map(|message| String::from_utf8(message.formatted()).unwrap())
         };
         for subject in [
             "a\r\nBcc: eve@example.com",
@@ -274,7 +278,13 @@ mod tests {
             assert_eq!(names, expected, "{subject:?}: {headers}");
             assert!(headers.contains("Message-ID: <00000000-0000-0000-0000-000000000000@example.com>"));
         }
-        for to in ["", "ann", "a@b\r\nBcc: eve@example.com", "a@b, eve@example.com", "<a@b>"] {
+        for to in [
+            "",
+            "ann",
+            "a@b\r\nBcc: eve@example.com",
+            "a@b, eve@example.com",
+            "<a@b>",
+        ] {
             assert!(send(to, "a").is_none(), "{to:?}");
         }
     }

@@ -65,7 +65,8 @@ pub const DIGEST: &str = "
 
 /// Joins one person's due items; gives how many. None are due: 0.
 pub async fn digest_join(tx: &Tx, owner: &str) -> Result<u64, StorageError> {
-    tx.execute("join a digest", DIGEST, [owner.into(), DIGEST_MAX.into()]).await
+    tx.execute("join a digest", DIGEST, [owner.into(), DIGEST_MAX.into()])
+        .await
 }
 
 /// A delivery that this process sends, while its lease stands.
@@ -205,14 +206,17 @@ pub async fn end(
             attempt.at.into(),
             i32::try_from(attempt.ms).unwrap_or(i32::MAX).into(),
             status.and_then(|status| i16::try_from(status).ok()).into(),
-            failure.map_or("accepted", |failure: Failure| Class::as_str(failure.class)).into(),
+            failure
+                .map_or("accepted", |failure: Failure| Class::as_str(failure.class))
+                .into(),
         ];
         tx.execute("note attempt", ATTEMPT, values).await?;
     }
     Ok(true)
 }
 
-const SIGN_IN_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('sign-in link for ' || $1, 0))::text as locked";
+const SIGN_IN_LOCK: &str =
+    "select pg_advisory_xact_lock(hashtextextended('sign-in link for ' || $1, 0))::text as locked";
 
 /// Relies on outbound_delivery_sign_in and outbound_delivery_pending, whose orders are requested, the address as a range.
 pub const SIGN_IN_INSERT: &str = "
@@ -229,7 +233,8 @@ pub const SIGN_IN_INSERT: &str = "
 /// Asks for links for whoever has this address, which is not looked up here: nothing of the answer, its time included, says whether anybody
 /// has it. `false`: too many were asked for.
 pub async fn sign_in_insert(tx: &Tx, email: &Email, pending_max: i64) -> Result<bool, StorageError> {
-    tx.execute("lock address", SIGN_IN_LOCK, [email.as_str().into()]).await?;
+    tx.execute("lock address", SIGN_IN_LOCK, [email.as_str().into()])
+        .await?;
     let values = [
         OPERATOR.into(),
         Uuid::now_v7().into(),

@@ -71,11 +71,17 @@ pub fn digest(base: &str, account: &AccountId, mail: &[Told<'_>]) -> Text {
     for one in mail {
         if task != Some(one.task) {
             task = Some(one.task);
-            let about = one.task.map_or_else(|| "Of no task".to_owned(), |task| format!("Task {task}"));
+            let about = one
+                .task
+                .map_or_else(|| "Of no task".to_owned(), |task| format!("Task {task}"));
             text.push_str(&format!("\n{about}\n"));
         }
         let (from, line) = (one_line(one.from), first_line(one.content));
-        text.push_str(&format!("- {from}, {}: {line}\n  {}\n", one.kind, link(base, account, one.mail)));
+        text.push_str(&format!(
+            "- {from}, {}: {line}\n  {}\n",
+            one.kind,
+            link(base, account, one.mail)
+        ));
     }
     text.push_str("\n-- \nThis e-mail cannot be answered. Your notification preferences say how often it comes.\n");
     Text {
@@ -86,7 +92,9 @@ pub fn digest(base: &str, account: &AccountId, mail: &[Told<'_>]) -> Text {
 
 /// Links by which a person signs in, by account.
 pub fn sign_in(links: &[(AccountId, String)], until: OffsetDateTime) -> Text {
-    let mut text = "Somebody, perhaps you, asked to sign in to Signalbox with this address. If it was not you, do nothing.\n".to_owned();
+    let mut text =
+        "Somebody, perhaps you, asked to sign in to Signalbox with this address. If it was not you, do nothing.\n"
+            .to_owned();
     for (account, link) in links {
         text.push_str(&format!("\n{account}: {link}\n"));
     }
@@ -124,15 +132,24 @@ mod tests {
         let (account, task) = (AccountId::parse("acme").unwrap(), TaskId::parse("PROJ-7").unwrap());
         let mail = told(MessageType::Question, Some(&task), "\n  Which\u{202e} one?\r\nA or B\n");
         let Text { subject, text } = one(BASE, &account, &mail);
-        assert!(subject.starts_with("[Signalbox] question: Which") && subject.ends_with(" one?"), "{subject}");
+        assert!(
+            subject.starts_with("[Signalbox] question: Which") && subject.ends_with(" one?"),
+            "{subject}"
+        );
         assert!(!subject.contains('\u{202e}') && !text.contains('\u{202e}'));
         let link = "https://signalbox.example.com/c/acme/inbox/00000000-0000-0000-0000-000000000000\n";
-        assert!(text.contains("\nA or B\n") && text.contains("Task: PROJ-7\n") && text.contains(link), "{text}");
+        assert!(
+            text.contains("\nA or B\n") && text.contains("Task: PROJ-7\n") && text.contains(link),
+            "{text}"
+        );
         assert!(text.contains("From: Ben\\nBcc: eve\n"), "{text}");
         let long = "x".repeat(200_000);
         let Text { subject, text } = one(BASE, &account, &told(MessageType::Message, None, &long));
         assert!(text.len() <= TEXT_BYTES_MAX && text.ends_with(CUT), "{}", text.len());
-        assert_eq!(subject.chars().count(), "[Signalbox] message: ".len() + LINE_CHARACTERS_MAX + 1);
+        assert_eq!(
+            subject.chars().count(),
+            "[Signalbox] message: ".len() + LINE_CHARACTERS_MAX + 1
+        );
     }
 
     #[test]
@@ -145,7 +162,10 @@ mod tests {
         ];
         let Text { subject, text } = digest(BASE, &account, &mail);
         assert_eq!(subject, "[Signalbox] digest: 3 in your inbox");
-        let shown: Vec<&str> = text.lines().filter(|line| !line.contains("inbox/") && !line.is_empty()).collect();
+        let shown: Vec<&str> = text
+            .lines()
+            .filter(|line| !line.contains("inbox/") && !line.is_empty())
+            .collect();
         assert_eq!(
             shown[1..6],
             [

@@ -232,7 +232,8 @@ pub async fn by_email(State(app): State<App>, request: Request) -> Result<Respon
     let asked = async {
         AccountLimits::admit_guess(request.extensions())?;
         let Some(pending_max) = app.emails_max() else {
-            let detail = "no e-mail is sent here: ask whoever runs Signalbox, or an admin of your account, for a sign-in link";
+            let detail =
+                "no e-mail is sent here: ask whoever runs Signalbox, or an admin of your account, for a sign-in link";
             return Err(Problem::not_found().detail(detail).into());
         };
         let Fields { fields, is_form } = Fields::<LinkForm>::from_request(request, &()).await?;
@@ -245,7 +246,8 @@ pub async fn by_email(State(app): State<App>, request: Request) -> Result<Respon
         Ok::<_, ApiError>(is_form)
     };
     let is_form = asked.await.map_err(Refused::of(&headers))?;
-    let said = "<p>If somebody here has this address, an e-mail with a sign-in link is on its way. Look at your mail.</p>";
+    let said =
+        "<p>If somebody here has this address, an e-mail with a sign-in link is on its way. Look at your mail.</p>";
     Ok(match is_form {
         true => (StatusCode::ACCEPTED, page("Look at your mail", said)).into_response(),
         false => StatusCode::ACCEPTED.into_response(),

@@ -33,9 +33,10 @@ async fn create(
     Post { body, once }: Post<NewSignInLink>,
 ) -> Result<Answer<201, SignInLink>, ApiError> {
     let account = &body.account;
-    let good_for = body
-        .minutes
-        .map_or_else(|| asked_for(&app), |minutes| Duration::minutes(i32::from(minutes).into()));
+    let good_for = body.minutes.map_or_else(
+        || asked_for(&app),
+        |minutes| Duration::minutes(i32::from(minutes).into()),
+    );
     if good_for > LONGEST {
         let what = format!("at most {}, which is seven days", LONGEST.whole_minutes());
         return Err(invalid_field("minutes", what).into());

@@ -51,7 +51,8 @@ async fn setting() -> Setting {
 impl Setting {
     fn sender(&self) -> Sender {
         let email: EmailSettings =
-            serde_json::from_value(json!({"smtp_url": self.server.url, "from": "Signalbox <signalbox@example.com>"})).unwrap();
+            serde_json::from_value(json!({"smtp_url": self.server.url, "from": "Signalbox <signalbox@example.com>"}))
+                .unwrap();
         let limits = OutboundSettings::default();
         let mailer = Mailer::of(&email, &limits).unwrap().unwrap();
         Sender::new(self.world.app.clone(), mailer, limits)
@@ -97,7 +98,9 @@ impl Setting {
     async fn deliveries(&self) -> Value {
         let inbox = self.world.get(&self.ann, "/api/me/inbox").await;
         let shown = inbox.body["items"][0]["deliveries"].as_array().unwrap().iter();
-        shown.map(|one| json!([one["way"], one["state"], one["reason"]])).collect()
+        shown
+            .map(|one| json!([one["way"], one["state"], one["reason"]]))
+            .collect()
     }
 
     /// A program asks for sign-in links.
@@ -110,15 +113,23 @@ impl Setting {
 #[tokio::test]
 async fn an_escalation_comes_by_e_mail_once() {
     let setting = setting().await;
-    let mail = setting.write("ann", "escalation", "The build is red.\nSince noon.").await;
+    let mail = setting
+        .write("ann", "escalation", "The build is red.\nSince noon.")
+        .await;
     // Where a person hears of mail, whoever writes it does not learn.
     assert_eq!(mail["deliveries"].as_array().unwrap().len(), 1);
-    assert_eq!(setting.deliveries().await, json!([["web", "sent", null], ["email", "waiting", null]]));
+    assert_eq!(
+        setting.deliveries().await,
+        json!([["web", "sent", null], ["email", "waiting", null]])
+    );
     assert_eq!((setting.send().await, setting.send().await), (1, 0));
 
     let taken = setting.server.taken();
     let [email] = &taken[..] else { panic!("{taken:?}") };
-    assert_eq!((email.from.as_str(), email.to.as_str()), ("signalbox@example.com", "ann@example.com"));
+    assert_eq!(
+        (email.from.as_str(), email.to.as_str()),
+        ("signalbox@example.com", "ann@example.com")
+    );
     let header = |name| email.header(name).unwrap();
     assert_eq!(header("Subject"), "[Signalbox] escalation: The build is red.");
     assert_eq!(header("Auto-Submitted"), "auto-generated");
@@ -126,10 +137,16 @@ async fn an_escalation_comes_by_e_mail_once() {
     assert_eq!(header("Message-ID"), format!("<{id}@example.com>"));
     let link = format!("http://127.0.0.1:8080/c/acme/inbox/{}", mail["id"].as_str().unwrap());
     let text = email.text();
-    assert!(text.starts_with("The build is red.\r\nSince noon.\r\n") && text.contains(&link), "{text}");
+    assert!(
+        text.starts_with("The build is red.\r\nSince noon.\r\n") && text.contains(&link),
+        "{text}"
+    );
     assert_eq!(setting.states().await, ["sent 1"]);
     assert_eq!(setting.attempts().await, ["1 accepted"]);
-    assert_eq!(setting.deliveries().await, json!([["web", "sent", null], ["email", "sent", null]]));
+    assert_eq!(
+        setting.deliveries().await,
+        json!([["web", "sent", null], ["email", "sent", null]])
+    );
 }
 
 #[tokio::test]
@@ -140,7 +157,10 @@ async fn who_hears_by_e_mail_is_what_they_prefer() {
     }
     // A question comes by e-mail to whoever would hear of it by Slack.
     let written = "select concat_ws(' ', type, instead_of) from outbound_delivery order by type";
-    assert_eq!(setting.world.test.texts(written).await, ["escalation", "question slack"]);
+    assert_eq!(
+        setting.world.test.texts(written).await,
+        ["escalation", "question slack"]
+    );
 
     setting.world.execute("delete from outbound_delivery").await;
     for kind in ["question", "escalation"] {
@@ -149,12 +169,17 @@ async fn who_hears_by_e_mail_is_what_they_prefer() {
             .await;
         setting.write("ann", kind, "quiet").await;
     }
-    setting.prefers(json!({"message_type": "message", "deliver_email": true})).await;
+    setting
+        .prefers(json!({"message_type": "message", "deliver_email": true}))
+        .await;
     setting.write("ann", "message", "loud").await;
     assert_eq!(setting.world.test.texts(written).await, ["message"]);
 
     setting.world.execute("delete from outbound_delivery").await;
-    setting.world.execute("update member set email = null where user_id = 'ann'").await;
+    setting
+        .world
+        .execute("update member set email = null where user_id = 'ann'")
+        .await;
     setting.write("ann", "message", "no address").await;
     assert_eq!(setting.states().await, [""; 0]);
     setting
@@ -180,7 +205,10 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_the_end() {
     setting.write("ann", "escalation", "one").await;
     setting.server.once(Manner::Refuses(451));
     assert_eq!(setting.send().await, 1);
-    assert_eq!(setting.states().await, ["waiting 1 the mail server does not take it now (451)"]);
+    assert_eq!(
+        setting.states().await,
+        ["waiting 1 the mail server does not take it now (451)"]
+    );
     let pause = "select (extract(epoch from next_at - now()) between 1 and 2.4)::text from outbound_delivery";
     assert_eq!(setting.world.test.texts(pause).await, ["true"]);
     assert_eq!(setting.send().await, 0);
@@ -210,7 +238,10 @@ async fn a_busy_server_is_asked_again_and_a_refusal_is_the_end() {
         setting.hurry().await;
         assert_eq!(setting.send().await, 1, "{attempt}");
         let state = setting.states().await.remove(0);
-        assert!(state.starts_with(if attempt < 6 { "waiting" } else { "dead" }), "{state}");
+        assert!(
+            state.starts_with(if attempt < 6 { "waiting" } else { "dead" }),
+            "{state}"
+        );
     }
 }
 
@@ -245,7 +276,10 @@ async fn what_a_sender_that_died_had_is_sent_by_another_one() {
     setting.send().await;
     setting.hurry().await;
     setting.send().await;
-    let ids: Vec<_> = setting.server.taken()[1..].iter().map(|email| email.header("Message-ID")).collect();
+    let ids: Vec<_> = setting.server.taken()[1..]
+        .iter()
+        .map(|email| email.header("Message-ID"))
+        .collect();
     assert!(ids.len() == 2 && ids[0] == ids[1], "{ids:?}");
 }
 
@@ -261,7 +295,11 @@ async fn a_digest_brings_what_is_not_read_by_then() {
     assert_eq!(setting.states().await, ["held 0", "held 0", "held 0"]);
     assert_eq!(setting.send().await, 0);
     let inbox = setting.world.get(&setting.ann, "/api/me/inbox").await;
-    let read = inbox.body["items"].as_array().unwrap().iter().find(|mail| mail["content"] == "two");
+    let read = inbox.body["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|mail| mail["content"] == "two");
     let read = read.unwrap()["id"].as_str().unwrap();
     let path = format!("/api/me/inbox/{read}/read");
     assert_eq!(setting.world.put(&setting.ann, &path, json!({})).await.status, 200);
@@ -272,7 +310,10 @@ async fn a_digest_brings_what_is_not_read_by_then() {
     let [email] = &taken[..] else { panic!("{taken:?}") };
     assert_eq!(email.header("Subject").unwrap(), "[Signalbox] digest: 2 in your inbox");
     let text = email.text();
-    assert!(text.contains(": one\r\n") && text.contains(": three\r\n") && !text.contains(": two"), "{text}");
+    assert!(
+        text.contains(": one\r\n") && text.contains(": three\r\n") && !text.contains(": two"),
+        "{text}"
+    );
     let mut states = setting.states().await;
     states.sort();
     assert_eq!(states, ["sent 0", "sent 1", "superseded 0"]);
@@ -332,7 +373,10 @@ async fn sign_in_links_come_by_e_mail_to_those_who_have_the_address() {
     setting.ask("ann").await.is_problem(400, "invalid_field", "");
     assert_eq!(setting.send().await, 3);
     let taken = setting.server.taken();
-    assert_eq!(taken.iter().map(|email| email.to.as_str()).collect::<Vec<_>>(), ["ann@example.com"; 2]);
+    assert_eq!(
+        taken.iter().map(|email| email.to.as_str()).collect::<Vec<_>>(),
+        ["ann@example.com"; 2]
+    );
     let mut states = setting.states().await;
     states.sort();
     assert_eq!(states, ["sent 1", "sent 1", "superseded 1 no member has this address"]);
@@ -358,19 +402,30 @@ async fn sign_in_links_come_by_e_mail_to_those_who_have_the_address() {
     // An admin who gives a person another address does not come in as the person.
     let path = setting.acme.path("/members/ben");
     let changed = json!({"email": "eve@example.com"});
-    assert_eq!(setting.world.patch(&setting.acme.admin, &path, changed).await.status, 200);
+    assert_eq!(
+        setting.world.patch(&setting.acme.admin, &path, changed).await.status,
+        200
+    );
     setting.ask("eve@example.com").await;
     let before = setting.server.taken().len();
     assert_eq!(setting.send().await, 1);
     assert_eq!(setting.server.taken().len(), before);
 
-    let page = setting.world.call(Method::GET, "/sign-in").header("accept", "text/html");
+    let page = setting
+        .world
+        .call(Method::GET, "/sign-in")
+        .header("accept", "text/html");
     let page = page.send().await.body;
     assert!(page.as_str().unwrap().contains("action=\"/sign-in/link\""), "{page}");
     assert_eq!(setting.world.get("", "/api/sign-in/methods").await.body["email"], true);
     let without = World::new().await;
-    let asked = without.call(Method::POST, "/sign-in/link").json(&json!({"email": "ann@example.com"}));
-    asked.send().await.is_problem(404, "not_found", "no e-mail is sent here");
+    let asked = without
+        .call(Method::POST, "/sign-in/link")
+        .json(&json!({"email": "ann@example.com"}));
+    asked
+        .send()
+        .await
+        .is_problem(404, "not_found", "no e-mail is sent here");
 }
 
 #[tokio::test]

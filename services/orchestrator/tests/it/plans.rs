@@ -64,7 +64,12 @@ const STATEMENTS: [Planned; 168] = [
     (
         outbound::store::ITEMS,
         3,
-        &["outbound_delivery_digest", "outbound_delivery_pkey", "mail_pkey", "member_pkey"],
+        &[
+            "outbound_delivery_digest",
+            "outbound_delivery_pkey",
+            "mail_pkey",
+            "member_pkey",
+        ],
     ),
     (outbound::store::END, 6, &["outbound_delivery_pkey"]),
     (outbound::store::END_DIGEST, 5, &["outbound_delivery_digest"]),
