@@ -6,7 +6,7 @@ use lettre::{
     Address, AsyncSmtpTransport, AsyncTransport, Message, Tokio1Executor,
     message::{
         Mailbox,
-        header::{ContentType, HeaderName, HeaderValue},
+        header::{ContentType, HeaderName, HeaderValue, MIME_VERSION_1_0},
     },
     transport::smtp,
 };
@@ -196,6 +196,7 @@ impl Mailer {
             .subject(contracts::quote::one_line(&letter.subject))
             .message_id(Some(format!("<{}@{}>", letter.id, self.from.email.domain())))
             .raw_header(automatic)
+            .header(MIME_VERSION_1_0)
             .header(ContentType::TEXT_PLAIN)
             .body(letter.text.clone());
         message.ok()
@@ -271,6 +272,7 @@ mod tests {
                 "Content-Type",
                 "Date",
                 "From",
+                "MIME-Version",
                 "Message-ID",
                 "Subject",
                 "To",
