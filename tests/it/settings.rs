@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use delivery::{providers::ProviderSettings, settings::DeliverySettings};
-use orchestrator::{OrchestratorSettings, settings::SignInSettings};
+use orchestrator::{
+    OrchestratorSettings,
+    settings::{EmailSettings, OutboundSettings, SignInSettings},
+};
 use resolver::settings::ResolverSettings;
 use runtime::{Settings, SettingsError, settings::Models};
 use tool_gateway::ToolGatewaySettings;
@@ -31,6 +34,8 @@ fn read(toml: &str, variables: &[(&str, &str)]) -> Result<Settings, SettingsErro
     settings.section::<Providers>("providers")?;
     settings.section::<Models>("models")?;
     settings.section::<SignInSettings>("sign_in")?;
+    settings.section::<EmailSettings>("email")?;
+    settings.section::<OutboundSettings>("outbound")?;
     Ok(settings)
 }
 

@@ -31,6 +31,7 @@ SECRETS = {
     "signalbox-owner": {"database", "nats"},
     "signalbox-nats-callout": {"issuer-seed", "xkey-seed"},
     "signalbox-operator": {"token"},
+    "signalbox-email": {"smtp-url", "from"},
     "signalbox-envelope": None,
     "signalbox-providers": None,
 }

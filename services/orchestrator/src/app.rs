@@ -30,6 +30,7 @@ use crate::{
     error::ApiError,
     metrics::Metrics,
     oidc::provider::Provider,
+    outbound::store::way_set,
     settings::{OrchestratorSettings, Providers, SignInSettings},
 };
 
@@ -64,6 +65,8 @@ pub struct Parts {
     listens: OnceLock<SocketAddr>,
     /// The broker, where the service runs with one.
     bus: OnceLock<Bus>,
+    /// How much e-mail of an account waits at most, where the service sends any.
+    emails_max: OnceLock<i64>,
 }
 
 impl App {
@@ -94,6 +97,7 @@ impl App {
             shutdown,
             listens: OnceLock::new(),
             bus: OnceLock::new(),
+            emails_max: OnceLock::new(),
         }))
     }
 
@@ -111,6 +115,24 @@ impl App {
     /// The broker, for the few requests that ask it directly.
     pub fn bus(&self) -> Result<&Bus, Problem> {
         self.bus.get().ok_or_else(Problem::unavailable)
+    }
+
+    /// Notes whether e-mail is sent here, for whoever writes mail, in any service. Of processes that are started with different settings, the
+    /// last one counts.
+    pub async fn sends_email(&self, pending_account_max: Option<i64>) -> Result<(), StorageError> {
+        let tx = self.database.begin(&Accounts::none()).await?;
+        let set = way_set(&tx, pending_account_max).await;
+        tx.commit_or_rollback(set).await?;
+        if let Some(most) = pending_account_max {
+            // Once, at the start.
+            let _ = self.emails_max.set(most);
+        }
+        Ok(())
+    }
+
+    /// How much e-mail of an account waits at most. None: no e-mail is sent here.
+    pub fn emails_max(&self) -> Option<i64> {
+        self.emails_max.get().copied()
     }
 
     /// What links begin with.

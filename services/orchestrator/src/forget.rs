@@ -1,6 +1,6 @@
 //! Deletes expired rows: stored answers of POSTs, accepted notifications, dead letters, holds, questions, timers and
-//! recoveries that have ended, mail that is over, memories that have faded, and browser sessions and sign-in tokens that are over. Idempotent,
-//! and safe in several replicas at once.
+//! recoveries that have ended, mail that is over, memories that have faded, deliveries that have ended, and browser sessions and
+//! sign-in tokens that are over. Idempotent, and safe in several replicas at once.
 
 use std::time::Duration;
 
@@ -97,6 +97,10 @@ pub const MAIL: &str = "
         select ctid from mail
         where account_id = $1 and case when to_session is null then archived_at else settled_at end < now() - $2 * interval '1 second'
         order by case when to_session is null then archived_at else settled_at end limit $3 for update skip locked))";
+pub const DELIVERIES: &str = "
+    delete from outbound_delivery where ctid = any (array(
+        select ctid from outbound_delivery where account_id = $1 and kept_until < now() - $2 * interval '1 second'
+        order by kept_until limit $3 for update skip locked))";
 /// Tables of logins have no account: `$1` is not used.
 pub const SESSIONS: &str = "
     delete from login_session where ctid = any (array(
@@ -130,6 +134,7 @@ async fn forget_of(
         (QUESTIONS, settings.control_kept_days.duration(), 1),
         (MAIL, settings.mail_kept_days.duration(), LARGE_PART),
         (MEMORIES, Duration::ZERO, 1),
+        (DELIVERIES, Duration::ZERO, 1),
     ];
     forget_all(app, parts, (accounts, owner), &of_account, stop).await;
 }

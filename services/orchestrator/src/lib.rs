@@ -7,7 +7,7 @@
 //! [`me`], [`memories`], [`sign_in`] with [`oidc`], [`agents`], [`tasks`], [`stages`], [`contexts`],
 //! [`messages`], [`artifacts`], [`activities`], [`notifications`], [`routing`], [`sessions`], [`branches`], [`queue`], [`questions`], [`holds`],
 //! [`providers`], [`models`], [`timers`], [`recovery`], [`policies`], [`turns`], [`replays`], [`log`], [`diff`], [`audit`], [`dead_letters`].
-//! [`handlers`] consumes messages, [`nats`] answers who connects to NATS with an API key, [`openapi`] is the document,
+//! [`outbound`] sends e-mail, [`handlers`] consumes messages, [`nats`] answers who connects to NATS with an API key, [`openapi`] is the document,
 //! [`service`] the wiring.
 
 pub mod accounts;
@@ -51,6 +51,7 @@ pub mod objects;
 pub mod oidc;
 pub mod openapi;
 pub mod orchestrators;
+pub mod outbound;
 pub mod paging;
 pub mod permission;
 pub mod personas;

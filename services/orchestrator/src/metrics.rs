@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use domain::error_chain;
+use domain::{DeliveryState, error_chain};
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use runtime::sweep::Ticks;
 use storage::{
     Database,
-    directory::{question_waiting, timer_first},
+    directory::{outbound_first, question_waiting, timer_first},
 };
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
@@ -24,6 +24,7 @@ pub struct Metrics {
     replies: Counter<u64>,
     redriven: Counter<u64>,
     rolled_back: Counter<u64>,
+    delivered: Counter<u64>,
 }
 
 impl Default for Metrics {
@@ -46,6 +47,10 @@ impl Default for Metrics {
             ),
             replies: counter("signalbox.replies", "Ended turns, by what was done with their reply"),
             redriven: counter("signalbox.dead_letters.redriven", "Dead letters redriven"),
+            delivered: counter(
+                "signalbox.outbound.deliveries",
+                "Attempts to tell a person by e-mail, by what became of the delivery",
+            ),
             rolled_back: counter(
                 "signalbox.api.rolled_back",
                 "Attempts of requests that the database rolled back (deadlock or serialization failure)",
@@ -85,12 +90,18 @@ impl Metrics {
         self.redriven.add(1, &[]);
     }
 
+    /// `kind`: email.
+    pub fn delivered(&self, kind: &'static str, state: DeliveryState) {
+        let labels = [KeyValue::new("kind", kind), KeyValue::new("outcome", state.as_str())];
+        self.delivered.add(1, &labels);
+    }
+
     pub fn rolled_back(&self) {
         self.rolled_back.add(1, &[]);
     }
 }
 
-/// Reads how many questions are open and how late the timers are; writes nothing.
+/// Reads how many questions are open and how late timers and e-mail are; writes nothing.
 pub async fn waiting(database: Database, interval: Duration, stop: CancellationToken) {
     let meter = global::meter("orchestrator");
     let questions = meter
@@ -102,17 +113,26 @@ pub async fn waiting(database: Database, interval: Duration, stop: CancellationT
         .with_unit("s")
         .with_description("How long ago the first timer was due that has not fired")
         .build();
+    let late_deliveries = meter
+        .f64_gauge("signalbox.outbound.late")
+        .with_unit("s")
+        .with_description("How long ago the first e-mail was due that no sender has taken")
+        .build();
+    let by = |first: Option<OffsetDateTime>| {
+        first.map_or(0.0, |due| (OffsetDateTime::now_utc() - due).as_seconds_f64().max(0.0))
+    };
     let mut ticks = Ticks::every(interval, stop);
     while ticks.next().await {
         let read = async {
             let open = question_waiting(&database, QUESTIONS_MAX).await?;
-            Ok::<_, storage::StorageError>((open.questions, timer_first(&database).await?))
+            let timer = timer_first(&database).await?;
+            Ok::<_, storage::StorageError>((open.questions, timer, outbound_first(&database).await?))
         };
         match read.await {
-            Ok((open, first)) => {
-                let by = first.map_or(0.0, |due| (OffsetDateTime::now_utc() - due).as_seconds_f64().max(0.0));
+            Ok((open, timer, delivery)) => {
                 questions.record(open.unsigned_abs(), &[]);
-                late.record(by, &[]);
+                late.record(by(timer), &[]);
+                late_deliveries.record(by(delivery), &[]);
             }
             Err(error) => tracing::debug!(error = error_chain(&error), "could not read what waits"),
         }

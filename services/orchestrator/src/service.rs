@@ -1,5 +1,5 @@
 //! Wiring: the API's server, the consumer of ended turns, the sweeps of expired rows, of holds, of mail, of timers and of stalled tasks, the
-//! limits of the outbox, and the watch for deletions in the broker.
+//! sender of e-mail, the limits of the outbox, and the watch for deletions in the broker.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -7,8 +7,16 @@ use messaging::{Consumer, ConsumerOptions, Durable, User, watch_deletions};
 use runtime::Context;
 
 use crate::{
-    app::App, forget::forget, handlers::turn_finished::TurnFinishedHandler, holds, mail, metrics, nats, recovery,
-    routes::served, settings::OrchestratorSettings, sign_in::cookie::Cookies, timers,
+    app::App,
+    forget::forget,
+    handlers::turn_finished::TurnFinishedHandler,
+    holds, mail, metrics, nats,
+    outbound::{self, smtp::Mailer},
+    recovery,
+    routes::served,
+    settings::{OrchestratorSettings, OutboundSettings},
+    sign_in::cookie::Cookies,
+    timers,
 };
 
 /// Starts the workers and gives the address of the API; port 0 in the settings picks a free port. The workers end with the
@@ -21,6 +29,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let models = context.settings.section("models")?;
     let providers = context.settings.section("providers")?;
     let sign_in = context.settings.section("sign_in")?;
+    let outbound: OutboundSettings = context.settings.section("outbound")?;
+    let mailer = Mailer::of(&context.settings.section("email")?, &outbound)?;
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
@@ -57,6 +67,21 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     shutdown.spawn("deletions", watch_deletions(context.bus.clone(), shutdown.token()));
     let address = context.serve(listen, served(app.clone()), context.health()).await?;
     app.listens_at(address);
+    // Links in e-mail begin with the address.
+    match mailer {
+        Some(mailer) => {
+            app.sends_email(Some(i64::from(outbound.pending_account_max.get())))
+                .await?;
+            let sending = outbound::sender::run(app.clone(), mailer, outbound, shutdown.token());
+            shutdown.spawn("outbound", sending);
+        }
+        None => {
+            app.sends_email(None).await?;
+            tracing::info!(
+                "email.smtp_url is not set: people hear of mail in their inbox, and no sign-in link is mailed"
+            );
+        }
+    }
     if Cookies::of(&app.base_url()).is_none() {
         tracing::warn!(
             public_url = app.base_url(),

@@ -1,4 +1,4 @@
-//! `[orchestrator]` and `[sign_in]`: the listen address and the operator's limits. Limits that clients rely on (such as the length of a title) are
+//! `[orchestrator]`, `[sign_in]`, `[email]` and `[outbound]`: the listen address and the operator's limits. Limits that clients rely on (such as the length of a title) are
 //! constants next to their type.
 
 use std::{collections::BTreeMap, net::SocketAddr};
@@ -11,7 +11,10 @@ use runtime::{
 use secrecy::SecretString;
 use serde::Deserialize;
 
-use crate::oidc::settings::{OidcSettings, ProviderName};
+use crate::{
+    oidc::settings::{OidcSettings, ProviderName},
+    outbound::smtp::{FromAddress, SmtpUrl},
+};
 
 section! {
     #[derive(Debug)]
@@ -94,6 +97,35 @@ section! {
         pub idle_days: Days = Days::new(7),
         /// OpenID providers, by the name in their path.
         pub oidc: BTreeMap<ProviderName, OidcSettings> = BTreeMap::new(),
+    }
+}
+
+section! {
+    /// `[email]`: the server that takes e-mail to people. Without it none is sent, and people hear of their mail in the inbox.
+    #[derive(Debug)]
+    pub struct EmailSettings {
+        /// `smtps://user:password@host`, `smtp://user:password@host?tls=required`, or `smtp://host:25` for a relay in your own network, which
+        /// gets no password. It holds a password, so it is not shown.
+        pub smtp_url: Option<SmtpUrl> = None,
+        /// `Signalbox <signalbox@example.com>`: who the e-mail is from. Needed with `smtp_url`.
+        pub from: Option<FromAddress> = None,
+    }
+}
+
+section! {
+    /// `[outbound]`: how deliveries leave, in each process.
+    #[derive(Debug)]
+    pub struct OutboundSettings {
+        /// Deliveries at one time.
+        pub in_flight_max: Count = Count::new(64),
+        /// Deliveries at one time to a destination. E-mail has one server: here it is an account, so that none takes all places.
+        pub in_flight_destination_max: Count = Count::new(4),
+        /// Deliveries of an account that wait. Of more, each ends at once; the inbox has the mail.
+        pub pending_account_max: Count = Count::new(50_000),
+        /// How long one attempt may take.
+        pub timeout_ms: Millis = Millis::new(15_000),
+        /// How often due deliveries are looked for.
+        pub sweep_ms: Millis = Millis::new(1_000),
     }
 }
 

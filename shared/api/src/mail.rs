@@ -1,7 +1,7 @@
 //! Mail between people, orchestrators and sessions; a person's inbox.
 
 use domain::{
-    Deliver, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId,
+    Deliver, DeliveryState, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId,
     notification::RouteSource,
 };
 use schemars::JsonSchema;
@@ -57,6 +57,21 @@ pub struct Mail {
     pub snoozed_until: Option<Timestamp>,
     pub created_at: Timestamp,
     pub receipt: Receipt,
+    /// Where its person hears of it; for the person alone.
+    #[serde(default)]
+    pub deliveries: Vec<Delivery>,
+}
+
+/// Where a person hears of mail.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Delivery {
+    /// `web`: the inbox, which always has it; `email`; or `slack`, if e-mail is sent instead.
+    pub way: String,
+    #[schemars(with = "DeliveryState")]
+    pub state: String,
+    pub at: Timestamp,
+    /// Why it was not sent, or not yet.
+    pub reason: Option<String>,
 }
 
 /// Who wrote mail, or whom it is for.

@@ -79,7 +79,7 @@ pub use id::{
 pub use identity::{Reachable, Style};
 pub use limit::{ArtifactBytes, Bytes, Count, CountOrNone, Days, Depth, Hours, LongMillis, Millis, Seconds};
 pub use liveness::{Liveness, RecoveryCause, RecoveryState};
-pub use mail::{Digest, MailTo, MailWhy, MessageType, Party, ReceiptState};
+pub use mail::{DeliveryState, Digest, MailTo, MailWhy, MessageType, Party, ReceiptState};
 pub use member::{Email, MemberRole, NotAnEmail};
 pub use model::{ModelInput, ModelKind, ModelKinds};
 pub use next::{Next, NextCode, WaitsOn};

@@ -29,6 +29,13 @@ string_enum! {
     }
 }
 
+string_enum! {
+    /// What has become of what a person is told outside of Signalbox. `held`: it waits for a digest. `superseded`: nobody has to be told any more.
+    DeliveryState {
+        Held = "held", Waiting = "waiting", Sending = "sending", Sent = "sent", Superseded = "superseded", Dead = "dead",
+    }
+}
+
 /// The type of the notification that brings mail to a session.
 pub const ITEM: &str = "mail";
 

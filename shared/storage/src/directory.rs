@@ -167,6 +167,13 @@ pub async fn timer_first(database: &Database) -> Result<Option<OffsetDateTime>, 
     Ok(rows.into_iter().next().map(|row| row.due_at))
 }
 
+/// When the delivery was, or is, due that is due first.
+pub async fn outbound_first(database: &Database) -> Result<Option<OffsetDateTime>, StorageError> {
+    let sql = "select * from outbound_first()";
+    let rows: Vec<First> = database.query_alone("find first delivery", sql, []).await?;
+    Ok(rows.into_iter().next().map(|row| row.due_at))
+}
+
 /// A hold that a sweep has something to do for.
 #[derive(Debug, FromQueryResult)]
 pub struct HoldDue {
@@ -296,6 +303,33 @@ impl TimerRound {
         let due = rows.into_iter().filter(|row| row.is_due == Some(true));
         let due: BTreeSet<AccountId> = due.map(|row| row.account_id).collect();
         Ok(due.into_iter().collect())
+    }
+}
+
+#[derive(FromQueryResult)]
+struct DueOwner {
+    account_id: String,
+    is_due: Option<bool>,
+    is_walked: bool,
+}
+
+/// The search for accounts with due deliveries, as that for timers: also through all that have some, if very many are due.
+#[derive(Debug, Default)]
+pub struct OutboundRound {
+    after: Option<String>,
+}
+
+impl OutboundRound {
+    /// Accounts with due deliveries, each once, and [`crate::accounts::OPERATOR`] if there are sign-in links.
+    pub async fn look(&mut self, database: &Database, limit: i32) -> Result<BTreeSet<String>, StorageError> {
+        let values = [self.after.take().unwrap_or_default().into(), limit.into()];
+        let sql = "select * from outbound_due($1, $2)";
+        let rows: Vec<DueOwner> = database.query_alone("find due deliveries", sql, values).await?;
+        let walked = rows.iter().filter(|row| row.is_walked).count();
+        let is_full = i32::try_from(walked).is_ok_and(|walked| walked >= limit);
+        self.after = rows.last().filter(|_| is_full).map(|row| row.account_id.clone());
+        let due = rows.into_iter().filter(|row| row.is_due == Some(true));
+        Ok(due.map(|row| row.account_id).collect())
     }
 }
 

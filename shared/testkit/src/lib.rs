@@ -1,6 +1,6 @@
 //! Test support for every crate: a new database from a migrated template ([`database`]), accounts, agents and tasks in
 //! it ([`fixture`]), rows of any kind and number ([`rows`]), an account with one of everything ([`tenant`]), checks of
-//! query plans ([`plans`]), a scripted provider with a log ([`provider`]), which can imitate real servers ([`server`]), a scripted model ([`model`]), a provider of OpenID Connect ([`openid`]),
+//! query plans ([`plans`]), a scripted provider with a log ([`provider`]), which can imitate real servers ([`server`]), a scripted model ([`model`]), a provider of OpenID Connect ([`openid`]), a mail server ([`smtp`]),
 //! a proxy with network faults ([`proxy`]), a fuzzer ([`fuzz`]), hostile texts ([`hostile`]), calls of every tool
 //! ([`tools`]), and waiting for a condition with a limit ([`wait`]). [`envelope`] has the services' signing key. A
 //! [`world`] has all of it and runs services.
@@ -19,6 +19,7 @@ pub mod provider;
 pub mod proxy;
 pub mod rows;
 pub mod server;
+pub mod smtp;
 pub mod tenant;
 pub mod tools;
 pub mod wait;
@@ -34,6 +35,7 @@ pub use provider::{Reply, Seen, StubProvider, outputs, repeating_codes};
 pub use proxy::{Counts, NetworkFault, Proxy, Way};
 pub use rows::{Rows, enqueued, rows};
 pub use server::Server;
+pub use smtp::{MailServer, Manner};
 pub use tenant::Tenant;
 pub use wait::eventually;
 pub use world::{OPERATOR_TOKEN, Running, World, nats_users};

@@ -315,6 +315,20 @@ const DEFAULTS: &[(&str, &str, &[Column])] = &[
         ],
     ),
     (
+        "outbound_delivery",
+        "",
+        &[
+            ("account_id", "'acme'"),
+            ("id", "gen_random_uuid()"),
+            ("kind", "'email'"),
+            ("destination_id", "'bob'"),
+            ("type", "'message'"),
+            ("about_id", "gen_random_uuid()"),
+            ("state", "'waiting'"),
+            ("next_at", "now()"),
+        ],
+    ),
+    (
         "idempotency",
         "",
         &[

@@ -47,6 +47,13 @@ from (values ('shown', '{account}-bob', null), ('other', '{account}-bob', null),
 insert into notification_preference (account_id, user_id, message_type, slack, email, digest)
 select account_id, user_id, 'message', false, true, 'none' from member where account_id = '{account}';
 
+-- Mail that a person was told of, with an attempt; none is due.
+insert into outbound_delivery (account_id, id, kind, destination_id, type, about_id, state, attempts, reason, ended_at, kept_until)
+select '{account}', pg_temp.uid('delivery/' || m.name), 'email', m.person, 'message', pg_temp.uid('mail/' || m.name), 'dead', 1, '{secret}', now(), '2999-01-01'
+from (values ('shown', '{account}-bob'), ('other', '{account}-bob'), ('own', 'ann')) as m (name, person);
+insert into outbound_attempt (account_id, delivery_id, number, at, ms, class)
+select account_id, id, 1, now(), 1, 'refused' from outbound_delivery where account_id = '{account}';
+
 insert into task (account_id, id, display_id, title, description, status)
 select '{account}', lower(name), name, '{secret}', '{secret}', status
 from (values ('LIVE-1', 'in_progress'), ('{ACCOUNT}-1', 'in_progress'), ('{ACCOUNT}-2', 'done'), ('CHAT', 'in_progress'),

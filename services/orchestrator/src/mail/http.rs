@@ -152,7 +152,7 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
     }
     let mail = mail_find(&work.tx, account, id).await?.ok_or_else(Problem::not_found)?;
     let sent = Sent {
-        mail: mail.shown(),
+        mail: mail.of_sender().shown(),
         notification_id,
     };
     Ok(Done::new(sent).with(messages))

@@ -1,7 +1,7 @@
 //! Mail, as it is read: with its receipt, which is that of its item until it is settled.
 
-use api::mail::{Mail, MailParty, Receipt, Routed};
-use domain::{AccountId, MailId, ReceiptState, SessionId, TurnId, UserId, notification::RouteSource};
+use api::mail::{Delivery, Mail, MailParty, Receipt, Routed};
+use domain::{AccountId, DeliveryState, MailId, ReceiptState, SessionId, TurnId, UserId, notification::RouteSource};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -45,10 +45,14 @@ pub struct MailRow {
     item_at: Option<OffsetDateTime>,
     item_turn: Option<TurnId>,
     item_turn_number: Option<i64>,
+    email_state: Option<String>,
+    email_reason: Option<String>,
+    email_instead_of: Option<String>,
+    email_at: Option<OffsetDateTime>,
 }
 
-/// Columns of a row `m` of mail, and what becomes of it. The item of mail that is settled may be gone. Relies on primary keys and
-/// mail_answer.
+/// Columns of a row `m` of mail, and what becomes of it. The item of mail that is settled may be gone. Relies on primary keys,
+/// mail_answer and outbound_delivery_about.
 macro_rules! columns {
     () => {
         "m.account_id, m.id, m.from_user, m.from_session, m.from_service, m.from_name, m.to_user, m.to_session, m.to_address, m.message_type,
@@ -64,7 +68,8 @@ macro_rules! names {
             ".account_id and p.user_id = ",
             $mail,
             ".to_user) as to_name, a.id as answered_by, a.created_at as answered_at, n.state as item_state, n.reason as item_reason,
-             n.session_id as item_session, n.created_at as item_at, t.id as item_turn, t.number as item_turn_number"
+             n.session_id as item_session, n.created_at as item_at, t.id as item_turn, t.number as item_turn_number,
+             e.state as email_state, e.reason as email_reason, e.instead_of as email_instead_of, e.at as email_at"
         )
     };
 }
@@ -87,7 +92,14 @@ macro_rules! joins {
             ".account_id and n.id = 'mail:' || ",
             $mail,
             ".id offset 0) n on true
-             left join lateral (select * from turn t where t.account_id = n.account_id and t.id = n.turn_id offset 0) t on true"
+             left join lateral (select * from turn t where t.account_id = n.account_id and t.id = n.turn_id offset 0) t on true
+             left join lateral (
+                select d.state, d.reason, d.instead_of, coalesce(d.ended_at, d.created_at) as at from outbound_delivery d
+                where d.account_id = ",
+            $mail,
+            ".account_id and d.about_id = ",
+            $mail,
+            ".id and d.kind = 'email' offset 0) e on true"
         )
     };
 }
@@ -99,9 +111,10 @@ impl MailRow {
         person.or_else(|| self.from_session.clone())
     }
 
-    /// As whoever wrote it reads it: what its recipient does with it is theirs, but that they have read it.
+    /// As whoever wrote it reads it: what its recipient does with it, and where they hear of it, is theirs, but that they have read it.
     pub fn of_sender(self) -> MailRow {
         MailRow {
+            email_state: None,
             archived_at: None,
             surface_at: self.created_at,
             ..self
@@ -130,6 +143,7 @@ impl MailRow {
 
     pub fn shown(self) -> Mail {
         let receipt = self.receipt();
+        let deliveries = self.deliveries();
         let party = |user: Option<String>, session: Option<String>, service: Option<String>, name: String| MailParty {
             kind: match (&user, &session) {
                 (Some(_), _) => "person",
@@ -159,7 +173,35 @@ impl MailRow {
             snoozed_until: (self.surface_at > self.now).then(|| self.surface_at.into()),
             created_at: self.created_at.into(),
             receipt,
+            deliveries,
         }
+    }
+
+    /// Of mail to a person.
+    fn deliveries(&self) -> Vec<Delivery> {
+        let web = self.to_user.as_ref().map(|_| Delivery {
+            way: "web".to_owned(),
+            state: DeliveryState::Sent.to_string(),
+            at: self.created_at.into(),
+            reason: None,
+        });
+        let email = self.email_state.clone().zip(self.email_at).map(|(state, at)| Delivery {
+            way: "email".to_owned(),
+            state,
+            at: at.into(),
+            reason: self.email_reason.clone(),
+        });
+        let skipped = self
+            .email_instead_of
+            .clone()
+            .filter(|_| email.is_some())
+            .map(|way| Delivery {
+                way,
+                state: DeliveryState::Superseded.to_string(),
+                at: self.created_at.into(),
+                reason: Some("this way cannot be used here: e-mail instead".to_owned()),
+            });
+        web.into_iter().chain(skipped).chain(email).collect()
     }
 
     /// As the routing log has it, for this person.

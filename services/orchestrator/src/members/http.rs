@@ -58,9 +58,16 @@ async fn create(
         }
         tracing::info!(account = %access.account, %user, role = member.role, by, "added a member");
         let link = match body.invite {
-            Some(true) if !member.signed_in => {
-                Some(link_make(&app, work, (&access.account, &user), by, invited_for(&app)).await?)
-            }
+            Some(true) if !member.signed_in => Some(
+                link_make(
+                    &app,
+                    (&work.tx, work.now),
+                    (&access.account, &user),
+                    by,
+                    invited_for(&app),
+                )
+                .await?,
+            ),
             Some(_) | None => None,
         };
         let kept = CreatedMember {
@@ -216,7 +223,7 @@ async fn invite(
             return Err(Problem::conflict("has_signed_in", detail).into());
         }
         let by = access.caller.author_id();
-        let link = link_make(&app, work, (&access.account, &user), by, invited_for(&app)).await?;
+        let link = link_make(&app, (&work.tx, work.now), (&access.account, &user), by, invited_for(&app)).await?;
         let kept = without_secret(&link);
         let invited = changed(&user, Change::Changed, access.caller.actor());
         let invited = app.event(&access.account, work.now, invited);

@@ -1,21 +1,27 @@
-//! One-time sign-in links: an admin or the operator makes them.
+//! One-time sign-in links: an admin or the operator makes them, or the person asks for one by e-mail.
 
 use api::members::SignInLink;
 use domain::{AccountId, SignInToken, UserId};
+use storage::Tx;
 use time::{Duration, OffsetDateTime};
 
 use super::store;
-use crate::{app::App, error::ApiError, idempotency::Work};
+use crate::{app::App, error::ApiError};
 
 /// How long an invitation is good.
 pub fn invited_for(app: &App) -> Duration {
     Duration::try_from(app.sign_in.invite_days.duration()).unwrap_or(Duration::MAX)
 }
 
+/// How long a link is good that somebody asks for.
+pub fn asked_for(app: &App) -> Duration {
+    Duration::minutes(i64::from(app.sign_in.link_min.get()))
+}
+
 /// Makes the member's link, which ends the one before. The caller knows that there is such a member.
 pub async fn link_make(
     app: &App,
-    work: &Work,
+    (tx, now): (&Tx, OffsetDateTime),
     (account, user): (&AccountId, &UserId),
     by: &str,
     good_for: Duration,
@@ -23,8 +29,8 @@ pub async fn link_make(
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(ApiError::Random)?;
     let token = SignInToken::from_random(account, random);
-    let expires_at: OffsetDateTime = work.now + good_for;
-    store::link_set(&work.tx, user, &token, expires_at).await?;
+    let expires_at: OffsetDateTime = now + good_for;
+    store::link_set(tx, user, &token, expires_at).await?;
     tracing::info!(%account, %user, by, "made a sign-in link");
     let base = app.base_url();
     Ok(SignInLink {

@@ -112,13 +112,15 @@ pub const LIST: Listing = Listing {
 };
 
 const CHANGE: &str = member!(
-    "update member set name = coalesce($3, name), role = coalesce($4, role), email = case when $5 then $6 else email end
+    "update member set name = coalesce($3, name), role = coalesce($4, role), email = case when $5 then $6 else email end,
+         address_from_admin = address_from_admin or $5 and login_id is not null and email is distinct from $6
      where account_id = $1 and user_id = $2 and removed_at is null
      returning",
     ""
 );
 
-/// Fails with a unique violation when another member has the address.
+/// Fails with a unique violation when another member has the address. Whoever has signed in gets no sign-in link at an address that an admin
+/// gave them: the admin would come in as them.
 pub async fn member_change(
     tx: &Tx,
     account: &AccountId,

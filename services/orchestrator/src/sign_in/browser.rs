@@ -1,4 +1,4 @@
-//! `/sign-in`, `/sign-in/key` and `/sign-out`: a browser signs in with what it has, sees who it is, and signs out.
+//! `/sign-in`, `/sign-in/key`, `/sign-in/link` and `/sign-out`: a browser signs in with what it has or asks for a link, sees who it is, and signs out.
 
 use axum::{
     Json,
@@ -7,7 +7,7 @@ use axum::{
     http::{HeaderMap, StatusCode, Uri, header},
     response::{AppendHeaders, Html, IntoResponse, Redirect, Response},
 };
-use domain::ApiKey;
+use domain::{ApiKey, Email};
 use runtime::http::{AccountLimits, Problem};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use storage::{Accounts, api_key::api_key_holder};
@@ -24,6 +24,7 @@ use crate::{
     body,
     error::ApiError,
     keys::store::key_hold,
+    outbound::store::sign_in_insert,
 };
 
 /// The fields of a form, or of JSON.
@@ -63,6 +64,8 @@ pub async fn home() -> Redirect {
 pub struct Methods {
     /// A browser with a key of its person.
     key: bool,
+    /// A link by e-mail, at `/sign-in/link`.
+    email: bool,
     oidc: Vec<Method>,
 }
 
@@ -84,6 +87,7 @@ fn methods_of(app: &App) -> Methods {
     });
     Methods {
         key,
+        email: app.emails_max().is_some(),
         oidc: oidc.collect(),
     }
 }
@@ -132,7 +136,10 @@ fn ways_in(methods: &Methods) -> Html<String> {
     });
     let key = "<form method=\"post\" action=\"/sign-in/key\"><p><label>A key of your own: \
                <input type=\"password\" name=\"key\" autocomplete=\"off\" required></label> <button>Sign in</button></p></form>";
-    let body: String = links.chain(methods.key.then(|| key.to_owned())).collect();
+    let email = "<form method=\"post\" action=\"/sign-in/link\"><p><label>Your e-mail address: \
+                 <input type=\"email\" name=\"email\" autocomplete=\"email\" required></label> <button>Send me a link</button></p></form>";
+    let forms = [(methods.email, email), (methods.key, key)].map(|(is_way, form)| is_way.then(|| form.to_owned()));
+    let body: String = links.chain(forms.into_iter().flatten()).collect();
     page(
         "Sign in to Signalbox",
         &format!("<p>Open the link that you were sent.</p>{body}"),
@@ -210,6 +217,41 @@ pub async fn by_key(State(app): State<App>, request: Request) -> Result<Response
         })
     };
     used.await.map_err(Refused::of(&headers))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkForm {
+    email: Email,
+}
+
+/// Asks for sign-in links by e-mail. Who has the address is looked up when the e-mail is sent, so neither the answer nor its time says whether
+/// anybody has it; nor does either say that it was asked for too often.
+pub async fn by_email(State(app): State<App>, request: Request) -> Result<Response, Refused> {
+    let headers = request.headers().clone();
+    let asked = async {
+        AccountLimits::admit_guess(request.extensions())?;
+        let Some(pending_max) = app.emails_max() else {
+            let detail =
+                "no e-mail is sent here: ask whoever runs Signalbox, or an admin of your account, for a sign-in link";
+            return Err(Problem::not_found().detail(detail).into());
+        };
+        let Fields { fields, is_form } = Fields::<LinkForm>::from_request(request, &()).await?;
+        let tx = app.callers.begin(&Accounts::operator()).await?;
+        let is_new = sign_in_insert(&tx, &fields.email, pending_max).await?;
+        tx.commit().await?;
+        if !is_new {
+            tracing::info!("too many sign-in links were asked for; no e-mail is sent");
+        }
+        Ok::<_, ApiError>(is_form)
+    };
+    let is_form = asked.await.map_err(Refused::of(&headers))?;
+    let said =
+        "<p>If somebody here has this address, an e-mail with a sign-in link is on its way. Look at your mail.</p>";
+    Ok(match is_form {
+        true => (StatusCode::ACCEPTED, page("Look at your mail", said)).into_response(),
+        false => StatusCode::ACCEPTED.into_response(),
+    })
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -13,7 +13,7 @@ use crate::{
     idempotency::{Answer, Done, Post},
     members::{
         changed,
-        link::{link_make, without_secret},
+        link::{asked_for, link_make, without_secret},
         store::member_lock,
     },
     route::routes,
@@ -33,11 +33,10 @@ async fn create(
     Post { body, once }: Post<NewSignInLink>,
 ) -> Result<Answer<201, SignInLink>, ApiError> {
     let account = &body.account;
-    let minutes = body.minutes.map_or_else(
-        || i64::from(app.sign_in.link_min.get()),
-        |minutes| i32::from(minutes).into(),
+    let good_for = body.minutes.map_or_else(
+        || asked_for(&app),
+        |minutes| Duration::minutes(i32::from(minutes).into()),
     );
-    let good_for = Duration::minutes(minutes);
     if good_for > LONGEST {
         let what = format!("at most {}, which is seven days", LONGEST.whole_minutes());
         return Err(invalid_field("minutes", what).into());
@@ -50,7 +49,7 @@ async fn create(
         };
         let link = link_make(
             &app,
-            work,
+            (&work.tx, work.now),
             (account, &body.user_id),
             Caller::Operator.author_id(),
             good_for,

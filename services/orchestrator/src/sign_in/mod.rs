@@ -1,8 +1,8 @@
-//! Signing in: by a one-time link, by an OpenID provider, or by a key of one's own. A link gives a key; all three open a browser session.
+//! Signing in: by a one-time link, which may come by e-mail, by an OpenID provider, or by a key of one's own. A link gives a key; all three open a browser session.
 //!
 //! A *login* is what a person signs in with, in all of their accounts: an id that members name. What it reaches is read at each request, from
 //! the members that name it. In reading order: [`secret`] and [`cookie`] (what a browser holds), [`session`] (browser sessions), [`page`] (what a
-//! link opens), [`browser`] (`/sign-in`, `/sign-in/key`, `/sign-out`), [`oidc`] (providers, whose protocol is in [`crate::oidc`]), [`html`] (pages
+//! link opens), [`browser`] (`/sign-in`, `/sign-in/key`, `/sign-in/link`, `/sign-out`), [`oidc`] (providers, whose protocol is in [`crate::oidc`]), [`html`] (pages
 //! and refusals), [`http`] (the operator's links).
 
 pub mod browser;
@@ -55,6 +55,7 @@ pub fn router(app: App) -> Router {
         .layer(middleware::from_fn(of_this_site));
     let forms = Router::new()
         .route("/sign-in/key", post(browser::by_key))
+        .route("/sign-in/link", post(browser::by_email))
         .route("/sign-out", post(browser::sign_out))
         .route_layer(middleware::from_fn_with_state(app.clone(), again))
         .route_layer(middleware::from_fn(small));

@@ -12,6 +12,7 @@ mod branches;
 mod contexts;
 mod dead_letters;
 mod diff;
+mod email;
 mod handover;
 mod holds;
 mod idempotency;

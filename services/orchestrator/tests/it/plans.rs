@@ -7,7 +7,7 @@ use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
     handlers::ended_turns::ENDED_TURNS, holds, keys, log, mail, members, messages, notifications, orchestrators,
-    paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
+    outbound, paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
     recovery as recoveries, replays, routing, sessions, sign_in, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 165] = [
+const STATEMENTS: [Planned; 172] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -51,8 +51,32 @@ const STATEMENTS: [Planned; 165] = [
             "mail_answer",
             "member_pkey",
             "notification_pkey",
+            "outbound_delivery_about",
             "turn_pkey",
         ],
+    ),
+    (
+        outbound::store::DIGEST,
+        2,
+        &["outbound_delivery_held of the account", "outbound_delivery_held_of"],
+    ),
+    (outbound::store::CLAIM, 4, &["outbound_delivery_pending of the account"]),
+    (
+        outbound::store::ITEMS,
+        3,
+        &[
+            "outbound_delivery_digest",
+            "outbound_delivery_pkey",
+            "mail_pkey",
+            "member_pkey",
+        ],
+    ),
+    (outbound::store::END, 6, &["outbound_delivery_pkey"]),
+    (outbound::store::END_DIGEST, 5, &["outbound_delivery_digest"]),
+    (
+        outbound::store::SIGN_IN_INSERT,
+        5,
+        &["outbound_delivery_sign_in", "outbound_delivery_pending of the account"],
     ),
     (
         routing::store::PLACED,
@@ -294,6 +318,7 @@ const STATEMENTS: [Planned; 165] = [
     (lifecycle::mail_read::MAIL_SETTLE_READ, 4, &["mail_pkey"]),
     (mail_take::MAIL_CANCEL, 4, &["notification_pkey", "session_pkey"]),
     (forget::MEMORIES, 3, &["memory_faded of the account"]),
+    (forget::DELIVERIES, 3, &["outbound_delivery_over of the account"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
     (memory::MEMORIES_FIND, 6, &["memory_key"]),
@@ -588,6 +613,18 @@ async fn fill(owner: &PgPool, count: u32) {
         rows("persona_version").from("persona p"),
         rows("mail").set("surface_at", ago).from(&many),
         rows("mail").with("from_user", "u").set("archived_at", ago).from(&many),
+        rows("outbound_delivery").set("next_at", ago).from(&many),
+        rows("outbound_delivery")
+            .with("state", "held")
+            .set("destination_id", "'u' || n % 50")
+            .set("next_at", ago)
+            .from(&many),
+        rows("outbound_delivery")
+            .with("state", "sent")
+            .set("next_at", "null")
+            .set("ended_at", ago)
+            .set("kept_until", ago)
+            .from(&many),
         rows("memory")
             .set("owner", "'user:u' || n")
             .set("fades_at", ago)

@@ -14,6 +14,7 @@ pub(super) enum Check {
     NatsUsers,
     Streams,
     Providers,
+    Email,
     Ports,
     Running,
     Outbox,
@@ -43,6 +44,7 @@ impl Check {
             Check::NatsUsers => ("nats users", START_REFUSED),
             Check::Streams => ("streams", START_REFUSED),
             Check::Providers => ("providers", "docs/runbooks/provider-trouble.md"),
+            Check::Email => ("email", "docs/runbooks/mail-bounces.md"),
             Check::Ports => ("ports", START_REFUSED),
             Check::Running => ("running", SERVICE_DOWN),
             Check::Outbox => ("outbox", "docs/runbooks/outbox-waits.md"),
@@ -76,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    const ALL: [Check; 19] = [
+    const ALL: [Check; 20] = [
         Check::Settings,
         Check::Up,
         Check::Postgres,
@@ -87,6 +89,7 @@ mod tests {
         Check::NatsUsers,
         Check::Streams,
         Check::Providers,
+        Check::Email,
         Check::Ports,
         Check::Running,
         Check::Outbox,

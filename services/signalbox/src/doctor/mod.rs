@@ -1,9 +1,10 @@
-//! `signalbox doctor`: reads the state of an installation and changes nothing. [`postgres`], [`nats`], [`providers`], [`ports`],
+//! `signalbox doctor`: reads the state of an installation and changes nothing. [`postgres`], [`nats`], [`providers`], [`email`], [`ports`],
 //! [`work`] and [`collector`] each read one part and judge it in a pure function; the result is a [`Finding`]. A problem names the
 //! runbook page of its [`Check`].
 
 mod check;
 mod collector;
+mod email;
 mod finding;
 mod nats;
 mod ports;
@@ -46,17 +47,18 @@ async fn examine(mut settings: Settings, data_dir: &Path) -> anyhow::Result<Vec<
         let message = format!("checking `signalbox up` in {}, {}", data_dir.display(), up.http_url);
         Finding::ok(Check::Up, message)
     }));
-    let (postgres, nats, providers, ports, work, collector) = tokio::join!(
+    let (postgres, nats, providers, email, ports, work, collector) = tokio::join!(
         // Boxed: these futures are large.
         Box::pin(postgres::examine(&settings)),
         Box::pin(nats::examine(&settings)),
         providers::examine(&settings, up.is_some()),
+        email::examine(&settings),
         ports::examine(&settings, up.as_ref()),
         Box::pin(work::examine(&settings)),
         collector::examine(&settings),
     );
     findings.extend(
-        [postgres, nats, providers, ports, work, collector]
+        [postgres, nats, providers, email, ports, work, collector]
             .into_iter()
             .flatten(),
     );

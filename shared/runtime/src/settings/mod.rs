@@ -38,7 +38,7 @@ pub use sections::{
 use source::Layer;
 
 /// All sections. Any other is refused, whatever its source.
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 17] = [
     "database",
     "nats",
     "envelope",
@@ -52,6 +52,8 @@ const SECTIONS: [&str; 15] = [
     "tool_gateway",
     "orchestrator",
     "sign_in",
+    "email",
+    "outbound",
     "providers",
     "models",
 ];

@@ -9,6 +9,7 @@ use domain::{
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
 
+use super::announce::announce;
 use crate::{StorageError, Tx};
 
 /// Whom an address means.
@@ -255,7 +256,7 @@ pub const BACK: &str = "
         order by s.thread_id, s.created_at limit 100 for update) w
     where m.ctid = w.ctid";
 
-/// Writes mail once, however often it is asked for.
+/// Writes mail once, however often it is asked for. A person is told of it as the person wishes.
 pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> {
     let (user, session, service) = match new.from {
         MailFrom::User(user) => (Some(user.to_string()), None, None),
@@ -285,6 +286,9 @@ pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> 
         new.now.into(),
     ];
     tx.execute("write mail", INSERT, values).await?;
+    if new.to.user().is_some() {
+        announce(tx, new.account, new.id).await?;
+    }
     if let (Some(user), Some(_)) = (new.to.user(), new.reply_to) {
         let values = [new.account.into(), thread.into(), user.into(), new.now.into()];
         tx.execute("bring mail back", BACK, values).await?;

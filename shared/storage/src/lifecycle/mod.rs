@@ -16,6 +16,7 @@
 //! | `child_mail` | a task's status, mail to its board's orchestrator | whoever gave work away hears what becomes of it, once a move |
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
 //! | [`mail_read`](mod@mail_read) | mail that waits, its item, its session | a person reads in the agent's place: the item ends, and the mail is read |
+//! | [`announce`](mod@announce) | what people are told by e-mail | it is written with the mail, by whoever writes that |
 //! | [`mail_settle`](mod@mail_settle) | mail whose item has ended, mail to its sender | what was not taken goes back once |
 //! | [`memory`] | what orchestrators remember | people read and write it by API, orchestrators by tool |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
@@ -25,6 +26,7 @@
 //! | [`agent_remove`] | agent, its sessions, their queues | removing an agent closes its sessions (S11) |
 
 mod agent_remove;
+pub mod announce;
 pub mod artifact_store;
 mod blocked;
 mod board_add;

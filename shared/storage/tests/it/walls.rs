@@ -13,6 +13,7 @@ use testkit::{Fixture, TestDatabase};
 const WITHOUT_ACCOUNT: &[&str] = &[
     "login_identity",
     "login_session",
+    "outbound_way",
     "provider_breaker",
     "replica",
     "resolver_partition",
