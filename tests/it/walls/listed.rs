@@ -455,11 +455,15 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The entry for a condition.
-pub(crate) fn held_by_others(sql: &str, condition: &str) -> Option<[&'static str; 2]> {
+/// The entries for a condition.
+fn entries_of(sql: &str, condition: &str) -> impl Iterator<Item = [&'static str; 2]> {
     let held = HELD_BY_OTHERS.iter().map(|(part, condition, _)| [*part, *condition]);
-    let mut listed = held.chain(not_shown());
-    listed.find(|[part, listed]| sql.contains(part) && condition == *listed)
+    held.chain(not_shown())
+        .filter(move |[part, listed]| condition == *listed && sql.contains(part))
+}
+
+pub(crate) fn is_held_by_others(sql: &str, condition: &str) -> bool {
+    entries_of(sql, condition).next().is_some()
 }
 
 fn not_shown() -> impl Iterator<Item = [&'static str; 2]> {
@@ -490,7 +494,9 @@ impl Listed {
     }
 
     pub(crate) fn held_by_others(&mut self, sql: &str, condition: &str) -> bool {
-        held_by_others(sql, condition).is_some_and(|entry| self.used(entry))
+        let entries: Vec<_> = entries_of(sql, condition).collect();
+        self.0.extend(&entries);
+        !entries.is_empty()
     }
 
     fn used(&mut self, entry: [&'static str; 2]) -> bool {

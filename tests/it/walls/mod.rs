@@ -20,7 +20,7 @@ mod walk;
 use std::{collections::BTreeSet, sync::Arc};
 
 use domain::AccountId;
-use testkit::{Fixture, OpenIdProvider, StubModel, StubProvider, Tenant, World, rows};
+use testkit::{Fixture, MailServer, OpenIdProvider, StubModel, StubProvider, Tenant, World, rows};
 
 use self::{
     interposed::interpose,
@@ -118,6 +118,9 @@ async fn walked(part: Part) -> Book {
     ] {
         world.set(&format!("sign_in.oidc.corp.{key}"), value);
     }
+    let mail = MailServer::start().await;
+    world.set("email.smtp_url", &mail.url);
+    world.set("email.from", "signalbox@example.com");
     let mut house = House::open_in(world, provider).await;
     let field = Field::of(&house);
     let ids = ids(&house, &field, &tenant)

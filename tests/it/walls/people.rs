@@ -32,6 +32,7 @@ impl Walk<'_> {
         self.said_to("new", "to-orchestrator", &calls).await;
         self.gives_work_away(&key).await;
         self.writes(&key).await;
+        self.mailed(&key).await;
         self.guested(&key).await;
         self.browsers(&key).await;
         self.requests(own(&key, &id, &memory)).await;
@@ -48,6 +49,46 @@ impl Walk<'_> {
         self.api("POST", "/members", &spare).await;
         self.conflicts("DELETE", "/members/ann", &Value::Null).await;
         self.account_s_orchestrator().await;
+        let over = "update mail set settled_at = now() - interval '2 years'
+                    where account_id = 'alder' and id in (select id from mail where account_id = 'alder' and settled_at is not null and to_session is not null limit 1)";
+        self.changed(over).await;
+    }
+
+    async fn changed(&self, sql: &'static str) {
+        let changed = sqlx::query(sql).execute(&self.house.world.database.owner).await;
+        changed.expect("the database does as it is told");
+    }
+
+    /// The person hears by e-mail: at once, and of two messages together. Then what was sent is old.
+    async fn mailed(&self, key: &str) {
+        let together = json!({"message_type": "message", "deliver_email": true, "digest": "hourly"});
+        self.mine(key, "PUT", "/api/me/notification-preferences", &together)
+            .await;
+        let tells = |kind: &str| {
+            (
+                "send_message",
+                json!({"to": "@user:new", "content": "c", "message_type": kind}),
+            )
+        };
+        self.uses("tells", &[tells("escalation"), tells("message"), tells("message")])
+            .await;
+        let ended = |count: i64| async move {
+            let sql =
+                "select count(*) from outbound_delivery where account_id = 'alder' and state in ('sent', 'superseded')";
+            eventually("e-mail is sent", || async {
+                (self.house.world.database.count(sql).await >= count).then_some(())
+            })
+            .await;
+        };
+        ended(1).await;
+        self.trials.next_step();
+        self.changed("update outbound_delivery set next_at = now() where account_id = 'alder' and state = 'held'")
+            .await;
+        ended(3).await;
+        self.changed("update outbound_delivery set kept_until = now() - interval '1 day' where account_id = 'alder' and kept_until is not null")
+            .await;
+        let link = of("", "POST", "/sign-in/link", &json!({"email": "new@example.com"}));
+        self.requests(vec![link]).await;
     }
 
     /// A new person comes by a link: their key, and its id.
@@ -148,7 +189,14 @@ impl Walk<'_> {
         self.api("PUT", path, &json!({"enabled": true})).await;
         self.api("PATCH", "", &json!({"orchestrator_provider": "default"}))
             .await;
-        self.said_to(&of_account, "to-the-account-s", "b").await;
+        let calls = [
+            (
+                "attribute_user",
+                json!({"provider": "email", "external_id": "new@example.com"}),
+            ),
+            ("forward_to_user", json!({"user_id": "ann", "message": "b"})),
+        ];
+        self.used_by(&of_account, "to-the-account-s", &calls).await;
         let open = "select id::text from session where account_id = 'alder' and kind = 'orchestrator' and user_id is null and closed_at is null";
         let session = self.one_of(open).await;
         self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"}))
@@ -171,8 +219,12 @@ impl Walk<'_> {
 
     /// Its person's orchestrator calls these tools.
     async fn uses(&self, id: &str, calls: &[(&str, Value)]) {
+        self.used_by("new", id, calls).await;
+    }
+
+    async fn used_by(&self, user: &str, id: &str, calls: &[(&str, Value)]) {
         let calls: Vec<String> = calls.iter().map(|(name, said)| format!("{name} {said}")).collect();
-        self.said_to("new", id, &format!("{USES}{}", calls.join(USED))).await;
+        self.said_to(user, id, &format!("{USES}{}", calls.join(USED))).await;
     }
 
     async fn one_of(&self, sql: &'static str) -> String {
@@ -255,6 +307,9 @@ impl Walk<'_> {
             self.mine(key, "POST", posts, &mail(to, "c")).await;
         }
         self.requests(vec![of(key, "POST", posts, &mail("n", "c"))]).await;
+        // What waits for the child is read in its place.
+        let read = format!("/api/sessions/{child}/messages/read");
+        self.requests(vec![of(key, "PUT", &read, &json!({}))]).await;
         let answer = eventually("it is answered", || async {
             let mail = self.mine(key, "GET", &format!("{posts}/{asks}"), &Value::Null).await;
             mail["receipt"]["answered_by"].as_str().map(str::to_owned)

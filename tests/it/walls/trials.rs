@@ -6,9 +6,9 @@
 //! both accounts declared and one condition removed, the condition is shown to matter.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -16,7 +16,7 @@ use tokio::time::sleep;
 
 use super::{
     conditions::{conditions, tables_of, without},
-    listed::held_by_others,
+    listed::is_held_by_others,
     scratch::{Outcome, Scratch},
     sources::plain,
 };
@@ -129,6 +129,7 @@ pub(crate) struct Trials {
     book: Mutex<Book>,
     /// What was tried in this step: digests of statements with their values.
     tried: Mutex<HashSet<u64>>,
+    conditions: Mutex<HashMap<String, Arc<[(usize, usize)]>>>,
     /// Statements without parameters, which cannot be tried.
     simple: Mutex<Vec<String>>,
 }
@@ -143,6 +144,7 @@ impl Trials {
             scratch: tokio::sync::Mutex::new(scratch),
             book: Mutex::default(),
             tried: Mutex::default(),
+            conditions: Mutex::default(),
             simple: Mutex::default(),
         }
     }
@@ -167,9 +169,20 @@ impl Trials {
     }
 
     pub(crate) fn simple(&self, sql: &str) {
-        if !conditions(sql).is_empty() {
+        if !self.conditions_of(sql).is_empty() {
             self.simple.lock().unwrap().push(sql.to_owned());
         }
+    }
+
+    /// Found once for each text.
+    fn conditions_of(&self, sql: &str) -> Arc<[(usize, usize)]> {
+        let mut known = self.conditions.lock().unwrap();
+        if let Some(places) = known.get(sql) {
+            return Arc::clone(places);
+        }
+        let places: Arc<[(usize, usize)]> = conditions(sql).into();
+        known.insert(sql.to_owned(), Arc::clone(&places));
+        places
     }
 
     /// Tries a statement before its execution.
@@ -177,7 +190,7 @@ impl Trials {
         if executed.role.is_empty() || self.is_of_both(&executed) {
             return;
         }
-        let places = conditions(&executed.sql);
+        let places = self.conditions_of(&executed.sql);
         if places.is_empty() && executed.declared.is_empty() {
             return;
         }
@@ -232,8 +245,7 @@ impl Trials {
                     is_tried: false,
                     crossed: None,
                     is_missed: false,
-                    is_held_by_others: std::env::var("WALLS_ALL").is_err()
-                        && held_by_others(&plain(&executed.sql), &executed.sql[start..end]).is_some(),
+                    is_held_by_others: is_held_by_others(&plain(&executed.sql), &executed.sql[start..end]),
                 })
                 .collect(),
             ..Tried::default()
