@@ -175,11 +175,17 @@ pub async fn end(
     (ended, attempt): (&Ended<'_>, Option<Attempt>),
 ) -> Result<bool, StorageError> {
     let state = ended.state.as_str();
+    // Whichever item of a digest is sent for all: its own mail may have been read before.
+    let is_left_out = claimed.digest_id.is_some() && !ended.brought.contains(&claimed.id);
+    let own = match ended.state {
+        DeliveryState::Sent if is_left_out => DeliveryState::Superseded,
+        state => state,
+    };
     let values = [
         owner.into(),
         claimed.id.into(),
         claimed.lease_owner.into(),
-        state.into(),
+        own.as_str().into(),
         ended.reason.into(),
         ended.again_s.into(),
     ];

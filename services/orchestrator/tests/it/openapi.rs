@@ -23,7 +23,8 @@ fn every_operation_says_what_it_takes_and_gives() {
             let about = format!("{method} {path}");
             assert!(operation["summary"].is_string(), "{about}");
             // What is a person's own is nobody else's.
-            let callers = match path == "/api/me" || path.starts_with("/api/me/") {
+            let is_own = path == "/api/me" || path.starts_with("/api/me/") || path.ends_with("/messages/read");
+            let callers = match is_own {
                 true => "For: a member's own keys.",
                 false => "For: the operator",
             };

@@ -249,5 +249,8 @@ async fn no_browser_signs_in_where_no_cookie_is_safe() {
     assert_eq!(page.status, 200);
     assert!(page.headers.get(header::SET_COOKIE).is_none());
     let methods = world.call(Method::GET, "/api/sign-in/methods").send().await;
-    assert_eq!(methods.body, json!({"key": false, "oidc": Value::Array(Vec::new())}));
+    assert_eq!(
+        methods.body,
+        json!({"key": false, "email": false, "oidc": Value::Array(Vec::new())})
+    );
 }

@@ -74,8 +74,14 @@ async fn sessions_of_every_kind_are_deleted_except_the_newest() {
     let closed = old_sessions("agent a, generate_series(1, 3) g where a.slug = 'coder'").with("queue_tail", 7);
     for sessions in [
         closed.clone(),
-        closed.clone().with("kind", "orchestrator"),
-        closed.with("kind", "orchestrator").with("user_id", "u-1"),
+        closed
+            .clone()
+            .with("kind", "orchestrator")
+            .set("key", "concat('orchestrator:org:acme:v', g)"),
+        closed
+            .with("kind", "orchestrator")
+            .with("user_id", "u-1")
+            .set("key", "concat('orchestrator:acme:u-1:v', g)"),
     ] {
         sessions.insert(&scene.test.owner).await;
     }
