@@ -453,6 +453,11 @@ const HELD_BY_OTHERS: &[(&str, &str, &str)] = &[
         "f.account_id = $1",
         "it tells the tasks of a call's files, by ids of one account, and the twin's files are of the same tasks",
     ),
+    (
+        "insert into outbound_delivery (account_id, id, kind, destination_id, type, state, next_at) select $1, $2, 'email', $3, 'sign_in'",
+        "d.account_id = $1",
+        "sign-in links wait in the operator's place, which has no twin",
+    ),
 ];
 
 /// The entries for a condition.

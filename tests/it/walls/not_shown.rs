@@ -5,11 +5,19 @@
 /// By the beginning of a statement.
 pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
+        "delete from mail where ctid = any (array( select ctid from mail where account_id = $1 and case when",
+        &["account_id = $1"],
+    ),
+    (
         "delete from memory where account_id = $1 and id = $2 and owner = $3",
         &["account_id = $1"],
     ),
     (
         "delete from memory where ctid = any (array( select ctid from memory where account_id = $1 and fades_",
+        &["account_id = $1"],
+    ),
+    (
+        "delete from outbound_delivery where ctid = any (array( select ctid from outbound_delivery where acco",
         &["account_id = $1"],
     ),
     (
@@ -93,9 +101,14 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         "select m.account_id, m.id, m.from_user, m.from_session, m.from_service, m.from_name, m.to_user, m.to",
         &[
             "a.account_id = m.account_id",
+            "d.account_id = m.account_id",
             "n.account_id = m.account_id",
             "t.account_id = n.account_id",
         ],
+    ),
+    (
+        "select m.id from (select $1 as account_id, id from unnest($2::uuid[]) as w (id) offset 0) w join mai",
+        &["m.account_id = any (array[w.account_id])"],
     ),
     (
         "select m.id, m.from_name, coalesce('@user:' || m.from_user, m.from_session) as from_address, m.messa",
@@ -120,7 +133,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "select n.id, k.display_id as task, n.agent_id, n.kind, n.title, n.body, n.message_id, n.sender_kind,",
-        &["k.account_id = any (array[n.account_id])", "n.account_id = $1"],
+        &[],
     ),
     (
         "select n.id, n.sender_name, n.sender_kind, left(n.body, $3) as body, length(n.body) > $3 as cut, n.c",
@@ -146,6 +159,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         "select page.*, now() as now, (select p.name from member p where p.account_id = page.account_id and p",
         &[
             "a.account_id = page.account_id",
+            "d.account_id = page.account_id",
             "m.account_id = $1",
             "n.account_id = page.account_id",
             "p.account_id = page.account_id",
@@ -180,13 +194,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, g.name as agent_name, t.number, t",
-        &[
-            "ca.account_id = a.id",
-            "cg.account_id = ca.account_id",
-            "i.account_id = any (array[t.account_id])",
-            "k.account_id = any (array[t.account_id])",
-            "n.account_id = t.account_id",
-        ],
+        &["ca.account_id = a.id", "cg.account_id = ca.account_id"],
     ),
     (
         "select t.display_id, p.display_id as parent, t.title, left(t.description, 300) as description, t.sta",
@@ -269,7 +277,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason",
-        &["t.account_id = $1"],
+        &["n.account_id = $1", "t.account_id = $1", "u.account_id = $1"],
     ),
     (
         "update mail set settled_at = null where account_id = $1 and id = $2 and to_session is not null and o",
@@ -281,7 +289,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "update persona p set removed_at = $3 from ( select m.account_id, m.id from persona m where m.account",
-        &["m.account_id = $1", "p.account_id = any (array[own.account_id])"],
+        &["m.account_id = $1"],
     ),
     (
         "update task set board = $3 where account_id = $1 and id = $2",
@@ -300,8 +308,12 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["k.account_id = t.account_id", "t.account_id = $1"],
     ),
     (
+        "with due as ( select d.destination_id from outbound_delivery d where d.account_id = $1 and d.state =",
+        &["d.account_id = $1"],
+    ),
+    (
         "with ended as (update question q set state = $3, verdict = $4, answer = $5, ended_by_kind = $6, ende",
-        &["k.account_id = any (array[q.account_id])", "q.account_id = $1"],
+        &[],
     ),
     (
         "with found as materialized ( select w.n, t.account_id, t.id from unnest($1::text[], $2::uuid[], $3::",
@@ -312,12 +324,11 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["d.account_id = $1"],
     ),
     (
+        "with taken as ( update notification n set state = 'cancelled', reason = $4 from (select $1 as accoun",
+        &["o.account_id = $1"],
+    ),
+    (
         "with taken as ( update notification n set state = case when $4::uuid is null then 'delivered' else '",
-        &[
-            "n.account_id = any (array[w.account_id])",
-            "o.account_id = $1",
-            "s.account_id = $1",
-            "t.account_id = $1",
-        ],
+        &[],
     ),
 ];

@@ -194,7 +194,7 @@ impl Walk<'_> {
                 "attribute_user",
                 json!({"provider": "email", "external_id": "new@example.com"}),
             ),
-            ("forward_to_user", json!({"user_id": "ann", "message": "b"})),
+            ("forward_to_user", json!({"user_id": "new", "message": "b"})),
         ];
         self.used_by(&of_account, "to-the-account-s", &calls).await;
         let open = "select id::text from session where account_id = 'alder' and kind = 'orchestrator' and user_id is null and closed_at is null";
