@@ -3406,6 +3406,7 @@ create table outbound_delivery (
     check ((ended_at is null) = (state in ('held', 'waiting', 'sending'))),
     check ((ended_at is null) = (kept_until is null))
 );
+alter table outbound_delivery add primary key (account_id, id);
 -- Across accounts: every due row has its condition, and no statement of an account does, which would read others' rows by it.
 create index outbound_delivery_due on outbound_delivery (next_at) where next_at > '-infinity';
 create index outbound_delivery_pending on outbound_delivery (account_id, next_at) where next_at is not null;
@@ -3415,7 +3416,6 @@ create index outbound_delivery_digest on outbound_delivery (account_id, digest_i
 create index outbound_delivery_about on outbound_delivery (account_id, about_id) where about_id is not null;
 create index outbound_delivery_sign_in on outbound_delivery (account_id, destination_id, created_at) where type = 'sign_in';
 create index outbound_delivery_over on outbound_delivery (account_id, kept_until) where kept_until is not null;
-alter table outbound_delivery add primary key (account_id, id);
 
 create table outbound_attempt (
     account_id  text not null,

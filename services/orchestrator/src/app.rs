@@ -30,7 +30,6 @@ use crate::{
     error::ApiError,
     metrics::Metrics,
     oidc::provider::Provider,
-    outbound::store::way_set,
     settings::{OrchestratorSettings, Providers, SignInSettings},
 };
 
@@ -117,17 +116,10 @@ impl App {
         self.bus.get().ok_or_else(Problem::unavailable)
     }
 
-    /// Notes whether e-mail is sent here, for whoever writes mail, in any service. Of processes that are started with different settings, the
-    /// last one counts.
-    pub async fn sends_email(&self, pending_account_max: Option<i64>) -> Result<(), StorageError> {
-        let tx = self.database.begin(&Accounts::none()).await?;
-        let set = way_set(&tx, pending_account_max).await;
-        tx.commit_or_rollback(set).await?;
-        if let Some(most) = pending_account_max {
-            // Once, at the start.
-            let _ = self.emails_max.set(most);
-        }
-        Ok(())
+    /// E-mail is sent here, and so much of an account waits at most.
+    pub fn emails_max_set(&self, most: i64) {
+        // Once, at the start.
+        let _ = self.emails_max.set(most);
     }
 
     /// How much e-mail of an account waits at most. None: no e-mail is sent here.

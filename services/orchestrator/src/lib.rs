@@ -26,6 +26,7 @@ pub mod dead_letters;
 pub mod diff;
 pub mod directory;
 pub mod dry_run;
+pub mod email;
 pub mod error;
 pub mod event_consumers;
 pub mod forget;

@@ -29,8 +29,8 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     let models = context.settings.section("models")?;
     let providers = context.settings.section("providers")?;
     let sign_in = context.settings.section("sign_in")?;
-    let outbound: OutboundSettings = context.settings.section("outbound")?;
-    let mailer = Mailer::of(&context.settings.section("email")?, &outbound)?;
+    let limits: OutboundSettings = context.settings.section("outbound")?;
+    let mailer = Mailer::of(&context.settings.section("email")?, &limits)?;
     let listen = settings.listen;
     let outbox = context.outbox.clone();
     let publish_soon = Arc::new(move |rows| outbox.publish_soon(rows));
@@ -70,13 +70,12 @@ pub async fn start(context: Context) -> anyhow::Result<SocketAddr> {
     // Links in e-mail begin with the address.
     match mailer {
         Some(mailer) => {
-            app.sends_email(Some(i64::from(outbound.pending_account_max.get())))
-                .await?;
-            let sending = outbound::sender::run(app.clone(), mailer, outbound, shutdown.token());
+            outbound::sends_email(&app, Some(i64::from(limits.pending_account_max.get()))).await?;
+            let sending = outbound::sender::run(app.clone(), mailer, limits, shutdown.token());
             shutdown.spawn("outbound", sending);
         }
         None => {
-            app.sends_email(None).await?;
+            outbound::sends_email(&app, None).await?;
             tracing::info!(
                 "email.smtp_url is not set: people hear of mail in their inbox, and no sign-in link is mailed"
             );

@@ -12,8 +12,8 @@ use secrecy::SecretString;
 use serde::Deserialize;
 
 use crate::{
+    email::{FromAddress, SmtpUrl},
     oidc::settings::{OidcSettings, ProviderName},
-    outbound::smtp::{FromAddress, SmtpUrl},
 };
 
 section! {

@@ -133,7 +133,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "select n.id, k.display_id as task, n.agent_id, n.kind, n.title, n.body, n.message_id, n.sender_kind,",
-        &[],
+        &["k.account_id = any (array[n.account_id])", "n.account_id = $1"],
     ),
     (
         "select n.id, n.sender_name, n.sender_kind, left(n.body, $3) as body, length(n.body) > $3 as cut, n.c",
@@ -194,7 +194,13 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "select t.account_id, t.id, t.session_id, k.display_id, t.agent_id, g.name as agent_name, t.number, t",
-        &["ca.account_id = a.id", "cg.account_id = ca.account_id"],
+        &[
+            "ca.account_id = a.id",
+            "cg.account_id = ca.account_id",
+            "i.account_id = any (array[t.account_id])",
+            "k.account_id = any (array[t.account_id])",
+            "n.account_id = t.account_id",
+        ],
     ),
     (
         "select t.display_id, p.display_id as parent, t.title, left(t.description, 300) as description, t.sta",
@@ -289,7 +295,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "update persona p set removed_at = $3 from ( select m.account_id, m.id from persona m where m.account",
-        &["m.account_id = $1"],
+        &["m.account_id = $1", "p.account_id = any (array[own.account_id])"],
     ),
     (
         "update task set board = $3 where account_id = $1 and id = $2",
@@ -313,7 +319,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "with ended as (update question q set state = $3, verdict = $4, answer = $5, ended_by_kind = $6, ende",
-        &[],
+        &["k.account_id = any (array[q.account_id])", "q.account_id = $1"],
     ),
     (
         "with found as materialized ( select w.n, t.account_id, t.id from unnest($1::text[], $2::uuid[], $3::",
@@ -329,6 +335,11 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     ),
     (
         "with taken as ( update notification n set state = case when $4::uuid is null then 'delivered' else '",
-        &[],
+        &[
+            "n.account_id = any (array[w.account_id])",
+            "o.account_id = $1",
+            "s.account_id = $1",
+            "t.account_id = $1",
+        ],
     ),
 ];

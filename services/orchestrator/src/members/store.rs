@@ -23,6 +23,13 @@ macro_rules! member {
     };
 }
 
+/// A member, in any account.
+#[derive(Clone, Debug, FromQueryResult)]
+pub struct Membership {
+    pub account_id: AccountId,
+    pub user_id: UserId,
+}
+
 /// A member to be.
 #[derive(Debug)]
 pub struct NewMember<'a> {

@@ -10,3 +10,19 @@ pub mod sender;
 pub mod smtp;
 pub mod store;
 pub mod text;
+
+use storage::{Accounts, StorageError};
+
+use crate::app::App;
+
+/// Notes whether e-mail is sent here, for whoever writes mail, in any service. Of processes that are started with different settings, the
+/// last one counts.
+pub async fn sends_email(app: &App, pending_account_max: Option<i64>) -> Result<(), StorageError> {
+    let tx = app.database.begin(&Accounts::none()).await?;
+    let set = store::way_set(&tx, pending_account_max).await;
+    tx.commit_or_rollback(set).await?;
+    if let Some(most) = pending_account_max {
+        app.emails_max_set(most);
+    }
+    Ok(())
+}

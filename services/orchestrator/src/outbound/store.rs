@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::smtp::{Class, Failure};
-use crate::sign_in::store::Membership;
+use crate::members::store::Membership;
 
 /// Items of one digest.
 pub const DIGEST_MAX: i64 = 200;

@@ -23,13 +23,13 @@ use super::{
     next_of,
     secret::Secret,
     session::{self, Entry},
-    store::{self, Membership},
+    store,
 };
 use crate::{
     app::{App, database_now},
     body::Query,
     error::ApiError,
-    members::changed,
+    members::{changed, store::Membership},
     oidc::provider::{Bound, Failed, Identity, Provider},
 };
 

@@ -7,6 +7,7 @@ use time::{Duration, OffsetDateTime};
 use uuid::Uuid;
 
 use super::secret::Secret;
+use crate::members::store::Membership;
 
 /// Browser sessions of one login; a further one ends the one that was used least recently.
 pub const SESSIONS_MAX: i64 = 50;
@@ -134,13 +135,6 @@ pub async fn login_of(tx: &Tx, account: &AccountId, user: &UserId) -> Result<Opt
         .one("find a member's login", LOGIN_OF, [account.into(), user.into()])
         .await?;
     Ok(found.and_then(|found| found.login_id))
-}
-
-/// A member, in any account.
-#[derive(Clone, Debug, FromQueryResult)]
-pub struct Membership {
-    pub account_id: AccountId,
-    pub user_id: UserId,
 }
 
 pub async fn accounts_of(tx: &Tx, login: Uuid) -> Result<Vec<Membership>, StorageError> {

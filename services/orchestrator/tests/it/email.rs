@@ -6,6 +6,7 @@ use axum::http::Method;
 use orchestrator::{
     outbound::{
         sender::Sender,
+        sends_email,
         smtp::Mailer,
         store::{self, Ended, accounts_of},
     },
@@ -35,7 +36,7 @@ async fn setting() -> Setting {
     testkit::install_tls_provider();
     let server = MailServer::start().await;
     let world = World::new().await;
-    world.app.sends_email(Some(50_000)).await.unwrap();
+    sends_email(&world.app, Some(50_000)).await.unwrap();
     let acme = world.tenant("acme").await;
     let ann = member(&world, &acme, "ann", "member").await;
     let ben = member(&world, &acme, "ben", "member").await;
@@ -186,12 +187,12 @@ async fn who_hears_by_e_mail_is_what_they_prefer() {
         .world
         .execute("update member set email = 'ann@example.com' where user_id = 'ann'")
         .await;
-    setting.world.app.sends_email(None).await.unwrap();
+    sends_email(&setting.world.app, None).await.unwrap();
     setting.write("ann", "message", "no mail server").await;
     assert_eq!(setting.states().await, [""; 0]);
 
     // One waits, and no more may.
-    setting.world.app.sends_email(Some(1)).await.unwrap();
+    sends_email(&setting.world.app, Some(1)).await.unwrap();
     for content in ["first", "second"] {
         setting.write("ann", "message", content).await;
     }

@@ -60,7 +60,7 @@ pub(super) async fn run(running: Running<'_>, _: Map<String, Value>) -> ToolOutc
     ))
 }
 
-/// Those of these items that may share the turn: all, where the session is nobody's own.
+/// Those of these items that may share the turn: all, where the session belongs to no person.
 async fn alike(running: Running<'_>, waiting: Vec<String>) -> Result<Vec<String>, StorageError> {
     let person = running.facts.person();
     let (Some(turn), Some(owner)) = (&running.facts.turn, &person) else {

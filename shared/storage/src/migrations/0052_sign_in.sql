@@ -63,7 +63,7 @@ $$;
 create function member_by_email(address text, row_limit integer) returns table (account_id text, user_id text)
     language sql stable security definer set search_path = public, pg_temp as $$
     select m.account_id, m.user_id from public.member m
-    where m.email = member_by_email.address and m.login_id is null and m.removed_at is null
+    where m.email = member_by_email.address and m.email > '' and m.login_id is null and m.removed_at is null
     order by m.account_id, m.user_id limit row_limit
 $$;
 alter function login_accounts(uuid, integer) owner to signalbox_sweeper;

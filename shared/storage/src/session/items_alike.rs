@@ -1,6 +1,6 @@
 //! Tells which waiting items may share a turn in a session that is a person's own: its tools, and who hears its reply, follow from whose
 //! words it is about. The person's own words, their agents' and Signalbox's are of one kind, those of others of another; and so are items that
-//! others read the answer to. Sessions that are nobody's own have no such statement.
+//! others read the answer to. Sessions that belong to no person have no such statement.
 
 use std::collections::HashSet;
 
