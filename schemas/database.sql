@@ -3345,7 +3345,7 @@ $$;
 create function member_by_email(address text, row_limit integer) returns table (account_id text, user_id text)
     language sql stable security definer set search_path = public, pg_temp as $$
     select m.account_id, m.user_id from public.member m
-    where m.email = member_by_email.address and m.login_id is null and m.removed_at is null
+    where m.email = member_by_email.address and m.email > '' and m.login_id is null and m.removed_at is null
     order by m.account_id, m.user_id limit row_limit
 $$;
 alter function login_accounts(uuid, integer) owner to signalbox_sweeper;
@@ -3543,11 +3543,11 @@ alter table member add column address_from_admin boolean not null default false;
 grant select (address_from_admin) on member to signalbox_sweeper;
 -- Also of those who have signed in.
 drop index member_address;
-create index member_address on member (email, account_id, user_id) where email is not null and removed_at is null;
+create index member_address on member (email, account_id, user_id) where email > '' and removed_at is null;
 create function member_mailed(address text, row_limit integer) returns table (account_id text, user_id text)
     language sql stable security definer set search_path = public, pg_temp as $$
     select m.account_id, m.user_id from public.member m
-    where m.email = member_mailed.address and m.removed_at is null and not m.address_from_admin
+    where m.email = member_mailed.address and m.email > '' and m.removed_at is null and not m.address_from_admin
     order by m.account_id, m.user_id limit row_limit
 $$;
 alter function member_mailed(text, integer) owner to signalbox_sweeper;
