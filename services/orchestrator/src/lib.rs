@@ -35,6 +35,7 @@ mod fuzz;
 pub mod handlers;
 pub mod holds;
 pub mod idempotency;
+pub mod identities;
 pub mod inbox;
 pub mod keys;
 pub mod log;

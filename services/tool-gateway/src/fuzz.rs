@@ -2,11 +2,13 @@
 //! external models.
 
 use axum::http::{HeaderMap, HeaderValue};
-use contracts::tools::IdOf;
 use domain::MediaType;
 use runtime::egress::credential::Credential;
 use serde_json::Value;
-use testkit::{fuzz::Fuzz, tools::arguments};
+use testkit::{
+    fuzz::Fuzz,
+    tools::{arguments, named},
+};
 
 use crate::{
     arguments::Schema,
@@ -23,14 +25,7 @@ fn tool_arguments() {
         .iter()
         .map(|tool| Schema::compile(&tool.parameters))
         .collect();
-    let id = |_: &str, of| match of {
-        IdOf::Task | IdOf::OnBoard => "PROJ-7".to_owned(),
-        IdOf::Agent => "coder".to_owned(),
-        IdOf::Recipient => "@coder".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
-            uuid::Uuid::nil().to_string()
-        }
-    };
+    let id = |_: &str, of| named(of, "PROJ-7", "coder");
     let said = definitions
         .iter()
         .flat_map(|tool| [true, false].map(|also| arguments(tool, |_| also, id, "done").to_string()));

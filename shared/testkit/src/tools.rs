@@ -2,6 +2,7 @@
 
 use contracts::tools::{self, IdOf, ToolDefinition};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
 /// Every tool; those that may end the session come last, since later calls are refused.
 pub fn in_order() -> Vec<ToolDefinition> {
@@ -38,6 +39,18 @@ pub fn arguments(
         })
         .collect();
     Value::Object(arguments)
+}
+
+/// An id to name: this task, this agent, the person `ann`; of everything else, one that nothing has.
+pub fn named(of: IdOf, task: &str, agent: &str) -> String {
+    match of {
+        IdOf::Task | IdOf::OnBoard => task.to_owned(),
+        IdOf::Agent => agent.to_owned(),
+        IdOf::Recipient => "@user:ann".to_owned(),
+        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
+            Uuid::nil().to_string()
+        }
+    }
 }
 
 fn value(schema: &Value, of: &str, named: &impl Fn(&str) -> Option<String>, word: &str) -> Value {

@@ -5,9 +5,12 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use contracts::tools::{IdOf, ToolDefinition};
+use contracts::tools::ToolDefinition;
 use serde_json::Value;
-use testkit::{Reply, Seen, tools::arguments};
+use testkit::{
+    Reply, Seen,
+    tools::{arguments, named},
+};
 
 use super::{
     ATTACKER, VICTIM,
@@ -70,12 +73,7 @@ fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
 fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
     let id = |argument: &str, of| match of {
         _ if argument == foreign => "{any}".to_owned(),
-        IdOf::Task | IdOf::OnBoard => TASKS[0].to_owned(),
-        IdOf::Agent => "coder".to_owned(),
-        IdOf::Recipient => "@user:ann".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
-            uuid::Uuid::nil().to_string()
-        }
+        _ => named(of, TASKS[0], "coder"),
     };
     arguments(tool, |argument| argument == foreign, id, "done")
 }

@@ -1,10 +1,10 @@
 //! An account's use of its own things over HTTP: every route, and every tool by its own route.
 
-use contracts::tools::{IdOf, submit_plan};
+use contracts::tools::submit_plan;
 use serde_json::{Value, json};
 use testkit::{
     Tenant,
-    tools::{arguments, in_order},
+    tools::{arguments, in_order, named},
 };
 
 use crate::crossing::{
@@ -208,14 +208,7 @@ pub(crate) fn writing(tenant: &Tenant, ids: &Ids) -> Vec<Request> {
     requests.push(request("POST", path, &tenant.keys["publisher"], Some(&published)));
     let sessions = &ids["session_key"];
     let session = sessions.iter().find(|key| key.starts_with("task:live-1:"));
-    let id = |_: &str, of| match of {
-        IdOf::Task | IdOf::OnBoard => "LIVE-1".to_owned(),
-        IdOf::Agent => "coder".to_owned(),
-        IdOf::Recipient => "@user:ann".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
-            uuid::Uuid::nil().to_string()
-        }
-    };
+    let id = |_: &str, of| named(of, "LIVE-1", "coder");
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
     let calls = tools.map(|tool| {

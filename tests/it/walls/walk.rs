@@ -8,14 +8,14 @@ use std::{
 
 use contracts::{
     Headers, Outgoing, header,
-    tools::{IdOf, subagent_cancel, subagent_spawn, submit_plan},
+    tools::{subagent_cancel, subagent_spawn, submit_plan},
 };
 use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use storage::{Role, session::sessions_lock::SESSIONS_THERE};
 use testkit::{
     OpenIdProvider, Reply, Says, Seen, Tenant, enqueued, eventually, rows,
-    tools::{arguments, in_order},
+    tools::{arguments, in_order, named},
 };
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
@@ -118,14 +118,7 @@ pub(crate) fn script(seen: &Seen) -> Reply {
     };
     let mut words = said.split_whitespace();
     let (task, status) = (words.next().expect("a task"), words.next().expect("a status"));
-    let id = |_: &str, of| match of {
-        IdOf::Task | IdOf::OnBoard => task.to_owned(),
-        IdOf::Agent => "tester".to_owned(),
-        IdOf::Recipient => "@user:ann".to_owned(),
-        IdOf::Question | IdOf::Branch | IdOf::Artifact | IdOf::Session | IdOf::Persona | IdOf::Mail => {
-            uuid::Uuid::nil().to_string()
-        }
-    };
+    let id = |_: &str, of| named(of, task, "tester");
     // A plan would keep the task: it has a step of its own.
     let tools = in_order().into_iter().filter(|tool| tool.name != submit_plan::NAME);
     let calls = tools.enumerate().map(|(place, tool)| {

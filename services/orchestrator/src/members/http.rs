@@ -18,7 +18,7 @@ use crate::{
     body::{JsonBody, Named, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post, Work},
-    orchestrators,
+    identities::{identity_make, identity_remove},
     paging::{List, ListQuery, Shown},
     personas,
     route::routes,
@@ -54,7 +54,7 @@ async fn create(
         if !access.account.is_reserved() {
             let owner = Owner::User(user.clone());
             let named = (&owner, &Handle::of_user(&user));
-            orchestrators::store::identity_make(&work.tx, &access.account, named, work.now).await?;
+            identity_make(&work.tx, &access.account, named, work.now).await?;
         }
         tracing::info!(account = %access.account, %user, role = member.role, by, "added a member");
         let link = match body.invite {
@@ -197,7 +197,7 @@ async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserI
     let setting = app.setting(None, now);
     let mut messages = orchestrator_close(&tx, &access.account, &user, &setting).await?;
     // After the session, as whoever wakes it.
-    orchestrators::store::identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
+    identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
     let removed = personas
         .into_iter()
         .map(|persona| personas::http::changed(persona, Change::Removed, &access.caller));

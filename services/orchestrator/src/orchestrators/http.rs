@@ -11,13 +11,14 @@ use storage::{
     StorageError, Tx, accounts::account_lock, lifecycle::guests_close, session::session_ensure::session_ensure,
 };
 
-use super::store::{self, identity_ensure, identity_find, identity_make, orchestrator_now};
+use super::store::{self, orchestrator_now};
 use crate::{
     app::{App, database_now},
     auth::{Access, PersonAccess},
     body::{JsonBody, Named, Query},
     error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
+    identities::{identity_change, identity_ensure, identity_find, identity_make},
     members::store::member_lock,
     paging::{List, ListQuery, Shown},
     route::routes,
@@ -235,7 +236,7 @@ async fn change_of(
     {
         return Err(handle_taken().into());
     }
-    let changed = store::identity_change(&tx, account, owner, change).await;
+    let changed = identity_change(&tx, account, owner, change).await;
     let changed = changed.map_err(|error| match error.is_unique_violation() {
         true => handle_taken().into(),
         false => ApiError::from(error),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
-    handlers::ended_turns::ENDED_TURNS, holds, keys, log, mail, members, messages, notifications, orchestrators,
+    handlers::ended_turns::ENDED_TURNS, holds, identities, keys, log, mail, members, messages, notifications, orchestrators,
     outbound, paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
     recovery as recoveries, replays, routing, sessions, sign_in, tasks, timers, turns,
 };
@@ -152,7 +152,7 @@ const STATEMENTS: [Planned; 172] = [
     ),
     (personas::store::DEFAULT_CLEAR, 3, &["persona_default of the account"]),
     (persona::PERSONAS_READ, 2, &["persona_version_pkey"]),
-    (orchestrators::store::FIND, 2, &["orchestrator_identity_pkey"]),
+    (identities::FIND, 2, &["orchestrator_identity_pkey"]),
     (
         orchestrators::store::NOW,
         2,

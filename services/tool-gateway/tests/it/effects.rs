@@ -14,7 +14,7 @@ use domain::{
 use serde_json::{Value, json};
 use testkit::{
     Tenant, enqueued, eventually, rows,
-    tools::{arguments, in_order},
+    tools::{arguments, in_order, named},
 };
 
 use crate::world::{ITEM, World};
@@ -89,14 +89,11 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
         let branches = "select b.id::text from branch b join agent g on g.id = b.agent_id where b.state = 'live'";
         let branches = world.database.texts(branches).await;
         let id = |_: &str, of| match of {
-            IdOf::Task | IdOf::OnBoard => "PROJ-7".to_owned(),
-            IdOf::Agent => "reviewer".to_owned(),
             IdOf::Question if tool.name == "answer_question" => asked.clone(),
             IdOf::Question => own.first().cloned().unwrap_or_default(),
             IdOf::Branch => branches.first().cloned().unwrap_or_default(),
             IdOf::Session => coder.id.to_string(),
-            IdOf::Recipient => "@user:ann".to_owned(),
-            IdOf::Artifact | IdOf::Persona | IdOf::Mail => uuid::Uuid::nil().to_string(),
+            _ => named(of, "PROJ-7", "reviewer"),
         };
         let is_said = |argument: &str| argument == "text" || (tool.name == "create_session" && argument == "agent");
         let said = arguments(tool, is_said, id, "review");
