@@ -1,18 +1,18 @@
 //! Calls of every tool, generated from its definition, so that tests of all tools include a new one.
 
-use contracts::tools::{self, IdOf, ToolDefinition};
+use contracts::tools::{self, IdOf, ToolDefinition, submit_plan};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-/// Every tool; those that may end the session come last, since later calls are refused.
+/// Every tool; those that may end the session come last, and then the plan, since later calls are refused.
 pub fn in_order() -> Vec<ToolDefinition> {
     let mut tools = tools::all().to_vec();
-    tools.sort_by_key(|tool| tool.moves_task);
+    tools.sort_by_key(|tool| (tool.moves_task, tool.name == submit_plan::NAME));
     tools
 }
 
 /// Of arguments of which one is needed, one.
-const CHOSEN: [&str; 1] = ["after_minutes"];
+const CHOSEN: [&str; 2] = ["after_minutes", "result"];
 
 /// Valid arguments of the tool: the required ones, and `also` these. `id` is used for ids; `word` is used if it is one
 /// of the allowed words.
