@@ -112,6 +112,8 @@ const TAKEN: [Taken; 6] = [
             "models.main.model",
             "nats.inbox_prefix",
             "nats.url",
+            "orchestrator.callout_issuer_seed",
+            "orchestrator.callout_xkey_seed",
             "orchestrator.operator_token",
             "providers.main.api_key",
             "providers.main.model",

@@ -105,6 +105,11 @@ fn every_mistake_of_control_is_found() {
     are_found(&Bug::OF_CONTROL);
 }
 
+#[test]
+fn every_mistake_of_sessions_is_found() {
+    are_found(&Bug::OF_SESSIONS);
+}
+
 fn are_found(mistakes: &[Bug]) {
     std::thread::scope(|scope| {
         for bug in mistakes.iter().copied() {

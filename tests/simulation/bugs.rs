@@ -139,7 +139,7 @@ impl Bug {
     ];
 
     /// Of what people and agents do to that way: brakes, questions, timers, edits, approvals.
-    pub(crate) const OF_CONTROL: [Bug; 30] = [
+    pub(crate) const OF_CONTROL: [Bug; 18] = [
         Bug::SteerDropsQueue,
         Bug::StopHitsSuccessor,
         Bug::RunMixesAuthors,
@@ -158,6 +158,10 @@ impl Bug {
         Bug::VerdictUnread,
         Bug::ApprovalForOthers,
         Bug::PlacesFromLook,
+    ];
+
+    /// Of how sessions begin, divide and end, and whose they are.
+    pub(crate) const OF_SESSIONS: [Bug; 12] = [
         Bug::ResetForgotten,
         Bug::ResetCancelsLater,
         Bug::RotatedLeavesQueue,

@@ -84,7 +84,8 @@ impl World {
         if self.random.chance(150) {
             let (account, _) = self.random.pick(&self.agents).clone();
             let user = UserId::parse(self.random.pick::<&str>(&PERSONS)).expect("a person");
-            let place = self.random.below(self.deeds.len());
+            // Mostly late: it is something to remove a person whose session is open.
+            let place = self.deeds.len() - self.random.below(self.deeds.len() / 2);
             self.deeds.insert(place, Deed::RemovePerson(account, user));
         }
     }

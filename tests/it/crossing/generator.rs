@@ -137,6 +137,9 @@ impl<'a> Generator<'a> {
             };
             path = replace_parameter(&path, &outer);
         }
+        // A person reads what is their own; there is nothing foreign in the path.
+        let mut is_own = (route.path == "/api/me" || route.path.starts_with("/api/me/"))
+            && draft.token == self.attacker.keys["person"];
         if let Some(kind) = kind_of(route.path) {
             let foreign = abroad || route.queries.is_empty() || self.random.below(3) > 0;
             path = if foreign {
@@ -149,11 +152,10 @@ impl<'a> Generator<'a> {
             };
             if foreign {
                 draft.expected = Expected::Refused;
+            } else {
+                is_own = true;
             }
         }
-        // A person reads what is their own; there is nothing foreign in the path.
-        let is_own = (route.path == "/api/me" || route.path.starts_with("/api/me/"))
-            && draft.token == self.attacker.keys["person"];
         if (abroad || !names_account) && !is_own {
             draft.expected = Expected::Refused;
         }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use domain::AccountId;
 use orchestrator::{
     activities, agents, artifacts, audit, branches, contexts, dead_letters, diff, forget,
-    handlers::ended_turns::ENDED_TURNS, holds, identities, keys, log, mail, members, messages, notifications, orchestrators,
-    outbound, paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF, questions, queue,
-    recovery as recoveries, replays, routing, sessions, sign_in, tasks, timers, turns,
+    handlers::ended_turns::ENDED_TURNS, holds, identities, keys, log, mail, members, messages, notifications,
+    orchestrators, outbound, paging::Listing, personas, policies, preferences, providers::store::PROVIDERS_OF,
+    questions, queue, recovery as recoveries, replays, routing, sessions, sign_in, tasks, timers, turns,
 };
 use sea_orm::{ConnectionTrait, DbBackend, Statement};
 use sqlx::{AssertSqlSafe, PgPool};

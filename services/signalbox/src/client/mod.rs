@@ -11,6 +11,7 @@ use api::{
     Items, Problem,
     accounts::NewAccount,
     agents::{Agent, NewAgent},
+    members::NewMember,
     notifications::{Accepted, Notification},
 };
 use reqwest::{Method, Response, StatusCode, Url};
@@ -121,7 +122,16 @@ impl Client {
 
     /// Creates an account; leaves an existing one unchanged.
     pub(crate) async fn account_ensure(&self, account: &NewAccount) -> Result<(), ApiError> {
-        match self.post::<Value>(&["api", "accounts"], account).await {
+        self.ensure(&["api", "accounts"], account).await
+    }
+
+    /// Adds a person; leaves whoever has that id unchanged.
+    pub(crate) async fn member_ensure(&self, account: &str, member: &NewMember) -> Result<(), ApiError> {
+        self.ensure(&["api", "orgs", account, "members"], member).await
+    }
+
+    async fn ensure(&self, path: &[&str], new: &impl Serialize) -> Result<(), ApiError> {
+        match self.post::<Value>(path, new).await {
             Ok(_) => Ok(()),
             Err(ApiError::Refused { status, .. }) if status == StatusCode::CONFLICT => Ok(()),
             Err(error) => Err(error),

@@ -1,7 +1,7 @@
-//! Creates the demo's account and two agents over the API. Existing ones stay unchanged.
+//! Creates the demo's account, two agents and a person over the API. Existing ones stay unchanged.
 
 use anyhow::Context;
-use api::{accounts::NewAccount, agents::NewAgent};
+use api::{accounts::NewAccount, agents::NewAgent, members::NewMember};
 use serde_json::json;
 
 use crate::client::{Client, read_as};
@@ -14,12 +14,13 @@ pub(super) async fn ensure(client: &Client) -> anyhow::Result<()> {
         {"slug": "coder", "name": "Coder", "role": "Writes and mends code on the tasks it is asked about."},
         {"slug": "reviewer", "name": "Reviewer", "role": "Reads other agents' work and says what is wrong with it."},
     ]))?;
+    let owner: NewMember = read_as(&json!({"user_id": "owner", "name": "Product owner", "role": "member"}))?;
     let made = async {
         client.account_ensure(&account).await?;
         for agent in &agents {
             client.agent_ensure(ACCOUNT, agent).await?;
         }
-        Ok::<_, crate::client::ApiError>(())
+        client.member_ensure(ACCOUNT, &owner).await
     };
     made.await.context("the demo account could not be made")
 }

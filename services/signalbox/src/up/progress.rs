@@ -74,7 +74,7 @@ impl Progress {
         self.lines.is_empty()
     }
 
-    /// `15 of 15 have an outcome: 14 delivered, 1 refused`
+    /// `16 of 16 have an outcome: 15 delivered, 1 refused`
     pub(super) fn summary(&self) -> String {
         let ended = self.outcomes.iter().flatten().count();
         let counts = NotificationState::ALL.iter().filter_map(|&state| {
@@ -141,14 +141,14 @@ mod tests {
             progress.end(index, &[NotificationState::Delivered]);
             last = index;
         }
-        assert_eq!(last, 14);
+        assert_eq!(last, 15);
         assert!(progress.is_over() && !progress.has_failed());
         progress.end(3, &[NotificationState::Delivered, NotificationState::Failed]);
         progress.end(4, &[NotificationState::Refused, NotificationState::Cancelled]);
         assert!(progress.is_over() && progress.has_failed());
         assert_eq!(
             progress.summary(),
-            "15 of 15 have an outcome: 13 delivered, 1 failed, 1 refused"
+            "16 of 16 have an outcome: 14 delivered, 1 failed, 1 refused"
         );
     }
 

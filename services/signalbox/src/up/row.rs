@@ -1,21 +1,22 @@
 //! A row of the table of `up`: one notification and its outcome.
 
 use api::{notifications::Notification, turns::Turn};
-use domain::{NotificationState, SessionKey};
+use domain::{NotificationState, SessionKey, SessionOf};
 use serde::Serialize;
 
 use crate::{commands::turns::said, table::Columns, text::one_line};
 
 const COLUMNS: Columns = Columns::new(&[
     ("NOTIFICATION", ID_CHARS_MAX),
-    ("TASK", 10),
-    ("AGENT", 10),
+    ("TASK", TASK_CHARS_MAX),
+    ("AGENT", 12),
     ("STATE", 9),
     ("SESSION", 12),
     ("TURN", 4),
     ("REPLY OR REASON", TEXT_CHARS_MAX),
 ]);
 const ID_CHARS_MAX: usize = 22;
+const TASK_CHARS_MAX: usize = 10;
 const TEXT_CHARS_MAX: usize = 80;
 /// The end of a session's id. Its beginning is a timestamp, which concurrent sessions share.
 const SESSION_CHARS: usize = 6;
@@ -68,13 +69,28 @@ impl Row {
     pub(super) fn text(&self) -> String {
         COLUMNS.row([
             &middle_cut(&self.notification, ID_CHARS_MAX),
-            self.task.as_deref().unwrap_or_default(),
-            self.agent.as_deref().unwrap_or_default(),
+            &self
+                .task
+                .as_deref()
+                .map_or_else(String::new, |task| middle_cut(task, TASK_CHARS_MAX)),
+            self.agent(),
             &self.state,
             &self.session(),
             &self.turn.map(|turn| turn.to_string()).unwrap_or_default(),
             &self.said(),
         ])
+    }
+
+    /// The agent of orchestrators has an id for a slug.
+    fn agent(&self) -> &str {
+        match self.key().map(|key| key.of) {
+            Some(SessionOf::Orchestrator(_) | SessionOf::Guest { .. }) => "orchestrator",
+            _ => self.agent.as_deref().unwrap_or_default(),
+        }
+    }
+
+    fn key(&self) -> Option<SessionKey> {
+        SessionKey::parse(self.session_key.as_deref()?).ok()
     }
 
     /// `…a1b2c3 v2`
@@ -83,8 +99,7 @@ impl Row {
             return String::new();
         };
         let from = id.char_indices().rev().nth(SESSION_CHARS - 1).map_or(0, |(at, _)| at);
-        let generation = self.session_key.as_deref().and_then(|key| SessionKey::parse(key).ok());
-        match generation.map(|key| key.generation) {
+        match self.key().map(|key| key.generation) {
             Some(generation) => format!("…{} v{generation}", &id[from..]),
             None => format!("…{}", &id[from..]),
         }
@@ -157,9 +172,9 @@ mod tests {
     #[test]
     fn a_row_is_one_harmless_line_under_its_head() {
         let mut row = Row::new("demo", &notification("delivered"), Some(&turn()));
-        let head = "NOTIFICATION            TASK        AGENT       STATE      SESSION       TURN  REPLY OR REASON";
+        let head = "NOTIFICATION            TASK        AGENT         STATE      SESSION       TURN  REPLY OR REASON";
         assert_eq!(Row::head(), head);
-        let line = "demo-01                 DEMO-1      coder       delivered  …8c2f1a v2    3     [task_history] On DEMO-1: [31mdone.";
+        let line = "demo-01                 DEMO-1      coder         delivered  …8c2f1a v2    3     [task_history] On DEMO-1: [31mdone.";
         assert_eq!(row.text(), line);
         row.is_again = true;
         assert!(
@@ -187,7 +202,7 @@ mod tests {
         let row = Row::new("demo", &refused, None);
         assert_eq!(
             row.text(),
-            "n                       -           -           refused    -             -     unknown_agent"
+            "n                       -           -             refused    -             -     unknown_agent"
         );
     }
 }

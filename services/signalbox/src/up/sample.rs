@@ -150,7 +150,7 @@ mod tests {
     fn the_sample_that_is_shipped_can_be_read() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/notifications.ndjson");
         let lines = read(&path).unwrap();
-        assert_eq!(lines.len(), 15);
+        assert_eq!(lines.len(), 16);
         let read = |line: &SampleLine| contracts::notification::read(&Headers::default(), &line.payload);
         assert!(lines.iter().all(|line| read(line).is_ok()));
     }

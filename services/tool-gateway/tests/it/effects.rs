@@ -118,7 +118,10 @@ async fn every_tool_has_the_effect_that_it_is_declared_with() {
             ToolEffect::Write | ToolEffect::External => true,
         };
         let after = all_rows().await;
-        let changed: Vec<&String> = after.keys().filter(|table| after.get(*table) != before.get(*table)).collect();
+        let changed: Vec<&String> = after
+            .keys()
+            .filter(|table| after.get(*table) != before.get(*table))
+            .collect();
         assert_eq!(!changed.is_empty(), writes, "{}: {changed:?}", tool.name);
     }
     world.end(&[&gateway]).await;

@@ -7,6 +7,7 @@
 //! | `forget` | `task_history`; when its result comes, the agent has lost the conversation, once, as if it had been restarted |
 //! | `post` | `task_message` |
 //! | `review` and `@slug` | `response_request` to that agent |
+//! | `give` and `@slug` | `create_session`: an orchestrator gives the work to that agent, which marks it as done |
 //! | `finish`, `complete`, or `mark` and `done` | `task_status` done |
 //! | `ask me` | `ask_question` |
 //! | `later` | `check_later`, after the `N minutes` that it names, else after one |
@@ -18,7 +19,8 @@
 //! Several lines may apply; then the tools are called one after the other, in this order. Without a task (`Task: -`)
 //! only those that need none. When all have answered, or none applies, the agent reports the results.
 //!
-//! What answers the agent, or wakes it at its time, makes it ask and wait no further. Results of its subagents it puts together.
+//! What answers the agent, or wakes it at its time, makes it ask and wait no further. Results of its subagents it puts together, and
+//! what its board says is done, it reports.
 //!
 //! Only the notification's own words count: its `Type:`, its `Title:` and the text that follows in `[begin …]` marks,
 //! so that a quoted thread with the same words triggers nothing. A text without a line `Notification: <id>` is used
@@ -40,6 +42,8 @@ const MINUTES_MAX: u32 = 43_200;
 const FOLLOWS_UP: [&str; 4] = ["\"answer\"", "\"timer\"", "answer", "timer"];
 /// The type of a notification with results of subagents.
 const RESULTS: [&str; 2] = ["\"branch_result\"", "branch_result"];
+/// How mail of a board says that a task is done.
+const DONE: &str = " is done now.";
 /// What the parts of a task are called, and what is to be done with each.
 const PARTS: [(&str, &str); 3] = [
     ("past", "Read the history, and say what was done so far."),
@@ -188,11 +192,13 @@ impl Conversation {
             let wish = wishes.get(step).map(|(wish, _)| wish);
             describe(wish, &result.output)
         });
-        let read = match is_of_kind(&own_words(&self.text), &RESULTS) {
-            true => "I have put the results together.",
-            false => "I have read this.",
-        };
-        let first = results.next().unwrap_or_else(|| read.to_owned());
+        let words = own_words(&self.text);
+        let done = words.lines().find(|line| line.contains(DONE));
+        let first = results.next().unwrap_or_else(|| match done {
+            Some(done) => format!("What I gave away has come back. {}", quote(done)),
+            None if is_of_kind(&words, &RESULTS) => "I have put the results together.".to_owned(),
+            None => "I have read this.".to_owned(),
+        });
         sentences.push(first);
         sentences.extend(results);
         sentences.extend(
@@ -226,7 +232,7 @@ fn describe(wish: Option<&Wish>, output: &str) -> String {
 
 fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
     let text = own_words.to_lowercase();
-    if is_of_kind(&text, &RESULTS) {
+    if is_of_kind(&text, &RESULTS) || text.contains(DONE) {
         return Vec::new();
     }
     let says = |word: &str| {
@@ -272,6 +278,15 @@ fn wishes(own_words: &str, task: Option<&str>) -> Vec<Wish> {
             "response_request",
             json!({"agents": [slug], "body": body}),
             &format!("I asked {slug} to look."),
+        ));
+    }
+    if let Some(slug) = mentioned(&text).filter(|_| says("give")) {
+        let (_, request) = own_words.split_once('\n').unwrap_or(("", own_words));
+        let prompt = format!("{} Mark it done when nothing is left.", quote(request));
+        wishes.push(wish(
+            "create_session",
+            json!({"prompt": prompt, "agent": slug}),
+            &format!("I gave it to {slug}, and say when it is done."),
         ));
     }
     if let Some(task) = task
@@ -434,6 +449,7 @@ mod tests {
         "submit_plan",
         "task_context_write",
         "subagent_spawn",
+        "create_session",
     ];
 
     fn tools(names: &[&str]) -> Vec<Tool> {
@@ -600,6 +616,23 @@ mod tests {
             "There is nothing to do; mark it done.",
             &[nothing()],
             "On DEMO-1: No answer is due.",
+        );
+    }
+
+    #[test]
+    fn an_orchestrator_gives_work_away_and_reports_its_end() {
+        let prompt = "CI Give the notes to @coder. Mark it done when nothing is left.";
+        let given = ("create_session", json!({"prompt": prompt, "agent": "coder"}));
+        let said = "Without a task: I gave it to coder, and say when it is done.";
+        check("-", "Give the notes to @coder.", &[given], said);
+        let done = ("task_status", json!({"task_id": "DEMO-1", "status": "done"}));
+        let (calls, _) = run(&input("DEMO-1", prompt), &tools(&["task_status"]));
+        assert_eq!(calls, [(done.0.to_owned(), done.1)]);
+        check(
+            "-",
+            "Task DEMO-1 (\"Give @coder\") is done now. Moved by \"Coder\".",
+            &[],
+            "Without a task: What I gave away has come back. Task DEMO-1 (\"Give @coder\") is done now. Moved by \"Coder\".",
         );
     }
 
