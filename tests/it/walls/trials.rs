@@ -121,6 +121,9 @@ impl Part {
     }
 }
 
+/// Where each condition of a statement begins and ends.
+type Places = Arc<[(usize, usize)]>;
+
 pub(crate) struct Trials {
     /// Statements of other parts are only recorded as executed.
     part: Part,
@@ -129,7 +132,7 @@ pub(crate) struct Trials {
     book: Mutex<Book>,
     /// What was tried in this step: digests of statements with their values.
     tried: Mutex<HashSet<u64>>,
-    conditions: Mutex<HashMap<String, Arc<[(usize, usize)]>>>,
+    conditions: Mutex<HashMap<String, Places>>,
     /// Statements without parameters, which cannot be tried.
     simple: Mutex<Vec<String>>,
 }

@@ -257,7 +257,7 @@ async fn write(app: &App, owner: &str, claimed: &Claimed, (ended, attempt): (End
             }
         }
         Ok(false) => {
-            tracing::info!(account, delivery_id = %delivery, attempts, "the lease of a delivery expired; it may come twice")
+            tracing::info!(account, delivery_id = %delivery, attempts, "the lease of a delivery expired; it may come twice");
         }
         Err(error) => {
             let error = error_chain(&error);

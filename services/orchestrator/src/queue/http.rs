@@ -198,7 +198,7 @@ async fn item_edit(
     (session, item): (SessionId, &NotificationId),
     wanted: Edit<'_>,
 ) -> Result<Json<Item>, ApiError> {
-    let tx = access.begin(&app).await?;
+    let tx = access.begin(app).await?;
     let now = database_now(&tx).await?;
     let messages = edit(app, access, (&tx, now), session, Some(item), wanted).await?;
     let item = item_read(&tx, access, session, item).await?;
