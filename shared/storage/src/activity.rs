@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use crate::{StorageError, Tx, setting::fresh_id};
 
-const ACTIVITY_INSERT: &str = "
+const ACTIVITIES_INSERT: &str = "
     insert into activity (account_id, id, task_id, kind, actor_kind, actor_id, actor_name, detail, created_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9)";
+    select $1, a.id, a.task_id, $4, $5, $6, $7, $8, $9 from unnest($2::uuid[], $3::text[]) as a (id, task_id)";
 
 /// Writes an activity of a task; returns its id.
 pub async fn activity_insert(
@@ -19,11 +19,24 @@ pub async fn activity_insert(
     detail: serde_json::Value,
     now: OffsetDateTime,
 ) -> Result<Uuid, StorageError> {
-    let id = fresh_id();
+    let ids = activities_insert(tx, (account, vec![task.key()]), kind, by, detail, now).await?;
+    Ok(ids[0])
+}
+
+/// The same for several tasks, by their keys, to which the same happens.
+pub(crate) async fn activities_insert(
+    tx: &Tx,
+    (account, tasks): (&AccountId, Vec<TaskId>),
+    kind: &str,
+    by: &Actor,
+    detail: serde_json::Value,
+    now: OffsetDateTime,
+) -> Result<Vec<Uuid>, StorageError> {
+    let ids: Vec<Uuid> = tasks.iter().map(|_| fresh_id()).collect();
     let values = [
         account.into(),
-        id.into(),
-        task.key().into(),
+        ids.clone().into(),
+        tasks.into(),
         kind.into(),
         by.kind.into(),
         by.id.as_str().into(),
@@ -31,8 +44,8 @@ pub async fn activity_insert(
         detail.into(),
         now.into(),
     ];
-    tx.execute("write activity", ACTIVITY_INSERT, values).await?;
-    Ok(id)
+    tx.execute("write activities", ACTIVITIES_INSERT, values).await?;
+    Ok(ids)
 }
 
 /// SQL of the activities of tasks, `from … where …`, to be continued with `and`: those written, and one for each message. A

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 172] = [
+const STATEMENTS: [Planned; 173] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -415,6 +415,7 @@ const STATEMENTS: [Planned; 172] = [
         3,
         &["task_dependency_blocker", "task_dependency_pkey"],
     ),
+    (dependencies::TASKS_FREE, 3, &["task_pkey"]),
     (
         dependencies::DEPENDENTS,
         2,

@@ -54,7 +54,7 @@ fn table(sessions: &[Value]) -> anyhow::Result<String> {
             &session.id.to_string(),
             &session.kind,
             session.task.as_deref().unwrap_or_default(),
-            session.agent.as_ref().map_or("", |agent| &agent.slug),
+            agent(&session),
             &format!("v{}", session.generation),
             &state,
             &session.queued.to_string(),
@@ -62,6 +62,13 @@ fn table(sessions: &[Value]) -> anyhow::Result<String> {
         ]);
     }
     Ok(table.render("no sessions"))
+}
+
+/// All orchestrators of an account are one agent: whose one it is tells them apart.
+fn agent(session: &Session) -> &str {
+    let owner = session.owner.as_deref();
+    let owner = owner.filter(|_| ["orchestrator", "guest"].contains(&&*session.kind));
+    owner.unwrap_or_else(|| session.agent.as_ref().map_or("", |agent| &agent.slug))
 }
 
 /// What a list does not show.
@@ -115,6 +122,9 @@ mod tests {
         let by = json!({"kind": "user", "id": "u-1", "name": "Ann"});
         let reset = json!({"reason": "it is stuck", "by": by, "queue": "keep", "in_flight": "cancel", "at": "2026-01-02T03:04:05Z"});
         check("reset_request", reset.clone(), "active (resetting)");
+        let mut theirs = open.clone();
+        (theirs["kind"], theirs["owner"]) = (json!("orchestrator"), json!("user:ann"));
+        assert!(table(&[theirs]).unwrap().contains("  user:ann  v2  "));
         let mut one = open.clone();
         one["thread"] = json!({"number": 2, "live": true});
         one["tokens_used"] = json!(1_234);

@@ -6,7 +6,7 @@
 //! a statement after the locks.
 
 use contracts::{
-    event::{Event, TaskPart, TaskUnblocked},
+    event::{Event, TaskPart, TaskStatusChanged, TaskUnblocked},
     notification::NotificationMessage,
 };
 use domain::{
@@ -19,9 +19,9 @@ use uuid::Uuid;
 use super::{
     child_mail::orchestrator_told,
     stage::changed,
-    task_status::{Written, status_set, status_write, tasks_lock},
+    task_status::{STATUS_CHANGED, Written, status_write, tasks_lock},
 };
-use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id};
+use crate::{Setting, StorageError, Tx, activity::activities_insert, outbox::Owned, setting::fresh_id};
 
 /// The types of items that tell of it.
 const UNBLOCKED: &str = "task_unblocked";
@@ -204,13 +204,14 @@ pub(super) async fn dependents_follow(
     let ids: Vec<TaskId> = waiting.into_iter().map(|row| row.task_id).collect();
     // Held already, but for an edge that was made while the caller waited for its lock.
     tasks_lock(tx, account, task, &ids).await?;
-    for dependent in dependents(tx, account, ids).await? {
-        if to == TaskStatus::Done {
-            free(tx, account, (&dependent, Some(task)), by, (setting, &mut written)).await?;
-        } else if !dependent.status.is_terminal() {
-            let told = ended(tx, account, (&dependent, task, to), by, setting).await?;
-            written.messages.extend(told);
-        }
+    let waiting = dependents(tx, account, ids).await?;
+    if to == TaskStatus::Done {
+        free(tx, account, (&waiting, Some(task)), by, (setting, &mut written)).await?;
+        return Ok(written);
+    }
+    for dependent in waiting.iter().filter(|waiting| !waiting.status.is_terminal()) {
+        let told = ended(tx, account, (dependent, task, to), by, setting).await?;
+        written.messages.extend(told);
     }
     Ok(written)
 }
@@ -220,46 +221,59 @@ async fn dependents(tx: &Tx, account: &AccountId, ids: Vec<TaskId>) -> Result<Ve
         .await
 }
 
-/// Moves a task on that waits for no other any more, unless something else holds it. The caller holds its lock.
+/// Relies on the primary key.
+pub const TASKS_FREE: &str = "
+    update task t set status = 'pending', updated_at = $3, blocked_owner = null, blocked_action = null
+    from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
+    where t.account_id = any (array[f.account_id]) and t.id = f.id";
+
+/// Moves those of the tasks on, all at once, that wait for no other any more and that nothing else holds. The caller holds their locks.
 async fn free(
     tx: &Tx,
     account: &AccountId,
-    (task, blocker): (&Dependent, Option<&TaskId>),
+    (waiting, blocker): (&[Dependent], Option<&TaskId>),
     by: &Actor,
     (setting, written): (&Setting<'_>, &mut Written),
 ) -> Result<(), StorageError> {
-    if task.status != TaskStatus::Blocked || task.waits || task.is_held {
+    let (from, to) = (TaskStatus::Blocked, TaskStatus::Pending);
+    let is_free = |task: &&Dependent| task.status == from && !task.waits && !task.is_held;
+    let freed: Vec<&Dependent> = waiting.iter().filter(is_free).collect();
+    if freed.is_empty() {
         return Ok(());
     }
-    let id = &task.display_id;
-    let to = (TaskStatus::Blocked, TaskStatus::Pending);
-    let Some(set) = status_set(tx, (account, id), to, (by, None), setting).await? else {
-        return Ok(());
-    };
-    written.messages.extend(set.messages);
-    let event = Event::TaskUnblocked(TaskUnblocked {
-        by: by.clone(),
-        blocker: blocker.cloned(),
-    });
-    let event = setting.event(account, Some(id), &set.activity.to_string(), event);
-    written.messages.push(event);
+    let keys: Vec<TaskId> = freed.iter().map(|task| task.display_id.key()).collect();
+    let values = [account.into(), keys.clone().into(), setting.now.into()];
+    tx.execute("free tasks", TASKS_FREE, values).await?;
+    let detail = serde_json::json!({"from": from, "to": to});
+    let named = (account, keys);
+    let activities = activities_insert(tx, named, STATUS_CHANGED, by, detail, setting.now).await?;
     let because = blocker.map_or_else(
         || "What it waited for was taken away.".to_owned(),
         |blocker| format!("Task {blocker} is done."),
     );
-    let text = format!("Task {id} ({}) waits for no other task any more. {because}", task.title);
-    let title = format!("{id} can begin");
-    let told = told(
-        tx,
-        account,
-        task,
-        (UNBLOCKED, &title, &text),
-        (by, set.activity),
-        setting,
-    )
-    .await?;
-    written.messages.extend(told);
-    written.freed.push(id.clone());
+    for (task, activity) in freed.into_iter().zip(activities) {
+        let id = &task.display_id;
+        let happened = [
+            Event::TaskStatusChanged(TaskStatusChanged {
+                from,
+                to,
+                by: by.clone(),
+            }),
+            Event::TaskUnblocked(TaskUnblocked {
+                by: by.clone(),
+                blocker: blocker.cloned(),
+            }),
+        ];
+        let happened = happened.map(|event| setting.event(account, Some(id), &activity.to_string(), event));
+        written.messages.extend(happened);
+        let text = format!("Task {id} ({}) waits for no other task any more. {because}", task.title);
+        let title = format!("{id} can begin");
+        let said = (UNBLOCKED, &*title, &*text);
+        written
+            .messages
+            .extend(told(tx, account, task, said, (by, activity), setting).await?);
+        written.freed.push(id.clone());
+    }
     Ok(())
 }
 
@@ -443,9 +457,8 @@ pub async fn dependencies_set(
             }
         }
         TaskStatus::Blocked if !waits => {
-            for task in dependents(tx, account, vec![key]).await? {
-                free(tx, account, (&task, None), by, (setting, &mut written)).await?;
-            }
+            let waiting = dependents(tx, account, vec![key]).await?;
+            free(tx, account, (&waiting, None), by, (setting, &mut written)).await?;
         }
         _ => {}
     }

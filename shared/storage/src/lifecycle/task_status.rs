@@ -8,7 +8,6 @@ use domain::{
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
-use uuid::Uuid;
 
 use super::{
     child_mail::{ChildMove, child_mail},
@@ -149,15 +148,10 @@ pub struct Written {
     pub freed: Vec<TaskId>,
 }
 
-/// A status that was set.
-pub(super) struct StatusSet {
-    pub messages: Vec<Owned>,
-    /// The id of its activity.
-    pub activity: Uuid,
-    is_waited_for: bool,
-}
+/// The kind of an activity.
+pub(super) const STATUS_CHANGED: &str = "task.status_changed";
 
-/// Writes a task's status as [`status_set`] does, and what follows for those that wait for it. The caller holds the task's lock.
+/// Writes a task's status as [`status_freeing`] does.
 pub(super) async fn status_write(
     tx: &Tx,
     named: (&AccountId, &TaskId),
@@ -170,35 +164,18 @@ pub(super) async fn status_write(
         .map(|written| written.messages)
 }
 
+/// Writes a task's status, with its activity and event, if it is another one, and what follows for those that wait for it; whose board it
+/// is on hears of it. The caller holds the task's lock.
 async fn status_freeing(
-    tx: &Tx,
-    named: (&AccountId, &TaskId),
-    to: (TaskStatus, TaskStatus),
-    said: (&Actor, Option<&str>),
-    setting: &Setting<'_>,
-) -> Result<Written, StorageError> {
-    let Some(set) = status_set(tx, named, to, said, setting).await? else {
-        return Ok(Written::default());
-    };
-    let mut written = match set.is_waited_for {
-        true => dependents_follow(tx, named, to.1, said.0, setting).await?,
-        false => Written::default(),
-    };
-    written.messages.splice(0..0, set.messages);
-    Ok(written)
-}
-
-/// Writes a task's status, with its activity and event, if it is another one; whose board it is on hears of it. The caller holds the task's
-/// lock.
-pub(super) async fn status_set(
     tx: &Tx,
     (account, task): (&AccountId, &TaskId),
     (from, to): (TaskStatus, TaskStatus),
     (by, reason): (&Actor, Option<&str>),
     setting: &Setting<'_>,
-) -> Result<Option<StatusSet>, StorageError> {
+) -> Result<Written, StorageError> {
+    let mut written = Written::default();
     if from == to {
-        return Ok(None);
+        return Ok(written);
     }
     let values = [account.into(), task.key().into(), to.into(), setting.now.into()];
     let row: Option<MovedRow> = tx.one("set task status", TASK_SET, values).await?;
@@ -209,14 +186,14 @@ pub(super) async fn status_set(
     if let Some(reason) = reason {
         detail["reason"] = reason.into();
     }
-    let id = activity_insert(tx, (account, task), "task.status_changed", by, detail, setting.now).await?;
+    let id = activity_insert(tx, (account, task), STATUS_CHANGED, by, detail, setting.now).await?;
     let changed = TaskStatusChanged {
         from,
         to,
         by: by.clone(),
     };
     let event = setting.event(account, Some(task), &id.to_string(), Event::TaskStatusChanged(changed));
-    let mut messages = vec![event];
+    written.messages.push(event);
     let is_waited_for = row.as_ref().is_some_and(|row| row.is_waited_for);
     if let Some((board, title)) = row.and_then(|row| Some((row.board?, row.title))) {
         let moved = ChildMove {
@@ -228,13 +205,14 @@ pub(super) async fn status_set(
             reason,
             activity: id,
         };
-        messages.extend(child_mail(tx, account, moved, setting).await?);
+        written.messages.extend(child_mail(tx, account, moved, setting).await?);
     }
-    Ok(Some(StatusSet {
-        messages,
-        activity: id,
-        is_waited_for,
-    }))
+    if is_waited_for {
+        let follows = dependents_follow(tx, (account, task), to, by, setting).await?;
+        written.messages.extend(follows.messages);
+        written.freed = follows.freed;
+    }
+    Ok(written)
 }
 
 /// Moves the task. Setting the current status changes nothing, but a terminal one still closes the sessions that were opened
