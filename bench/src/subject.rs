@@ -18,7 +18,7 @@ use tokio::{process::Command, time::Instant};
 use crate::{
     floor, load,
     peers::Peer,
-    stage::Stage,
+    stage::{CALLOUT, Stage},
     started::{Started, complete},
     stored,
     work::{AGENT, TASKS_AN_ACCOUNT, Work, account},
@@ -180,6 +180,7 @@ fn services(stage: &Stage, work: &Work) -> anyhow::Result<Started> {
                 .env("DATABASE_URL", &stage.database_url)
                 .env("NATS_URL", stage.nats.url_of(context::user(role).name()))
                 .env(ENVELOPE.0, ENVELOPE.1)
+                .envs(CALLOUT)
                 .env("SIGNALBOX_OPERATOR_TOKEN", "operator-token-of-a-benchmark")
                 .env(format!("SIGNALBOX__{section}__LISTEN"), format!("127.0.0.1:{port}"))
                 .env("SIGNALBOX__DELIVERY__TURNS_IN_FLIGHT_MAX", in_flight.to_string())
