@@ -1,9 +1,13 @@
-//! A minimal HTTP client: for the floor, and for reading the provider's record.
+//! A minimal HTTP client: for the floor, for requests of people, and for reading the provider's record.
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::{Request, Response, body::Incoming, header::CONTENT_TYPE};
+use hyper::{
+    Method, Request, Response,
+    body::Incoming,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::TokioExecutor,
@@ -27,6 +31,18 @@ impl Caller {
 
     pub(crate) async fn post(&self, url: hyper::Uri, body: Vec<u8>) -> anyhow::Result<Bytes> {
         let request = Request::post(url)
+            .header(CONTENT_TYPE, "application/json")
+            .body(Full::from(body))
+            .context("could not build a request")?;
+        whole(self.client.request(request).await.context("no answer")?).await
+    }
+
+    /// A request with a key of the API's.
+    pub(crate) async fn ask(&self, method: Method, url: &str, key: &str, body: Vec<u8>) -> anyhow::Result<Bytes> {
+        let request = Request::builder()
+            .method(method)
+            .uri(url)
+            .header(AUTHORIZATION, format!("Bearer {key}"))
             .header(CONTENT_TYPE, "application/json")
             .body(Full::from(body))
             .context("could not build a request")?;

@@ -4,7 +4,7 @@
 //! The work, W: notifications are published on NATS; each becomes one provider call, in order for each (task, agent), and is
 //! recorded once in Postgres. In reading order:
 //! - the work and its surroundings: [`work`], [`load`] (publishes it), [`stage`] (the servers), [`provider`] with its
-//!   [`book`] (answers calls, checks order and number), [`stored`] (old data);
+//!   [`book`] (answers calls, checks order and number), [`stored`] (old data), [`people`] (what people ask for);
 //! - the subjects: [`subject`], [`started`] (their processes), [`floor`], [`peers`];
 //! - one measurement: [`run`], [`progress`], [`kill`], and the figures: [`figures`], [`listen`] (latency), [`usage`] (CPU
 //!   and memory, from `/proc`), [`counters`] (Postgres);
@@ -25,6 +25,7 @@ mod listen;
 mod load;
 mod machine;
 mod peers;
+mod people;
 mod print;
 mod progress;
 mod provider;

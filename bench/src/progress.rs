@@ -66,7 +66,7 @@ impl Progress<'_> {
                     let publishing = load::publish(publisher, self.work, moments);
                     timeout_at(self.deadline(), publishing).await.unwrap_or(Ok(()))
                 }
-                Pace::Backlog | Pace::Idle(_) | Pace::Steers => Ok(()),
+                Pace::Backlog | Pace::Idle(_) | Pace::Steers | Pace::Asks(_) => Ok(()),
             }
         };
         let working = async {

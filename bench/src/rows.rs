@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     figures::Figures,
     peers::Peer,
+    people::People,
     report::{
         Goal,
         Wanted::{AtLeast, AtMost},
@@ -393,6 +394,35 @@ pub(crate) const PLANS: &[Plan] = &[
         },
         ..ANY
     },
+    Plan {
+        name: "inbox",
+        about: "an account of 1,000 members, one with 10,000 unread mails: the number of unread mails and the first page, each 500 times; \
+                the slower of the two",
+        work: |_| asks(People::Inbox, 500),
+        goals: |of| vec![of.value("ms at the median", p50, AtMost(5.0))],
+        ..ANY
+    },
+    Plan {
+        name: "board",
+        about: "50 moves of a task to done, each of which frees 32 others in its transaction",
+        work: |_| asks(People::Board, 50),
+        goals: |of| vec![of.value("ms at the median", p50, AtMost(20.0))],
+        ..ANY
+    },
+    Plan {
+        name: "memory",
+        about: "an account of 1,000 members with 200 memories each: 500 searches of one of them",
+        work: |_| asks(People::Memory, 500),
+        goals: |of| vec![of.value("ms at the median", p50, AtMost(10.0))],
+        ..ANY
+    },
+    Plan {
+        name: "callout",
+        about: "1,000 connects to NATS with keys of the API, 16 at once",
+        work: |_| asks(People::Callout, 1_000),
+        goals: |of| vec![of.value("connects/s", per_s, AtLeast(200.0))],
+        ..ANY
+    },
 ];
 
 /// W, in a size that fits into the table's time.
@@ -416,6 +446,14 @@ fn steady(shown: &Shown, rate: u32) -> Work {
         notifications: rate * STEADY_SECONDS,
         pace: Pace::Rate(rate),
         ..w(shown)
+    }
+}
+
+fn asks(people: People, times: u32) -> Work {
+    Work {
+        pairs: 1,
+        pace: Pace::Asks(people),
+        ..Work::new(times)
     }
 }
 

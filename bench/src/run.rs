@@ -12,6 +12,7 @@ use crate::{
     figures::{Cost, Figures, Memory},
     listen::listen,
     load::{self, Moments},
+    people,
     progress::{self, Done, Progress},
     stage::{Servers, Stage},
     started::Started,
@@ -80,10 +81,26 @@ async fn worked(stage: &Stage, subject: Subject, work: &Work, floor: Option<&Pat
             ..Figures::default()
         });
     }
+    if let Pace::Asks(people) = work.pace {
+        let (latency, per_s) = people::ask(stage, &started, work, people).await?;
+        let memory = with_idle(memory(&started)?, idle);
+        started.stop().await?;
+        return Ok(Figures {
+            notifications: work.notifications,
+            recorded: work.notifications,
+            per_s,
+            latency: Some(latency),
+            memory,
+            ready_ms,
+            ..Figures::default()
+        });
+    }
     // A backlog is processed from the first moment, so the start of the services is part of the work.
     let (begun, before) = match work.pace {
         Pace::Backlog => (start, before_start),
-        Pace::Live | Pace::Rate(_) | Pace::Idle(_) | Pace::Steers => (Instant::now(), Snapshot::take()?),
+        Pace::Live | Pace::Rate(_) | Pace::Idle(_) | Pace::Steers | Pace::Asks(_) => {
+            (Instant::now(), Snapshot::take()?)
+        }
     };
     let progress = Progress {
         stage,

@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use contracts::Root;
 use devstack::{Durability, NatsOptions, NatsServer, NatsUsers, PostgresOptions, PostgresServer};
-use messaging::{User, users};
+use messaging::{User, callout::Issuer, users};
 use sqlx::{
     PgPool,
     postgres::{PgConnectOptions, PgPoolOptions},
@@ -24,6 +24,17 @@ use tokio::{
 use crate::{book::Seen, client::Caller, work::Work};
 
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// The keys of the auth callout, by which API keys open NATS, as settings of the orchestrator.
+pub(crate) const CALLOUT: [(&str, &str); 2] = [
+    (
+        "SIGNALBOX__ORCHESTRATOR__CALLOUT_ISSUER_SEED",
+        "SAAACAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAKM5I",
+    ),
+    (
+        "SIGNALBOX__ORCHESTRATOR__CALLOUT_XKEY_SEED",
+        "SXAAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAQCAIBAEAT5QQ",
+    ),
+];
 /// `auto_explain` for every connection to a run's database.
 const EXPLAINED: [&str; 6] = [
     "session_preload_libraries = 'auto_explain'",
@@ -122,7 +133,7 @@ impl Servers {
         let nats = NatsServer::start(NatsOptions {
             directory: directory.join("nats"),
             durability: Durability::Fast,
-            users: users.then(nats_users),
+            users: users.then(nats_users).transpose()?,
         });
         let (nats, provider) = tokio::try_join!(nats, Provider::start(work))?;
         Ok(Stage {
@@ -247,14 +258,20 @@ fn template(work: &Work) -> String {
 }
 
 /// The users of a deployment: the broker's permission checks are part of the measurement.
-fn nats_users() -> NatsUsers {
-    NatsUsers {
-        config: users::accounts(&Root::default()),
+fn nats_users() -> anyhow::Result<NatsUsers> {
+    let (issuer, xkey) = Issuer::from_seeds(CALLOUT[0].1, CALLOUT[1].1)?.public_keys();
+    let keys = format!(
+        "{}: \"{issuer}\"\n{}: \"{xkey}\"\n",
+        users::ISSUER_VARIABLE,
+        users::XKEY_VARIABLE
+    );
+    Ok(NatsUsers {
+        config: keys + &users::accounts(&Root::default()) + &users::callout(&Root::default()),
         account: Some(users::jetstream_account(&Root::default())),
         names: User::ALL
             .map(|user| (user.name().to_owned(), users::password_variable(user)))
             .into(),
-    }
+    })
 }
 
 async fn connect(database_url: &str) -> anyhow::Result<PgPool> {

@@ -17,6 +17,8 @@ use crate::{client::Caller, peers::RestatePorts};
 
 const READY_LIMIT: Duration = Duration::from_secs(30);
 const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// The path of the health page.
+pub(crate) const READY: &str = "/readyz";
 const POLL: Duration = Duration::from_millis(2);
 
 pub(crate) struct Started {
@@ -85,6 +87,14 @@ impl Started {
             }
         }
         Ok(())
+    }
+
+    /// Of the first replica.
+    pub(crate) fn address_of(&self, service: &str) -> anyhow::Result<String> {
+        let mut processes = self.processes.iter();
+        let process = processes.find(|process| process.name.starts_with(service));
+        let url = process.and_then(|process| process.ready_url.as_deref()?.strip_suffix(READY));
+        url.map(str::to_owned).with_context(|| format!("there is no {service}"))
     }
 
     pub(crate) async fn until_ready(&mut self, process: usize) -> anyhow::Result<()> {

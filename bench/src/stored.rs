@@ -6,11 +6,12 @@ use sqlx::PgPool;
 
 use crate::work::Work;
 
+/// An id of that time.
+const ID_OF: &str = "create function pg_temp.id_of(at timestamptz) returns uuid language sql as $f$
+        select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7' || substr(r, 1, 3) || '8' || substr(r, 4, 15))::uuid
+        from (select md5(random()::text) as r) as random $f$";
 /// One statement for each table. `$n` is a row's number over all; rows of one service are inserted together, so they lie together.
 const STATEMENTS: &[&str] = &[
-    "create function pg_temp.id_of(at timestamptz) returns uuid language sql as $f$
-        select (lpad(to_hex((extract(epoch from at) * 1000)::bigint), 12, '0') || '7' || substr(r, 1, 3) || '8' || substr(r, 4, 15))::uuid
-        from (select md5(random()::text) as r) as random $f$",
     "insert into instruction_text (account_id, hash, version, body) select id, 'stored', '1', repeat('instructions ', 400) from account",
     "insert into session (account_id, id, kind, task_id, agent_id, generation, key, opened_at, closed_at, close_reason, turn_count)
         select task.account_id, pg_temp.id_of(now() - interval '1 day'), 'task', task.id, agent.id, 1,
@@ -32,17 +33,29 @@ const STATEMENTS: &[&str] = &[
 ];
 
 pub(crate) async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
-    let each = work.stored.div_ceil(work.pairs);
+    let each = work.stored.div_ceil(work.pairs).to_string();
+    insert(
+        observer,
+        STATEMENTS.iter().map(|statement| statement.replace("{each}", &each)),
+    )
+    .await
+}
+
+/// Runs statements that insert rows as the services would have written them.
+pub(crate) async fn insert(observer: &PgPool, statements: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let mut connection = observer.acquire().await.context("could not connect to Postgres")?;
     // Foreign keys hold by construction; checking a million rows takes minutes.
-    for statement in ["set session_replication_role = replica", "set synchronous_commit = off"] {
+    for statement in [
+        "set session_replication_role = replica",
+        "set synchronous_commit = off",
+        ID_OF,
+    ] {
         sqlx::query(statement)
             .execute(&mut *connection)
             .await
             .context("could not prepare the session for inserts")?;
     }
-    for statement in STATEMENTS {
-        let statement = statement.replace("{each}", &each.to_string());
+    for statement in statements {
         sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
             .execute(&mut *connection)
             .await

@@ -18,10 +18,11 @@ use tokio::{process::Command, time::Instant};
 use crate::{
     floor, load,
     peers::Peer,
-    stage::Stage,
-    started::{Started, complete},
+    people,
+    stage::{CALLOUT, Stage},
+    started::{READY, Started, complete},
     stored,
-    work::{AGENT, TASKS_AN_ACCOUNT, Work, account},
+    work::{AGENT, Pace, TASKS_AN_ACCOUNT, Work, account},
 };
 
 pub(crate) const SERVICES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
@@ -30,6 +31,7 @@ const ENVELOPE: (&str, &str) = (
     "SIGNALBOX__ENVELOPE__KEYS__BENCH",
     "6120626561636f6e207468617420697320666f722062656e63686573206f6e6c",
 );
+pub(crate) const OPERATOR_TOKEN: &str = "operator-token-of-a-benchmark";
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Subject {
@@ -180,7 +182,8 @@ fn services(stage: &Stage, work: &Work) -> anyhow::Result<Started> {
                 .env("DATABASE_URL", &stage.database_url)
                 .env("NATS_URL", stage.nats.url_of(context::user(role).name()))
                 .env(ENVELOPE.0, ENVELOPE.1)
-                .env("SIGNALBOX_OPERATOR_TOKEN", "operator-token-of-a-benchmark")
+                .envs(CALLOUT)
+                .env("SIGNALBOX_OPERATOR_TOKEN", OPERATOR_TOKEN)
                 .env(format!("SIGNALBOX__{section}__LISTEN"), format!("127.0.0.1:{port}"))
                 .env("SIGNALBOX__DELIVERY__TURNS_IN_FLIGHT_MAX", in_flight.to_string())
                 .env(
@@ -191,7 +194,7 @@ fn services(stage: &Stage, work: &Work) -> anyhow::Result<Started> {
                 .env("SIGNALBOX__PROVIDERS__DEFAULT__MODEL", "bench")
                 .env("SIGNALBOX__PROVIDERS__DEFAULT__URL", &stage.provider.url)
                 .env("SIGNALBOX__PROVIDERS__DEFAULT__IN_FLIGHT_MAX", in_flight.to_string());
-            let ready_url = format!("http://127.0.0.1:{port}/readyz");
+            let ready_url = format!("http://127.0.0.1:{port}{READY}");
             started.add(&stage.directory, format!("{name}-{replica}"), command, Some(ready_url))?;
         }
     }
@@ -251,6 +254,9 @@ async fn fill(observer: &PgPool, work: &Work) -> anyhow::Result<()> {
     .context("tasks")?;
     if work.stored > 0 {
         stored::fill(observer, work).await?;
+    }
+    if let Pace::Asks(people) = work.pace {
+        people::fill(observer, work, people).await?;
     }
     Ok(())
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use contracts::Root;
 
+use crate::people::People;
+
 /// Tasks of one account. Each has the account's one agent, so a task is a pair.
 pub(crate) const TASKS_AN_ACCOUNT: u32 = 100;
 pub(crate) const AGENT: &str = "coder";
@@ -47,6 +49,8 @@ pub(crate) enum Pace {
     Idle(Duration),
     /// Every second one steers: it ends the call of the one before.
     Steers,
+    /// No notifications: people ask as often, one after the other or some at once.
+    Asks(People),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,7 +100,7 @@ impl Work {
     pub(crate) fn publishing_time(&self) -> Option<Duration> {
         match self.pace {
             Pace::Rate(rate) => Some(Duration::from_secs(1) * self.notifications / rate),
-            Pace::Live | Pace::Backlog | Pace::Idle(_) | Pace::Steers => None,
+            Pace::Live | Pace::Backlog | Pace::Idle(_) | Pace::Steers | Pace::Asks(_) => None,
         }
     }
 
