@@ -56,6 +56,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
         let query = parts.uri.query().unwrap_or_default();
+        if query.contains("%00") {
+            return Err(
+                Problem::new(StatusCode::BAD_REQUEST, "invalid_field").detail("a query has no character U+0000")
+            );
+        }
         let has_value = |pair: &&str| pair.split_once('=').is_none_or(|(_, value)| !value.is_empty());
         let given: Vec<&str> = query.split('&').filter(has_value).collect();
         let given: Uri = format!("/?{}", given.join("&"))

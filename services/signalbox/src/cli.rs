@@ -905,7 +905,7 @@ pub(crate) enum MembersCommand {
     Remove(MemberArgs),
     /// Print another sign-in link, which ends the one before: for a person who has never signed in, or, with the operator's token,
     /// for anybody
-    Link(MemberArgs),
+    Link(MemberLinkArgs),
 }
 
 #[derive(Args, Debug)]
@@ -932,6 +932,15 @@ pub(crate) struct MemberArgs {
     pub(crate) user: String,
     #[command(flatten)]
     pub(crate) of: AccountArgs,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MemberLinkArgs {
+    #[command(flatten)]
+    pub(crate) member: MemberArgs,
+    /// The person leaves the login that they have, for that of the browser that opens the link, or a new one (as the operator)
+    #[arg(long)]
+    pub(crate) another_login: bool,
 }
 
 #[derive(Args, Debug)]

@@ -126,6 +126,9 @@ pub enum ChatItem {
         from: String,
         #[schemars(with = "ActorKind")]
         from_kind: String,
+        /// Who says that it is theirs: a key, or `publisher` for whoever publishes on NATS. Null: they wrote it themselves.
+        #[serde(default)]
+        via: Option<String>,
         /// The first 4,096 characters: the notification has the whole text.
         text: String,
         cut: bool,

@@ -486,7 +486,8 @@ impl Database {
         let message: serde_json::Value = serde_json::from_slice(&row.payload).unwrap_or_default();
         let of_guest = message["metadata"]["guest_of"].is_string();
         let is_foreign = match sender.kind {
-            ActorKind::User => sender.id != owner.as_str(),
+            // Nobody vouches for whom a publisher names.
+            ActorKind::User => row.is_claimed || sender.id != owner.as_str(),
             ActorKind::Service => of_guest || sender.id != Actor::system().id,
             ActorKind::Agent => of_guest,
         };

@@ -609,6 +609,7 @@ impl Database {
                 (sender.kind, sender.id.clone())
             }),
             author_name: new.sender.map(|sender| sender.name.clone()).unwrap_or_default(),
+            is_claimed: new.sender.is_some_and(|sender| sender.via.is_some()),
             body: new.body.to_owned(),
             debounce_ms: metadata.get("collect_debounce_ms").cloned(),
             reopens: metadata.get("reopen").and_then(serde_json::Value::as_bool),

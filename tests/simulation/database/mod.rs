@@ -186,6 +186,8 @@ pub(crate) struct NotificationRow {
     /// Kind and id.
     pub(crate) author: (ActorKind, String),
     pub(crate) author_name: String,
+    /// A publisher has named the author.
+    pub(crate) is_claimed: bool,
     pub(crate) body: String,
     /// `metadata.collect_debounce_ms`.
     pub(crate) debounce_ms: Option<serde_json::Value>,

@@ -248,7 +248,8 @@ impl MailRow {
             };
         }
         match (self.outcome.as_deref(), self.settled_at) {
-            (Some("bounced"), Some(at)) => return (ReceiptState::Bounced, at),
+            // Also while what bounced is sent again.
+            (Some("bounced"), at) => return (ReceiptState::Bounced, at.unwrap_or(self.created_at)),
             (Some("read"), Some(at)) => return (ReceiptState::Read, at),
             (Some(_), Some(at)) => return (ReceiptState::InTurn, at),
             (_, _) => {}

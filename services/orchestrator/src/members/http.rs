@@ -10,7 +10,7 @@ use storage::{StorageError, accounts::account_lock, lifecycle::orchestrator_clos
 use super::{
     changed,
     link::{invited_for, link_make, without_secret},
-    store::{self, member_insert},
+    store::{self, LinkFor, member_insert},
 };
 use crate::{
     app::{App, database_now},
@@ -64,7 +64,7 @@ async fn create(
                     (&work.tx, work.now),
                     (&access.account, &user),
                     by,
-                    invited_for(&app),
+                    (LinkFor::Hand, invited_for(&app)),
                 )
                 .await?,
             ),
@@ -223,7 +223,7 @@ async fn invite(
             return Err(Problem::conflict("has_signed_in", detail).into());
         }
         let by = access.caller.author_id();
-        let link = link_make(&app, (&work.tx, work.now), (&access.account, &user), by, invited_for(&app)).await?;
+        let link = link_make(&app, (&work.tx, work.now), (&access.account, &user), by, (LinkFor::Hand, invited_for(&app))).await?;
         let kept = without_secret(&link);
         let invited = changed(&user, Change::Changed, access.caller.actor());
         let invited = app.event(&access.account, work.now, invited);

@@ -5,7 +5,7 @@ use domain::{AccountId, SignInToken, UserId};
 use storage::Tx;
 use time::{Duration, OffsetDateTime};
 
-use super::store;
+use super::store::{self, LinkFor};
 use crate::{app::App, error::ApiError};
 
 /// How long an invitation is good.
@@ -24,13 +24,13 @@ pub async fn link_make(
     (tx, now): (&Tx, OffsetDateTime),
     (account, user): (&AccountId, &UserId),
     by: &str,
-    good_for: Duration,
+    (purpose, good_for): (LinkFor, Duration),
 ) -> Result<SignInLink, ApiError> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(ApiError::Random)?;
     let token = SignInToken::from_random(account, random);
     let expires_at: OffsetDateTime = now + good_for;
-    store::link_set(tx, user, &token, expires_at).await?;
+    store::link_set(tx, user, &token, (expires_at, purpose)).await?;
     tracing::info!(%account, %user, by, "made a sign-in link");
     let base = app.base_url();
     Ok(SignInLink {

@@ -98,10 +98,10 @@ pub async fn member_find(tx: &Tx, account: &AccountId, user: &UserId) -> Result<
 
 const LOCK: &str = member!(
     "select",
-    "from member where account_id = $1 and user_id = $2 and removed_at is null for update"
+    "from member where account_id = $1 and user_id = $2 and removed_at is null for no key update"
 );
 
-/// The same, locked: who changes, removes, or gives a key to a member comes after the other.
+/// The same, locked: who changes, removes, or gives a key to a member comes after the other. Mail to the member goes on.
 pub async fn member_lock(tx: &Tx, account: &AccountId, user: &UserId) -> Result<Option<Member>, StorageError> {
     tx.one("lock member", LOCK, [account.into(), user.into()]).await
 }
@@ -120,7 +120,7 @@ pub const LIST: Listing = Listing {
 
 const CHANGE: &str = member!(
     "update member set name = coalesce($3, name), role = coalesce($4, role), email = case when $5 then $6 else email end,
-         address_from_admin = address_from_admin or $5 and login_id is not null and email is distinct from $6
+         address_proven = address_proven and not ($5 and email is distinct from $6)
      where account_id = $1 and user_id = $2 and removed_at is null
      returning",
     ""
@@ -202,6 +202,7 @@ pub async fn has_other_admin(tx: &Tx, account: &AccountId, user: &UserId) -> Res
         .await
 }
 
+const HOLD: &str = "select from member where account_id = $1 and user_id = $2 for update";
 /// The login stays: whoever lets the person in again does not get a link that signs in as them.
 const REMOVE: &str = "
     update member set removed_at = $3, link_digest = null, link_expires_at = null, link_used_at = null
@@ -210,9 +211,9 @@ const REMOVE: &str = "
 pub const KEYS_REVOKE: &str = "
     update api_key set revoked_at = $3 where account_id = $1 and user_id = $2 and revoked_at is null";
 
-/// What the person has not read says so to whoever wrote it. Relies on mail_unread.
+/// What the person has not read says so to whoever wrote it, and is kept as long as what was archived. Relies on mail_unread.
 pub const MAIL_BOUNCE: &str = "
-    update mail set outcome = 'bounced', reason = 'the person was removed', settled_at = $3
+    update mail set outcome = 'bounced', reason = 'the person was removed', settled_at = $3, archived_at = $3
     where account_id = $1 and to_user = $2 and archived_at is null and read_at is null";
 
 /// Removes a member, with their keys, their link and their unread mail. The member's row is locked.
@@ -223,6 +224,8 @@ pub async fn member_remove(
     now: OffsetDateTime,
 ) -> Result<(), StorageError> {
     let values = || [account.into(), user.into(), now.into()];
+    // No mail is written to the person from here on.
+    tx.execute("hold member", HOLD, [account.into(), user.into()]).await?;
     tx.execute("remove member", REMOVE, values()).await?;
     tx.execute("revoke a member's keys", KEYS_REVOKE, values()).await?;
     tx.execute("bounce a member's mail", MAIL_BOUNCE, values()).await?;
@@ -230,21 +233,34 @@ pub async fn member_remove(
 }
 
 const LINK: &str = "
-    update member set link_digest = $3, link_expires_at = $4, link_used_at = null
+    update member set link_digest = $3, link_expires_at = $4, link_used_at = null, link_mailed = $5, link_rebinds = $6
     where account_id = $1 and user_id = $2 and removed_at is null";
+
+/// What a link is made for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkFor {
+    /// Whoever makes it hands it on.
+    Hand,
+    /// It is mailed to the member's address, which is proven if somebody comes in by it who is not signed in.
+    Mail,
+    /// The member leaves the login that they have.
+    AnotherLogin,
+}
 
 /// Makes this the member's one link. `false`: the account has no such member.
 pub async fn link_set(
     tx: &Tx,
     user: &UserId,
     token: &SignInToken,
-    expires_at: OffsetDateTime,
+    (expires_at, purpose): (OffsetDateTime, LinkFor),
 ) -> Result<bool, StorageError> {
     let values = [
         token.account().into(),
         user.into(),
         token.digest().to_vec().into(),
         expires_at.into(),
+        (purpose == LinkFor::Mail).into(),
+        (purpose == LinkFor::AnotherLogin).into(),
     ];
     Ok(tx.execute("make sign-in link", LINK, values).await? == 1)
 }
@@ -272,7 +288,8 @@ pub async fn link_find(tx: &Tx, token: &SignInToken) -> Result<Option<Link>, Sto
 
 /// Of two that use it at one time, one finds it unused. Relies on member_link.
 pub const LINK_USE: &str = "
-    update member set link_used_at = now(), login_id = coalesce($3, login_id, $4)
+    update member set link_used_at = now(), address_proven = address_proven or link_mailed and $3 is null,
+        login_id = case when link_rebinds then coalesce($3, $4) else coalesce(login_id, $3, $4) end
     where account_id = $1 and link_digest = $2 and link_used_at is null and link_expires_at > now() and removed_at is null
     returning login_id";
 
@@ -281,8 +298,8 @@ struct Login {
     login_id: Uuid,
 }
 
-/// Binds the member to the present login, if there is one; else the member keeps theirs, or gets one. Gives the login; none: the link
-/// is over, or was used.
+/// A member who has a login keeps it, unless the link is for another one; else they are bound to the present login, if there is one, or get
+/// one. Gives the login; none: the link is over, or was used.
 pub async fn link_use(tx: &Tx, token: &SignInToken, present: Option<Uuid>) -> Result<Option<Uuid>, StorageError> {
     let values = [
         token.account().into(),

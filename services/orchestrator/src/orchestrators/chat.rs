@@ -40,6 +40,7 @@ struct SaidRow {
     id: String,
     sender_name: String,
     sender_kind: String,
+    sender_via: Option<String>,
     body: String,
     cut: bool,
     created_at: OffsetDateTime,
@@ -52,7 +53,7 @@ const SAID_MAX: usize = 50;
 
 /// Relies on the primary key.
 pub const SAID: &str = "
-    select n.id, n.sender_name, n.sender_kind, left(n.body, $3) as body, length(n.body) > $3 as cut, n.created_at
+    select n.id, n.sender_name, n.sender_kind, n.sender_via, left(n.body, $3) as body, length(n.body) > $3 as cut, n.created_at
     from unnest($2::text[]) as w (id)
     cross join lateral (select * from notification n where n.account_id = $1 and n.id = w.id offset 0) n";
 
@@ -116,6 +117,7 @@ pub async fn chat(
                 notification_id: said.id.clone(),
                 from: said.sender_name.clone(),
                 from_kind: said.sender_kind.clone(),
+                via: said.sender_via.clone(),
                 text: said.body.clone(),
                 cut: said.cut,
             })

@@ -110,7 +110,8 @@ async fn link_of(app: &App, account: &AccountId, user: &UserId) -> Result<Option
     }
     let now = database_now(&tx).await?;
     let system = Actor::system();
-    let made = link::link_make(app, (&tx, now), (account, user), &system.id, link::asked_for(app)).await?;
+    let purpose = (members::store::LinkFor::Mail, link::asked_for(app));
+    let made = link::link_make(app, (&tx, now), (account, user), &system.id, purpose).await?;
     let changed = members::changed(user, Change::Changed, system);
     app.commit_free(tx, vec![app.event(account, now, changed)]).await?;
     Ok(made.sign_in_link.map(|link| (link, made.expires_at.0)))

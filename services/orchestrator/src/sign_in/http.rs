@@ -14,7 +14,7 @@ use crate::{
     members::{
         changed,
         link::{asked_for, link_make, without_secret},
-        store::member_lock,
+        store::{LinkFor, member_lock},
     },
     route::routes,
 };
@@ -41,6 +41,10 @@ async fn create(
         let what = format!("at most {}, which is seven days", LONGEST.whole_minutes());
         return Err(invalid_field("minutes", what).into());
     }
+    let purpose = match body.another_login {
+        Some(true) => LinkFor::AnotherLogin,
+        Some(false) | None => LinkFor::Hand,
+    };
     once.run(&app, Party::operator(Some(account)), async |work| {
         let Some(_) = member_lock(&work.tx, account, &body.user_id).await? else {
             let status = axum::http::StatusCode::BAD_REQUEST;
@@ -52,7 +56,7 @@ async fn create(
             (&work.tx, work.now),
             (account, &body.user_id),
             Caller::Operator.author_id(),
-            good_for,
+            (purpose, good_for),
         )
         .await?;
         let kept = without_secret(&link);

@@ -156,7 +156,7 @@ pub async fn members_by_email(tx: &Tx, email: &Email) -> Result<Vec<Membership>,
 
 /// Relies on the primary key: whether the member is removed is compared in a form that no partial index has.
 pub const MEMBER_BIND: &str = "
-    update member set login_id = $4
+    update member set login_id = $4, address_proven = true
     where account_id = $1 and user_id = $2 and email = $3 and login_id is null and coalesce(removed_at, 'infinity') = 'infinity'";
 
 /// Binds a member who has never signed in, and has this address still. The transaction has declared the account.

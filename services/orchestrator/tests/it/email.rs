@@ -412,6 +412,19 @@ async fn sign_in_links_come_by_e_mail_to_those_who_have_the_address() {
     assert_eq!(setting.send().await, 1);
     assert_eq!(setting.server.taken().len(), before);
 
+    // Nor by the address of an invitation that the person has used.
+    let vic = json!({"user_id": "vic", "name": "Vic", "email": "vic@example.com", "role": "member", "invite": true});
+    let vic = setting
+        .world
+        .post(&setting.acme.admin, &setting.acme.path("/members"), vic)
+        .await;
+    let link = vic.body["link"]["sign_in_link"].as_str().unwrap().to_owned();
+    let link = link.strip_prefix("http://127.0.0.1:8080").unwrap();
+    assert_eq!(setting.world.call(Method::POST, link).send().await.status, 201);
+    setting.ask("vic@example.com").await;
+    assert_eq!(setting.send().await, 1);
+    assert_eq!(setting.server.taken().len(), before);
+
     let page = setting
         .world
         .call(Method::GET, "/sign-in")

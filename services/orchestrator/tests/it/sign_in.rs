@@ -45,13 +45,13 @@ fn is_in(page: &str) -> bool {
 
 /// A browser that opens a link of the member's.
 async fn by_link(world: &World, account: &str, user: &str, cookie: &str) -> Answer {
-    let made = world
-        .post(
-            OPERATOR,
-            "/api/sign-in-links",
-            json!({"account": account, "user_id": user}),
-        )
-        .await;
+    by_link_for(world, account, user, cookie, false).await
+}
+
+/// The same by a link that takes the member out of their login.
+async fn by_link_for(world: &World, account: &str, user: &str, cookie: &str, another_login: bool) -> Answer {
+    let new = json!({"account": account, "user_id": user, "another_login": another_login});
+    let made = world.post(OPERATOR, "/api/sign-in-links", new).await;
     submit(world, &path_of(&made.body), cookie, "").await
 }
 
@@ -115,7 +115,11 @@ async fn a_session_that_a_key_opened_ends_with_the_key_and_reaches_its_account_a
     assert!(!seen(&world, &beta_too).await.contains("acme"));
 
     let whole = cookie_of(&by_link(&world, "acme", "ann", "").await);
-    let whole = cookie_of(&by_link(&world, "beta", "ann", &whole).await);
+    // Who has a login keeps it, whoever's browser opens the link.
+    let theirs = cookie_of(&by_link(&world, "beta", "ann", &whole).await);
+    assert!(!seen(&world, &theirs).await.contains("acme"));
+    let whole = cookie_of(&by_link(&world, "acme", "ann", "").await);
+    let whole = cookie_of(&by_link_for(&world, "beta", "ann", &whole, true).await);
     let page = seen(&world, &whole).await;
     assert!(page.contains("acme") && page.contains("beta"), "{page}");
     let by_key = cookie_of(&submit(&world, "/sign-in/key", "", &format!("key={key}")).await);

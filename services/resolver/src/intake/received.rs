@@ -9,7 +9,7 @@ use contracts::{
     notification::{self, Notification, Refusal, RefusalReason},
     outgoing::Origin,
 };
-use domain::{AccountId, Actor, NotificationId, TaskId};
+use domain::{AccountId, Actor, NotificationId, QueueMode, TaskId, mail};
 use messaging::Incoming;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -67,7 +67,7 @@ impl Received {
         }
         let content = content.and_then(|notification| match is_vouched {
             true => Ok(notification),
-            false => publisher_sender_check(notification),
+            false => publisher_check(notification),
         });
         // A wrong address is reported before a wrong payload.
         let content = match address.fault {
@@ -115,8 +115,22 @@ impl Received {
     }
 }
 
-/// Marks the sender as claimed by a publisher, or refuses a sender that no publisher may claim.
-fn publisher_sender_check(notification: Notification) -> Result<Notification, Refusal> {
+/// Marks the sender as claimed by a publisher. Refuses a sender that no publisher may claim, the id of an item of mail, and to reach into a
+/// turn of a person's orchestrator, which is for those who may stop it.
+fn publisher_check(notification: Notification) -> Result<Notification, Refusal> {
+    let invalid = |detail: &str| Err(Refusal::new(RefusalReason::InvalidField, detail.to_owned()));
+    if notification
+        .id
+        .as_ref()
+        .is_some_and(|id| mail::of_item(id.as_str()).is_some())
+    {
+        return invalid("id: ids that begin with mail: are those of mail: choose another");
+    }
+    if notification.recipients.user().is_some() && matches!(notification.mode(), QueueMode::Steer | QueueMode::Inject) {
+        return invalid(
+            "queue_mode: a turn of a person's orchestrator is reached over HTTP only: publish with followup or collect",
+        );
+    }
     let sender = Actor::publisher().speaks_as(&notification.sender).map_err(|error| {
         let detail = format!("sender: {error}");
         Refusal::new(RefusalReason::InvalidField, detail)

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::moment;
 use crate::{
-    cli::{ListArgs, MemberAddArgs, MemberArgs, MembersArgs, MembersCommand},
+    cli::{ListArgs, MemberAddArgs, MemberArgs, MemberLinkArgs, MembersArgs, MembersCommand},
     client::read_as,
     print::show,
     table::Table,
@@ -87,16 +87,22 @@ async fn remove(args: &MemberArgs, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// As an admin; where that is refused since the person has signed in, as the operator.
-async fn link(args: &MemberArgs, json: bool) -> anyhow::Result<ExitCode> {
-    let client = args.of.access.client()?;
-    let path = ["api", "orgs", &args.of.account, "members", &args.user, "sign-in-link"];
+async fn link(args: &MemberLinkArgs, json: bool) -> anyhow::Result<ExitCode> {
+    let of = &args.member.of;
+    let client = of.access.client()?;
+    let path = ["api", "orgs", &of.account, "members", &args.member.user, "sign-in-link"];
+    let new = NewSignInLink {
+        account: AccountId::parse(&of.account)?,
+        user_id: UserId::parse(&args.member.user)?,
+        minutes: None,
+        another_login: args.another_login.then_some(true),
+    };
+    if args.another_login {
+        let made: Value = client.post(&["api", "sign-in-links"], &new).await?;
+        return show(json, &made, |made| Ok(text_of(&read_as(made)?)));
+    }
     let made: Value = match client.post(&path, &Invite {}).await {
         Err(error) if error.code() == Some("has_signed_in") => {
-            let new = NewSignInLink {
-                account: AccountId::parse(&args.of.account)?,
-                user_id: UserId::parse(&args.user)?,
-                minutes: None,
-            };
             // Only the operator may; whoever is told to ask the operator is told so by the first refusal.
             client.post(&["api", "sign-in-links"], &new).await.map_err(|_| error)?
         }

@@ -319,10 +319,11 @@ struct SessionRow {
     id: SessionId,
 }
 
-/// Relies on session_key_unique.
+/// An orchestrator's session is a person's own, and its key can be guessed: its calls come with its turns alone. Relies on
+/// session_key_unique.
 const SESSION_FIND: &str = "
     select id from session
-    where account_id = $1 and key = $2 and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null
+    where account_id = $1 and key = $2 and kind not in ('orchestrator', 'guest') and agent_id is not null and ($3 is null or agent_id = $3) and emptied_at is null
       and greatest((thread ->> 'number')::integer, 1) >= $4";
 
 /// Finds the session of this thread, open or closed, unless it was emptied: a call recorded after that would never be

@@ -38,6 +38,10 @@ pub enum NotPlaced {
     TooMany,
     /// It would wait for itself: the way, `A → B → A`.
     Cycle(String),
+    /// Too many tasks would wait for this one.
+    Crowded(TaskId),
+    /// It would wait for too many tasks, one through the other.
+    TooFar,
     /// Too many tasks would be above one.
     TooDeep,
     /// The board has as many open tasks as it may.
@@ -50,6 +54,8 @@ impl NotPlaced {
             Self::NotThere(_) => "task_not_found",
             Self::TooMany => "too_many_blockers",
             Self::Cycle(_) => "dependency_cycle",
+            Self::Crowded(_) => "too_many_waiting",
+            Self::TooFar => "too_many_dependencies",
             Self::TooDeep => "too_deep",
             Self::Full => "board_limit",
         }
@@ -65,6 +71,12 @@ impl NotPlaced {
                 )
             }
             Self::Cycle(way) => format!("the task would wait for itself: {way}. Leave one of these out"),
+            Self::Crowded(task) => format!(
+                "{WAITING_MAX} tasks wait for task {task} already: put some of them below one task, and let that wait"
+            ),
+            Self::TooFar => format!(
+                "the task would wait for {REACHED_MAX} dependencies, one through the other: end some of the tasks, or leave one out"
+            ),
             Self::TooDeep => format!("at most {PARENTS_MAX} tasks are above one: put it higher up"),
             Self::Full => format!(
                 "{} tasks of the board are open: end some first",
@@ -73,6 +85,11 @@ impl NotPlaced {
         }
     }
 }
+
+/// Tasks that wait for one: what frees them is one transaction.
+const WAITING_MAX: i64 = 1_000;
+/// Dependencies that are followed to find a ring.
+const REACHED_MAX: usize = 10_000;
 
 const GRAPH_LOCK: &str = "select pg_advisory_xact_lock(hashtextextended('graph of ' || $1, 0))::text as locked";
 
@@ -124,7 +141,7 @@ pub(super) async fn unless_blocked(
 }
 
 /// Sets a column of what waits for a blocker. Relies on task_dependency_blocker, whose order is requested with the blocker as a range: a
-/// single value is no order; and on the primary key.
+/// single value is no order. Nobody else changes these edges: who does holds the blocker's lock.
 macro_rules! waiting_set {
     ($column:literal) => {
         concat!(
@@ -132,13 +149,12 @@ macro_rules! waiting_set {
             $column,
             " = $3
              from (
-                select o.account_id, o.task_id, o.blocked_by_task_id from task_dependency o
-                where o.account_id = $1 and o.blocked_by_task_id >= $2 and o.blocked_by_task_id <= $2 and o.satisfied_at is null
-                order by o.blocked_by_task_id offset 0) w
-             where d.account_id = any (array[w.account_id]) and d.task_id = w.task_id and d.blocked_by_task_id = w.blocked_by_task_id
-               and d.satisfied_at is null and d.",
+                select o.ctid as place from task_dependency o
+                where o.account_id = $1 and o.blocked_by_task_id >= $2 and o.blocked_by_task_id <= $2 and o.satisfied_at is null and o.",
             $column,
             " is null
+                order by o.blocked_by_task_id offset 0) w
+             where d.ctid = w.place
              returning d.task_id"
         )
     };
@@ -360,7 +376,17 @@ pub const WAITS_FOR: &str = "
         cross join lateral (
             select * from task_dependency d
             where d.account_id = $1 and d.task_id = r.blocked_by_task_id and d.satisfied_at is null offset 0) d)
-    select task_id, blocked_by_task_id from reached";
+    select task_id, blocked_by_task_id from reached limit $3";
+
+/// Of these tasks, one for which too many wait. Relies on task_dependency_blocker, whose order is requested, and on the primary key.
+pub const CROWDED: &str = "
+    select t.display_id from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offset 0) f
+    cross join lateral (select * from task t where t.account_id = f.account_id and t.id = f.id offset 0) t
+    where (select count(*) from (
+        select from task_dependency d
+        where d.account_id = t.account_id and d.blocked_by_task_id >= t.id and d.blocked_by_task_id <= t.id and d.satisfied_at is null
+        order by d.blocked_by_task_id limit $3 + 1) d) > $3
+    limit 1";
 
 /// What a task is to wait for, in place of what it waits for.
 #[derive(Clone, Debug)]
@@ -417,9 +443,17 @@ pub async fn dependencies_set(
         .rows(
             "read what tasks wait for",
             WAITS_FOR,
-            [account.into(), key.clone().into()],
+            [account.into(), key.clone().into(), (REACHED_MAX as i64).into()],
         )
         .await?;
+    if edges.len() == REACHED_MAX {
+        return Ok(Err(NotPlaced::TooFar));
+    }
+    let values = [account.into(), blockers.clone().into(), WAITING_MAX.into()];
+    let crowded: Option<BlockerRow> = tx.one("find crowded task", CROWDED, values).await?;
+    if let Some(crowded) = crowded {
+        return Ok(Err(NotPlaced::Crowded(crowded.display_id)));
+    }
     let edges: Vec<(TaskId, TaskId)> = edges
         .into_iter()
         .map(|edge| (edge.task_id, edge.blocked_by_task_id))

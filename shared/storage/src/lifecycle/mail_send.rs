@@ -66,16 +66,16 @@ struct FoundRow {
 /// Several people of one name, at most so many, are shown in an error.
 const NAMESAKES_MAX: i64 = 5;
 
-/// Relies on the primary key. The person is held: who is removed meanwhile gets no mail. Whoever is being removed is passed over: a
-/// removal waits for the session of the person's orchestrator, which may be the one that writes.
+/// Relies on the primary key. The person is held: who is removed meanwhile gets no mail. Only a removal locks a person against that, and
+/// whoever is being removed is passed over: a removal waits for the session of the person's orchestrator, which may be the one that writes.
 const PERSON: &str = "
     select m.user_id, m.name, null as handle, null as owner, false as is_reachable, null::uuid as agent_id, null as task_id, null as board
-    from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for share skip locked";
+    from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for key share skip locked";
 
 /// By name. An account's members are few: all are read, and row-level security keeps `lower` out of conditions of an index.
 pub const NAMESAKES: &str = "
     select m.user_id, m.name, null as handle, null as owner, false as is_reachable, null::uuid as agent_id, null as task_id, null as board
-    from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for share skip locked";
+    from member m where m.account_id = $1 and lower(m.name) = lower($2) and m.removed_at is null order by m.user_id limit $3 for key share skip locked";
 
 macro_rules! orchestrator {
     ($of:literal) => {

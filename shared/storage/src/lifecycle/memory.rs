@@ -76,6 +76,15 @@ pub const MEMORIES_PRUNE: &str = "
         select o.id from memory o where o.account_id = $1 and o.owner = $2 and o.repository = $3 and o.id <> $4
         order by (o.fades_at, o.touched_at, o.id) desc offset $5))";
 
+/// Memories of one owner's sessions, of all repositories together.
+const IN_REPOSITORIES_MAX: i64 = 4_000;
+/// The same of all repositories together. Relies on memory_key.
+pub const MEMORIES_PRUNE_ALL: &str = "
+    delete from memory m
+    where m.account_id = $1 and m.owner = $2 and m.repository > '' and m.id = any (array(
+        select o.id from memory o where o.account_id = $1 and o.owner = $2 and o.repository > '' and o.id <> $3
+        order by (o.fades_at, o.touched_at, o.id) desc offset $4))";
+
 /// The same key replaces; without one, the same content.
 pub async fn memory_write(tx: &Tx, of: MemoryOf<'_>, new: &NewMemory<'_>) -> Result<WrittenMemory, StorageError> {
     const ATTEMPT: &str = "write memory";
@@ -103,10 +112,22 @@ pub async fn memory_write(tx: &Tx, of: MemoryOf<'_>, new: &NewMemory<'_>) -> Res
         id.into(),
         (MEMORIES_MAX - 1).into(),
     ];
+    let mut pruned = tx.execute("prune memories", MEMORIES_PRUNE, values).await?;
+    if of.repository.is_some() {
+        let values = [
+            of.account.into(),
+            of.owner.into(),
+            id.into(),
+            (IN_REPOSITORIES_MAX - 1).into(),
+        ];
+        pruned += tx
+            .execute("prune memories of repositories", MEMORIES_PRUNE_ALL, values)
+            .await?;
+    }
     Ok(WrittenMemory {
         id,
         replaced: id != new.id,
-        pruned: tx.execute("prune memories", MEMORIES_PRUNE, values).await?,
+        pruned,
     })
 }
 

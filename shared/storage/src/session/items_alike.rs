@@ -9,12 +9,15 @@ use sea_orm::FromQueryResult;
 
 use crate::{StorageError, Tx, statement::column};
 
-/// SQL: of an item `n` in a session of the person `user`. What is not known is neither the person's own nor private.
+/// SQL: of an item `n` in a session of the person `user`. What is not known is neither the person's own nor private; and whom a publisher
+/// names as the sender, nobody has vouched for.
 #[macro_export]
 macro_rules! is_foreign {
     ($n:literal, $user:literal) => {
         concat!(
             "(",
+            $n,
+            ".sender_via is not distinct from 'publisher' or ",
             $n,
             ".metadata ->> 'guest_of' is not null and ",
             $n,
