@@ -3413,6 +3413,7 @@ create index outbound_delivery_pending on outbound_delivery (account_id, next_at
 create index outbound_delivery_held on outbound_delivery (account_id, next_at) where state = 'held' and next_at > '-infinity';
 create index outbound_delivery_held_of on outbound_delivery (account_id, destination_id, next_at, id) where state = 'held' and next_at is not null;
 create index outbound_delivery_digest on outbound_delivery (account_id, digest_id) where digest_id is not null;
+create index outbound_delivery_urgent on outbound_delivery (account_id, next_at) where state <> 'held' and next_at is not null;
 create index outbound_delivery_about on outbound_delivery (account_id, about_id) where about_id is not null;
 create index outbound_delivery_sign_in on outbound_delivery (account_id, destination_id, created_at) where type = 'sign_in';
 create index outbound_delivery_over on outbound_delivery (account_id, kept_until) where kept_until is not null;
@@ -3468,7 +3469,7 @@ grant select (to_user, message_type) on mail to signalbox_sweeper;
 grant select (time_zone) on member to signalbox_sweeper;
 grant select on notification_preference to signalbox_sweeper;
 create policy sweep on notification_preference for select to signalbox_sweeper using (true);
-grant select (account_id, id, next_at), insert (account_id, id, kind, destination_id, type, about_id, state, next_at, reason, instead_of, ended_at, kept_until)
+grant select (account_id, id, next_at, state, destination_id), insert (account_id, id, kind, destination_id, type, about_id, state, next_at, reason, instead_of, ended_at, kept_until)
     on outbound_delivery to signalbox_sweeper;
 create policy sweep on outbound_delivery for select to signalbox_sweeper using (true);
 create function mail_announce(of_account text, of_mail uuid, delivery uuid) returns void
@@ -3489,11 +3490,16 @@ create function mail_announce(of_account text, of_mail uuid, delivery uuid) retu
         select c.* from public.notification_preference c
         where c.account_id = m.account_id and c.user_id = m.to_user and c.message_type = m.message_type offset 0) c on true
     cross join lateral (
-        select case when (select count(*) from (
+        -- What waits for digests takes no room from what is sent at once; of a person's digest, so much waits as an inbox has.
+        select case when coalesce(c.digest, 'none') = 'none' then case when (
+                              select count(*) from (
+                                  select d.next_at from public.outbound_delivery d
+                                  where d.account_id = m.account_id and d.state <> 'held' and d.next_at is not null
+                                  order by d.next_at limit w.pending_account_max) d) >= w.pending_account_max then 'dead' else 'waiting' end
+                    when (select count(*) from (
                               select d.next_at from public.outbound_delivery d
-                              where d.account_id = m.account_id and d.next_at is not null
-                              order by d.next_at limit w.pending_account_max) d) >= w.pending_account_max then 'dead'
-                    when coalesce(c.digest, 'none') = 'none' then 'waiting'
+                              where d.account_id = m.account_id and d.destination_id = m.to_user and d.state = 'held' and d.next_at is not null
+                              order by d.next_at limit 10000) d) >= 10000 then 'dead'
                     else 'held' end as state) s
     where p.email is not null and p.removed_at is null
       and (coalesce(c.email, m.message_type = 'escalation') or m.message_type = 'question' and coalesce(c.slack, true))
@@ -3537,17 +3543,22 @@ alter function outbound_first() owner to signalbox_sweeper;
 revoke all on function outbound_first() from public;
 grant execute on function outbound_first() to signalbox_orchestrator;
 
--- A sign-in link is mailed to no address that an admin gave to somebody who had signed in before: the admin would come in as that person,
--- in all of the person's accounts.
-alter table member add column address_from_admin boolean not null default false;
-grant select (address_from_admin) on member to signalbox_sweeper;
+-- A sign-in link is mailed to whoever has never signed in, and else to an address that has proven to be the person's: they came in by a link
+-- that was mailed to it, or by a provider that vouches for it. An address is an admin's choice, who would come in as that person, in all of the
+-- person's accounts.
+alter table member
+    add column address_proven boolean not null default false,
+    -- Of the present link: it was mailed; and it takes the member out of their login.
+    add column link_mailed boolean not null default false,
+    add column link_rebinds boolean not null default false;
+grant select (address_proven) on member to signalbox_sweeper;
 -- Also of those who have signed in.
 drop index member_address;
 create index member_address on member (email, account_id, user_id) where email > '' and removed_at is null;
 create function member_mailed(address text, row_limit integer) returns table (account_id text, user_id text)
     language sql stable security definer set search_path = public, pg_temp as $$
     select m.account_id, m.user_id from public.member m
-    where m.email = member_mailed.address and m.email > '' and m.removed_at is null and not m.address_from_admin
+    where m.email = member_mailed.address and m.email > '' and m.removed_at is null and (m.login_id is null or m.address_proven)
     order by m.account_id, m.user_id limit row_limit
 $$;
 alter function member_mailed(text, integer) owner to signalbox_sweeper;

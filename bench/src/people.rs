@@ -18,25 +18,13 @@ use crate::{
     started::Started,
     stored::insert,
     subject::OPERATOR_TOKEN,
-    work::{Work, account},
+    work::{People, Work, account},
 };
 
 /// Keys that connect to NATS in turn: one key has at most 64 connections.
 const KEYS: u32 = 20;
 const TOPICS: u32 = 20;
 const POLL: Duration = Duration::from_millis(5);
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum People {
-    /// Reads the number of unread mails and the first page; the slower of the two counts.
-    Inbox,
-    /// Moves a task for which others wait, once the turns that followed the move before are done.
-    Board,
-    /// Searches what an orchestrator remembers.
-    Memory,
-    /// Connects to NATS with a key.
-    Callout,
-}
 
 impl People {
     fn at_once(self) -> usize {

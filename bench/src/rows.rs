@@ -5,14 +5,13 @@ use std::time::Duration;
 use crate::{
     figures::Figures,
     peers::Peer,
-    people::People,
     report::{
         Goal,
         Wanted::{AtLeast, AtMost},
     },
     shown::Shown,
     subject::Subject,
-    work::{Answer, Pace, Work},
+    work::{Answer, Pace, People, Work},
 };
 
 /// One row: the work, the subjects, and the goals.

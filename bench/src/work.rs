@@ -5,8 +5,6 @@ use std::time::Duration;
 use clap::ValueEnum;
 use contracts::Root;
 
-use crate::people::People;
-
 /// Tasks of one account. Each has the account's one agent, so a task is a pair.
 pub(crate) const TASKS_AN_ACCOUNT: u32 = 100;
 pub(crate) const AGENT: &str = "coder";
@@ -35,6 +33,19 @@ impl Answer {
             Self::Whole | Self::Streamed | Self::HeldOnEven => 1,
         }
     }
+}
+
+/// What is asked of running services.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum People {
+    /// Reads the number of unread mails and the first page; the slower of the two counts.
+    Inbox,
+    /// Moves a task for which others wait, once the turns that followed the move before are done.
+    Board,
+    /// Searches what an orchestrator remembers.
+    Memory,
+    /// Connects to NATS with a key.
+    Callout,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -189,33 +189,45 @@ async fn a_turn_of_an_orchestrator_takes_words_of_one_kind() {
     })
     .await;
     house.account("acme").await;
-    person(&house, "acme", "ann").await;
-    let told = async |id: &str, mode: &str, sender: Value, surface: &str| {
-        let told = json!({"id": id, "session": "orchestrator:ann", "body": id, "queue_mode": mode, "sender": sender,
+    let ann = person(&house, "acme", "ann").await;
+    let told = async |id: &str, mode: &str, by: Option<&str>, surface: &str| {
+        let mut told = json!({"id": id, "session": "orchestrator:ann", "body": id, "queue_mode": mode,
             "channel": {"surface": surface}, "collect_debounce_ms": 0});
-        house.publish("acme", "-", told).await;
+        match by {
+            Some(key) => {
+                let path = format!("{}/api/orgs/acme/notifications", house.api());
+                let (status, body) = house.call(Method::POST, path, key, &[], Some(told)).await;
+                assert!(status.is_success(), "{body}");
+            }
+            // Nobody vouches for whom a publisher names.
+            None => {
+                told["sender"] = json!({"kind": "user", "id": "ann", "name": "Ann"});
+                house.publish("acme", "-", told).await;
+            }
+        }
     };
-    let ann = json!({"kind": "user", "id": "ann", "name": "Ann"});
-    let ci = json!({"kind": "service", "id": "ci", "name": "CI"});
-    told("first", "followup", ann.clone(), "private").await;
+    told("steers", "steer", None, "private").await;
+    house.until("acme", "steers", "refused").await;
+    let ann = Some(&*ann);
+    told("first", "followup", ann, "private").await;
     eventually("the first call waits", || async {
         (house.provider.seen().len() == 1).then_some(())
     })
     .await;
     let items = [
-        ("i-own", "inject", ann.clone(), "private"),
-        ("i-foreign", "inject", ci, "private"),
-        ("i-shared", "inject", ann.clone(), "shared"),
-        ("c-own", "collect", ann.clone(), "private"),
+        ("i-own", "inject", ann, "private"),
+        ("i-shared", "inject", ann, "shared"),
+        ("c-own", "collect", ann, "private"),
+        ("c-foreign", "collect", None, "private"),
         ("c-shared", "collect", ann, "shared"),
     ];
-    for (id, mode, sender, surface) in items.clone() {
-        told(id, mode, sender, surface).await;
+    for (id, mode, by, surface) in items {
+        told(id, mode, by, surface).await;
         house.until("acme", id, "queued").await;
     }
     gate.add_permits(1);
     let mut turns = Vec::new();
-    for id in ["first", "i-own", "i-foreign", "i-shared", "c-own", "c-shared"] {
+    for id in ["first", "i-own", "i-shared", "c-own", "c-foreign", "c-shared"] {
         let item = house.until("acme", id, "delivered").await;
         turns.push(item["turn_id"].as_str().expect("a turn").to_owned());
     }

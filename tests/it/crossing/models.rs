@@ -22,7 +22,8 @@ use super::{
 /// A turn may have 64 calls; with fewer, turns end sooner.
 const CALLS_A_TURN: usize = 20;
 /// One task of many, and the coordinator's chat, whose tools reach further.
-const TASKS: [&str; 2] = ["LIVE-1", "CHAT"];
+const TASK: &str = "LIVE-1";
+const CHAT: &str = "CHAT";
 /// Mark in a notification's text, before the number of the turn's list of calls.
 const DRILL: &str = "drill-";
 
@@ -43,12 +44,21 @@ fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
         .flat_map(|tool| tool.ids.iter().map(move |(argument, _)| (tool, *argument)))
         .map(|(tool, foreign)| (tool.name, naming(tool, foreign).to_string()))
         .collect();
-    for name in foreign.iter().flat_map(|(kind, names)| {
-        let is_asked_for = ["task", "agent", "session_key"].contains(kind);
-        names.iter().take(if is_asked_for { 2 } else { 1 })
-    }) {
+    for (nth, (name, is_asked_for)) in foreign
+        .iter()
+        .flat_map(|(kind, names)| {
+            let is_asked_for = ["task", "agent", "session_key"].contains(kind);
+            let names = names.iter().take(if is_asked_for { 2 } else { 1 });
+            names.map(move |name| (name, is_asked_for))
+        })
+        .enumerate()
+    {
         let twin = missing(name, VICTIM);
-        for (tool, arguments) in &said {
+        for (place, (tool, arguments)) in said.iter().enumerate() {
+            // Names that no tool asks for: each tool gets a third of them, and all nightly.
+            if !is_asked_for && !crate::is_nightly() && (nth + place) % 3 != 0 {
+                continue;
+            }
             let mut call = |name: &str| {
                 let id = format!("call-{}", calls.len());
                 let arguments = arguments.replace("{any}", name);
@@ -73,7 +83,7 @@ fn calls(foreign: &Ids) -> (Vec<Call>, Vec<Pair>) {
 fn naming(tool: &ToolDefinition, foreign: &str) -> Value {
     let id = |argument: &str, of| match of {
         _ if argument == foreign => "{any}".to_owned(),
-        _ => named(of, TASKS[0], "coder"),
+        _ => named(of, TASK, "coder"),
     };
     arguments(tool, |argument| argument == foreign, id, "done")
 }
@@ -91,45 +101,45 @@ fn script(seen: &Seen, calls: &[Call]) -> Reply {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_model_crosses_by_any_tool() {
+async fn no_model_crosses_by_any_tool_of_a_task() {
+    no_model_crosses(TASK).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_model_crosses_by_any_tool_of_the_chat() {
+    no_model_crosses(CHAT).await;
+}
+
+async fn no_model_crosses(task: &str) {
     let plan: Arc<OnceLock<Vec<Call>>> = Arc::default();
     let read = Arc::clone(&plan);
     let inside = Inside::open(move |seen| script(seen, read.get().map_or(&[], Vec::as_slice))).await;
     let (calls, pairs) = calls(&inside.foreign);
-    let drills: Vec<(&str, usize)> = TASKS
-        .iter()
-        .flat_map(|task| (0..calls.len().div_ceil(CALLS_A_TURN)).map(move |drill| (*task, drill)))
-        .collect();
+    let drills = 0..calls.len().div_ceil(CALLS_A_TURN);
     plan.set(calls).unwrap();
-    for (task, drill) in &drills {
+    for drill in drills.clone() {
         let (id, text) = (format!("{task}-{drill}"), format!("{DRILL}{drill}"));
         inside.house.notify(ATTACKER, task, "coder", &id, &text).await;
     }
-    for (task, drill) in &drills {
+    for drill in drills {
         inside
             .house
             .until(ATTACKER, &format!("{task}-{drill}"), "delivered")
             .await;
     }
-    for task in TASKS {
-        let mut told: BTreeMap<String, String> = BTreeMap::new();
-        for seen in inside.house.provider.seen() {
-            if seen.key.starts_with(&format!("task:{}:", task.to_lowercase())) {
-                told.extend(seen.tool_outputs());
-            }
-        }
-        for Pair { ids, names } in &pairs {
-            let (ours, twins) = (&told[&ids.0], &told[&ids.1]);
-            assert_eq!(
-                inside.marks.found_in(ours, std::slice::from_ref(names)),
-                None,
-                "{task}: {ours}"
-            );
-            assert!(ours.starts_with("{\"error\":"), "{task}: {names:?}: {ours}");
-            let same = |text: &str, name: &str| replaced(text, &[(name.to_owned(), "<name>".to_owned())]);
-            assert_eq!(same(ours, &names.0), same(twins, &names.1), "{task}");
-        }
+    let told = inside.house.provider.seen();
+    let told: BTreeMap<String, String> = told.iter().flat_map(Seen::tool_outputs).collect();
+    for Pair { ids, names } in &pairs {
+        let (ours, twins) = (&told[&ids.0], &told[&ids.1]);
+        assert_eq!(
+            inside.marks.found_in(ours, std::slice::from_ref(names)),
+            None,
+            "{task}: {ours}"
+        );
+        assert!(ours.starts_with("{\"error\":"), "{task}: {names:?}: {ours}");
+        let same = |text: &str, name: &str| replaced(text, &[(name.to_owned(), "<name>".to_owned())]);
+        assert_eq!(same(ours, &names.0), same(twins, &names.1), "{task}");
     }
-    println!("{} tool calls of models beside their twins", TASKS.len() * pairs.len());
+    println!("{} tool calls of models beside their twins", pairs.len());
     inside.close().await;
 }

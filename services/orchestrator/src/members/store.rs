@@ -288,7 +288,7 @@ pub async fn link_find(tx: &Tx, token: &SignInToken) -> Result<Option<Link>, Sto
 
 /// Of two that use it at one time, one finds it unused. Relies on member_link.
 pub const LINK_USE: &str = "
-    update member set link_used_at = now(), address_proven = address_proven or link_mailed and $3 is null,
+    update member set link_used_at = now(), address_proven = address_proven or link_mailed and $3::uuid is null,
         login_id = case when link_rebinds then coalesce($3, $4) else coalesce(login_id, $3, $4) end
     where account_id = $1 and link_digest = $2 and link_used_at is null and link_expires_at > now() and removed_at is null
     returning login_id";

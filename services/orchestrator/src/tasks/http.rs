@@ -171,7 +171,9 @@ pub fn not_placed(why: NotPlaced) -> Problem {
     match &why {
         NotPlaced::NotThere(task) => unknown_task(task),
         NotPlaced::TooMany => invalid_field("blocked_by", why.message()),
-        NotPlaced::Cycle(_) | NotPlaced::TooDeep | NotPlaced::Full => Problem::conflict(why.code(), why.message()),
+        NotPlaced::Cycle(_) | NotPlaced::Crowded(_) | NotPlaced::TooFar | NotPlaced::TooDeep | NotPlaced::Full => {
+            Problem::conflict(why.code(), why.message())
+        }
     }
 }
 

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 173] = [
+const STATEMENTS: [Planned; 175] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -60,7 +60,7 @@ const STATEMENTS: [Planned; 173] = [
         2,
         &["outbound_delivery_held of the account", "outbound_delivery_held_of"],
     ),
-    (outbound::store::CLAIM, 4, &["outbound_delivery_pending of the account"]),
+    (outbound::store::CLAIM, 4, &["outbound_delivery_urgent of the account"]),
     (
         outbound::store::ITEMS,
         3,
@@ -321,6 +321,7 @@ const STATEMENTS: [Planned; 173] = [
     (forget::DELIVERIES, 3, &["outbound_delivery_over of the account"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
+    (memory::MEMORIES_PRUNE_ALL, 4, &["memory_key"]),
     (memory::MEMORIES_FIND, 6, &["memory_key"]),
     (memory::MEMORIES_TOUCH, 7, &["memory_key"]),
     (
@@ -405,16 +406,8 @@ const STATEMENTS: [Planned; 173] = [
     ),
     (tasks::store::PLACES, 2, &["task_pkey", "task_dependency_pkey"]),
     (dependencies::BLOCKERS_OPEN, 2, &["task_dependency_pkey", "task_pkey"]),
-    (
-        dependencies::SATISFY,
-        3,
-        &["task_dependency_blocker", "task_dependency_pkey"],
-    ),
-    (
-        dependencies::END,
-        3,
-        &["task_dependency_blocker", "task_dependency_pkey"],
-    ),
+    (dependencies::SATISFY, 3, &["task_dependency_blocker"]),
+    (dependencies::END, 3, &["task_dependency_blocker"]),
     (dependencies::TASKS_FREE, 3, &["task_pkey"]),
     (
         dependencies::DEPENDENTS,
@@ -428,7 +421,8 @@ const STATEMENTS: [Planned; 173] = [
         ],
     ),
     (dependencies::DEPENDENCIES_ADD, 4, &["task_pkey"]),
-    (dependencies::WAITS_FOR, 2, &["task_dependency_pkey"]),
+    (dependencies::WAITS_FOR, 3, &["task_dependency_pkey"]),
+    (dependencies::CROWDED, 3, &["task_pkey", "task_dependency_blocker"]),
     (dependencies::ABOVE, 2, &["task_pkey"]),
     (dependencies::BELOW, 2, &["task_pkey", "task_parent"]),
     (dependencies::EDGES_BETWEEN, 3, &["task_dependency_pkey"]),

@@ -21,7 +21,7 @@ use tool_gateway::statements::{
     TASK_OF_CALL, TASKS_FIND, TURN_SURROUNDINGS, UNREAD, WORKER_TASKS,
 };
 
-const STATEMENTS: [Planned; 71] = [
+const STATEMENTS: [Planned; 73] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -127,7 +127,8 @@ const STATEMENTS: [Planned; 71] = [
             "timer_of_task",
         ],
     ),
-    (dependencies::WAITS_FOR, 2, &["task_dependency_pkey"]),
+    (dependencies::WAITS_FOR, 3, &["task_dependency_pkey"]),
+    (dependencies::CROWDED, 3, &["task_pkey", "task_dependency_blocker"]),
     (dependencies::ABOVE, 2, &["task_pkey"]),
     (dependencies::BELOW, 2, &["task_pkey", "task_parent"]),
     (CHILD_TURNS, 5, &["turn_number"]),
@@ -176,6 +177,7 @@ const STATEMENTS: [Planned; 71] = [
     (GUESTS_LIST, 3, &["session_active_guest", "turn_number"]),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
+    (memory::MEMORIES_PRUNE_ALL, 4, &["memory_key"]),
     (memory::MEMORIES_FIND, 6, &["memory_key"]),
     (memory::MEMORIES_TOUCH, 7, &["memory_key"]),
     (BASES_FIND, 2, &["branch_pkey", "task_pkey"]),
