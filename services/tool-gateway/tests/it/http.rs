@@ -51,6 +51,21 @@ async fn problem(request: RequestBuilder) -> (StatusCode, Value) {
     (status, value)
 }
 
+/// Its key can be guessed, and what it remembers is a person's own.
+#[tokio::test]
+async fn no_gateway_key_opens_an_orchestrators_session() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let ann = world.orchestrator(&coder.account, "ann").await;
+    let agent = Agent::of(&world, &gateway, &coder.account).await;
+    let invented = problem(agent.get("/agent/tools", "orchestrator:acme:eve:v1")).await;
+    assert_eq!(invented.0, StatusCode::NOT_FOUND);
+    assert_eq!(problem(agent.get("/agent/tools", &ann.key)).await, invented);
+    let read = agent.post("/agent/tools/memory_read", &ann.key, &json!({}));
+    assert_eq!(problem(read).await.0, StatusCode::NOT_FOUND);
+}
+
 #[tokio::test]
 async fn a_live_key_opens_every_route_in_every_form_it_is_given() {
     let world = World::new().await;
