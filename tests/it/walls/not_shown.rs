@@ -9,6 +9,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["account_id = $1"],
     ),
     (
+        "delete from memory m where m.account_id = $1 and m.owner = $2 and m.repository > '' and m.id = any (",
+        &["m.account_id = $1", "o.account_id = $1"],
+    ),
+    (
         "delete from memory where account_id = $1 and id = $2 and owner = $3",
         &["account_id = $1"],
     ),
@@ -203,6 +207,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "select t.display_id from (select $1::text as account_id, f.id from unnest($2::text[]) as f (id) offs",
+        &["d.account_id = t.account_id", "t.account_id = f.account_id"],
+    ),
+    (
         "select t.display_id, p.display_id as parent, t.title, left(t.description, 300) as description, t.sta",
         &[
             "b.account_id = d.account_id",
@@ -290,7 +298,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["account_id = $1"],
     ),
     (
-        "update member set link_digest = $3, link_expires_at = $4, link_used_at = null where account_id = $1",
+        "update member set link_digest = $3, link_expires_at = $4, link_used_at = null, link_mailed = $5, lin",
         &["account_id = $1"],
     ),
     (
