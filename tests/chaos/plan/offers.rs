@@ -459,7 +459,8 @@ fn to_orchestrator(dice: &mut Dice, id: String, effect: String) -> Offered {
         task: None,
         agents: vec![ORCHESTRATORS[person].to_owned()],
         work: Work { kind, effect },
-        mode: dice.weighted(MODES, |(_, weight)| *weight).0,
+        // Nobody reaches into a turn of theirs over NATS.
+        mode: *dice.pick(&[QueueMode::Followup, QueueMode::Followup, QueueMode::Collect]),
         author: [Author::Ann, Author::Bob][person],
     }
 }
