@@ -140,7 +140,7 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["k.account_id = any (array[n.account_id])", "n.account_id = $1"],
     ),
     (
-        "select n.id, n.sender_name, n.sender_kind, left(n.body, $3) as body, length(n.body) > $3 as cut, n.c",
+        "select n.id, n.sender_name, n.sender_kind, n.sender_via, left(n.body, $3) as body, length(n.body) > ",
         &["n.account_id = $1"],
     ),
     (
@@ -300,6 +300,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "update member set link_digest = $3, link_expires_at = $4, link_used_at = null, link_mailed = $5, lin",
         &["account_id = $1"],
+    ),
+    (
+        "update memory m set relevance = w.relevance, touched_at = $5, fades_at = w.fades_at, access_count = ",
+        &["m.account_id = any (array[$1])"],
     ),
     (
         "update persona p set removed_at = $3 from ( select m.account_id, m.id from persona m where m.account",
