@@ -9,6 +9,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["account_id = $1"],
     ),
     (
+        "delete from memory m where m.account_id = $1 and m.owner = $2 and m.repository = $3 and m.id = any (",
+        &["m.account_id = $1", "o.account_id = $1"],
+    ),
+    (
         "delete from memory m where m.account_id = $1 and m.owner = $2 and m.repository > '' and m.id = any (",
         &["m.account_id = $1", "o.account_id = $1"],
     ),
@@ -78,6 +82,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "select c.what, c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes, c.is_refusal, ca",
         &["k.account_id = $1"],
+    ),
+    (
+        "select coalesce(bool_or((n.sender_via is not distinct from 'publisher' or n.metadata ->> 'guest_of' ",
+        &["n.account_id = any (array[w.account_id])"],
     ),
     (
         "select count(*) filter (where m.message_type = 'message') as message, count(*) filter (where m.messa",
