@@ -108,7 +108,7 @@ pub struct NewSignInLink {
     /// For how long the link is good: at most 10,080, which is seven days. Default 15.
     pub minutes: Option<Whole<1>>,
     /// The member leaves the login that they have: whoever opens the link has the member in the login of their browser, or in a new one.
-    /// Default `false`: whoever has a login keeps it.
+    /// Default `false`: a member who has a login keeps that login.
     pub another_login: Option<bool>,
 }
 

@@ -125,7 +125,7 @@ impl Client {
         self.ensure(&["api", "accounts"], account).await
     }
 
-    /// Adds a person; leaves whoever has that id unchanged.
+    /// Adds a person. A member of that id stays unchanged.
     pub(crate) async fn member_ensure(&self, account: &str, member: &NewMember) -> Result<(), ApiError> {
         self.ensure(&["api", "orgs", account, "members"], member).await
     }

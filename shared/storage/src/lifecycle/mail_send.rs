@@ -66,8 +66,9 @@ struct FoundRow {
 /// Several people of one name, at most so many, are shown in an error.
 const NAMESAKES_MAX: i64 = 5;
 
-/// Relies on the primary key. The person is held: who is removed meanwhile gets no mail. Only a removal locks a person against that, and
-/// whoever is being removed is passed over: a removal waits for the session of the person's orchestrator, which may be the one that writes.
+/// Relies on the primary key. The lock on the member's row keeps a removal out until the mail is written; other changes of the member do not
+/// wait. A member who is being removed is not found: the removal waits for the session of the member's orchestrator, and that session may be
+/// the one that writes this mail.
 const PERSON: &str = "
     select m.user_id, m.name, null as handle, null as owner, false as is_reachable, null::uuid as agent_id, null as task_id, null as board
     from member m where m.account_id = $1 and m.user_id = $2 and m.removed_at is null for key share skip locked";
