@@ -2779,6 +2779,7 @@ create table persona_version (
 );
 create unique index persona_version_number on persona_version (account_id, persona_id, number);
 alter table persona_version add primary key (account_id, id);
+create index persona_private on persona (account_id, created_by) where visibility = 'private' and removed_at is null;
 
 do $$
 declare
@@ -3017,7 +3018,6 @@ create index mail_question on mail (account_id, question_id) where question_id i
 create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
 create index mail_unsettled on mail (account_id, id) where to_session is not null and settled_at is null;
 create index mail_over on mail (account_id, settled_at) where settled_at is not null;
-create index mail_thread on mail (account_id, thread_id, created_at);
 create index mail_sent on mail (account_id, sender, created_at);
 -- Last: of indexes that cost the same, as those of an empty table do, Postgres takes the newest.
 alter table mail add primary key (account_id, id);
@@ -3575,3 +3575,10 @@ drop index mail_over;
 create index mail_over on mail (account_id, (case when to_session is null then archived_at else settled_at end))
     where case when to_session is null then archived_at else settled_at end is not null;
 grant delete on mail to signalbox_orchestrator;
+
+-- When the item of mail that bounced was sent again: what its item was before is not its end.
+alter table mail add column again_at timestamptz;
+grant update (again_at) on mail to signalbox_orchestrator;
+
+-- New mail in a thread brings what was put off back: a thread may be long, and little of it is ever put off.
+create index mail_put_off on mail (account_id, thread_id, created_at) where surface_at <> created_at;

@@ -101,6 +101,24 @@ pub const DELIVERIES: &str = "
     delete from outbound_delivery where ctid = any (array(
         select ctid from outbound_delivery where account_id = $1 and kept_until < now() - $2 * interval '1 second'
         order by kept_until limit $3 for update skip locked))";
+/// What nobody has sent, long after it was due: e-mail was taken out of the configuration. Whatever a digest brings ends with it.
+pub const UNSENT: &str = "
+    with late as (
+        select ctid, id from outbound_delivery where account_id = $1 and next_at < now() - $2 * interval '1 second'
+        order by next_at limit $3 for update skip locked
+    ), ended as (
+        select ctid from late
+        union all
+        select i.ctid from late l
+        cross join lateral (
+            select i.ctid from outbound_delivery i
+            where i.account_id = $1 and i.digest_id = l.id and i.id <> l.id and i.ended_at is null for update) i
+    )
+    update outbound_delivery d set state = 'dead', reason = 'nothing sent it: Signalbox sends no e-mail', next_at = null, lease_owner = null,
+        ended_at = now(), kept_until = now() + case type when 'sign_in' then 1 else 90 end * interval '1 day'
+    from ended e where d.ctid = e.ctid";
+/// How long a delivery waits for `[email]` to come back.
+const UNSENT_KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Tables of logins have no account: `$1` is not used.
 pub const SESSIONS: &str = "
     delete from login_session where ctid = any (array(
@@ -134,6 +152,7 @@ async fn forget_of(
         (QUESTIONS, settings.control_kept_days.duration(), 1),
         (MAIL, settings.mail_kept_days.duration(), LARGE_PART),
         (MEMORIES, Duration::ZERO, 1),
+        (UNSENT, UNSENT_KEPT, LARGE_PART),
         (DELIVERIES, Duration::ZERO, 1),
     ];
     forget_all(app, parts, (accounts, owner), &of_account, stop).await;

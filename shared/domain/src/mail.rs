@@ -49,6 +49,14 @@ pub fn of_item(item: &str) -> Option<MailId> {
     MailId::parse(id).ok()
 }
 
+/// Nobody else gives an item the id of one that brings mail.
+pub fn not_of_mail(item: &str) -> Result<(), &'static str> {
+    match of_item(item) {
+        Some(_) => Err("mail:{id} is the item of that mail: choose another id"),
+        None => Ok(()),
+    }
+}
+
 /// The item that brings this mail.
 pub fn item_of(mail: MailId) -> String {
     format!("{ITEM}:{mail}")

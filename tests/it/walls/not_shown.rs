@@ -9,10 +9,6 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["account_id = $1"],
     ),
     (
-        "delete from memory m where m.account_id = $1 and m.owner = $2 and m.repository = $3 and m.id = any (",
-        &["m.account_id = $1", "o.account_id = $1"],
-    ),
-    (
         "delete from memory m where m.account_id = $1 and m.owner = $2 and m.repository > '' and m.id = any (",
         &["m.account_id = $1", "o.account_id = $1"],
     ),
@@ -82,10 +78,6 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "select c.what, c.turn_id, c.session_id, c.call_id, c.name, c.state, c.result_bytes, c.is_refusal, ca",
         &["k.account_id = $1"],
-    ),
-    (
-        "select coalesce(bool_or((n.sender_via is not distinct from 'publisher' or n.metadata ->> 'guest_of' ",
-        &["n.account_id = any (array[w.account_id])"],
     ),
     (
         "select count(*) filter (where m.message_type = 'message') as message, count(*) filter (where m.messa",
@@ -302,20 +294,12 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["n.account_id = $1", "t.account_id = $1", "u.account_id = $1"],
     ),
     (
-        "update mail set settled_at = null where account_id = $1 and id = $2 and to_session is not null and o",
+        "update mail set settled_at = null, again_at = now() where account_id = $1 and id = $2 and to_session",
         &["account_id = $1"],
     ),
     (
         "update member set link_digest = $3, link_expires_at = $4, link_used_at = null, link_mailed = $5, lin",
         &["account_id = $1"],
-    ),
-    (
-        "update memory m set relevance = w.relevance, touched_at = $5, fades_at = w.fades_at, access_count = ",
-        &["m.account_id = any (array[$1])"],
-    ),
-    (
-        "update persona p set removed_at = $3 from ( select m.account_id, m.id from persona m where m.account",
-        &["m.account_id = $1", "p.account_id = any (array[own.account_id])"],
     ),
     (
         "update task set board = $3 where account_id = $1 and id = $2",
@@ -344,6 +328,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "with found as materialized ( select w.n, t.account_id, t.id from unnest($1::text[], $2::uuid[], $3::",
         &["t.account_id = w.account_id"],
+    ),
+    (
+        "with late as ( select ctid, id from outbound_delivery where account_id = $1 and next_at < now() - $2",
+        &["account_id = $1", "i.account_id = $1"],
     ),
     (
         "with recursive reached (task_id, blocked_by_task_id) as ( select d.task_id, d.blocked_by_task_id fro",

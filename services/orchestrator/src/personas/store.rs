@@ -438,16 +438,11 @@ pub async fn persona_remove(
     tx.execute("remove persona", REMOVE, values).await.map(drop)
 }
 
-/// At most as many as one may make. Relies on persona_slug, whose order is requested, and the primary
-/// key.
+/// At most as many as one may make. Relies on persona_private.
 pub const PRIVATE_REMOVE: &str = "
-    update persona p set removed_at = $3
-    from (
-        select m.account_id, m.id from persona m
-        where m.account_id = $1 and m.created_by = $2 and m.visibility = 'private' and m.removed_at is null
-        order by m.account_id, m.slug offset 0) own
-    where p.account_id = any (array[own.account_id]) and p.id = own.id
-    returning p.id";
+    update persona set removed_at = $3
+    where account_id = $1 and created_by = $2 and visibility = 'private' and removed_at is null
+    returning id";
 
 /// Removes what a member has shared with nobody: no one would see what goes on in the account's prompts. Gives what was removed.
 pub async fn private_remove(

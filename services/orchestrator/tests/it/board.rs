@@ -172,3 +172,47 @@ async fn a_board_is_its_person_s_and_its_sessions_see_what_they_were_given() {
     );
     assert_eq!(world.put(&ann, &of_second, json!({"result": "r"})).await.status, 404);
 }
+
+/// What one end frees, and what is followed to find a ring, has a limit.
+#[tokio::test]
+async fn many_wait_for_one_task_and_a_chain_is_long() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let new = json!({"id": "A", "title": "a"});
+    assert_eq!(
+        world.post(&tenant.member, &tenant.path("/tasks"), new).await.status,
+        201
+    );
+    // w-1 to w-1000 wait for A; of c-0 to c-10000 each waits for the next one.
+    for sql in [
+        "insert into task (account_id, id, display_id, title, status)
+         select 'acme', lower(n.id), n.id, 't', 'blocked'
+         from (select 'W-' || n as id from generate_series(1, 1000) n union all
+               select 'C-' || n from generate_series(0, 10000) n union all
+               select 'A-1') n",
+        "insert into task_dependency (account_id, task_id, blocked_by_task_id, created_at)
+         select 'acme', 'w-' || n, 'a', now() from generate_series(1, 1000) n",
+        "insert into task_dependency (account_id, task_id, blocked_by_task_id, created_at)
+         select 'acme', 'c-' || n, 'c-' || n + 1, now() from generate_series(0, 9999) n",
+    ] {
+        world.execute(sql).await;
+    }
+    let change = async |task: &str, change: Value| {
+        let path = tenant.path(&format!("/tasks/{task}"));
+        world.patch(&tenant.member, &path, change).await
+    };
+    let refused = change("A-1", json!({"blocked_by": ["A"]})).await;
+    refused.is_problem(409, "too_many_waiting", "1000 tasks wait for task A already");
+    let refused = change("A-1", json!({"blocked_by": ["C-0"]})).await;
+    refused.is_problem(409, "too_many_dependencies", "end some of the tasks");
+    assert_eq!(change("A-1", json!({"blocked_by": ["C-2"]})).await.status, 200);
+
+    assert_eq!(change("A", json!({"status": "done"})).await.status, 200);
+    let statuses = "select concat_ws(' ', left(id, 2), status, count(*)) from task where id not like 'a%' group by left(id, 2), status order by 1";
+    let statuses = world.test.texts(statuses).await;
+    assert_eq!(statuses, ["c- blocked 10001", "w- pending 1000"]);
+    let freed = "select count(*) from activity where kind = 'task.status_changed' and task_id like 'w-%'";
+    assert_eq!(world.test.count(freed).await, 1_000);
+    let free = change("A-1", json!({"blocked_by": ["A"]})).await;
+    assert_eq!(free.status, 200, "nobody waits for what is done: {free:?}");
+}

@@ -4,16 +4,18 @@ use std::sync::Arc;
 
 use axum::http::Method;
 use orchestrator::{
+    forget::forget_once,
     outbound::{
         sender::Sender,
         sends_email,
         smtp::Mailer,
-        store::{self, Ended, accounts_of},
+        store::{self, Ended, accounts_of, digest_join},
     },
     settings::{EmailSettings, OutboundSettings},
 };
 use serde_json::{Value, json};
 use testkit::{MailServer, Manner, eventually};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     members::member,
@@ -480,4 +482,32 @@ async fn a_digest_comes_at_an_hour_of_the_persons_day() {
         .unwrap();
         assert_eq!(at, expected, "{moment} {digest} {hour} {zone}");
     }
+}
+
+/// Of three messages, two are joined to a digest that nobody sends any more, and one is new.
+#[tokio::test]
+async fn what_nobody_sends_ends_after_a_week() {
+    let setting = setting().await;
+    setting
+        .prefers(json!({"message_type": "message", "deliver_email": true, "digest": "hourly"}))
+        .await;
+    setting.write("ann", "message", "one").await;
+    setting.write("ann", "message", "two").await;
+    setting.hurry().await;
+    let tx = setting.world.app.database.begin(&accounts_of("acme")).await.unwrap();
+    digest_join(&tx, "acme").await.unwrap();
+    tx.commit().await.unwrap();
+    setting.write("ann", "message", "three").await;
+    let forget = async || {
+        forget_once(&setting.world.app, &CancellationToken::new())
+            .await
+            .unwrap()
+    };
+    assert_eq!(forget().await, 0);
+    let late = "update outbound_delivery set next_at = now() - interval '8 days' where state = 'waiting'";
+    setting.world.execute(late).await;
+    assert_eq!(forget().await, 2);
+    let dead = "dead 0 nothing sent it: Signalbox sends no e-mail";
+    assert_eq!(setting.states().await, [dead, dead, "held 0"]);
+    assert_eq!(forget().await, 0);
 }

@@ -1,8 +1,10 @@
 //! Mail that waits for an agent and is read by a person, and the retention of mail.
 
 use axum::http::Method;
-use orchestrator::forget::forget_once;
+use domain::{AccountId, MailId};
+use orchestrator::{forget::forget_once, mail::sweep::settle_once};
 use serde_json::{Value, json};
+use storage::{Accounts, directory::ShareRound, lifecycle::mail_settle::mail_again};
 use testkit::rows;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -208,4 +210,61 @@ async fn mail_is_kept_for_a_time() {
         ["archived", "bounced", "in the inbox", "settled", "waits"]
     );
     assert_eq!(forget_once(&world.app, &CancellationToken::new()).await.unwrap(), 0);
+}
+
+/// The sweep may look before the item is back in its queue, and after it has failed again.
+#[tokio::test]
+async fn mail_that_is_sent_again_waits_for_its_new_end() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let session = scene.session.to_string();
+    let mails = [
+        scene.mail(&session, scene.session).await,
+        scene.mail(&session, scene.session).await,
+        scene.mail(&session, scene.session).await,
+    ];
+    let settle = async || {
+        let mut round = ShareRound::of_mail();
+        settle_once(&world.app, &mut round, &CancellationToken::new())
+            .await
+            .unwrap()
+    };
+    let unsettled = async || {
+        let sql = "select id::text from mail where to_session is not null and settled_at is null and why = 'addressed' order by id";
+        world.test.texts(sql).await
+    };
+    world
+        .execute("update notification set state = 'failed', reason = 'broke' where id like 'mail:%'")
+        .await;
+    settle().await;
+    assert_eq!(unsettled().await, [""; 0]);
+    assert_eq!(scene.receipt(&mails[0]).await["state"], "bounced");
+
+    let [fails_again, is_delivered, is_refused] = &mails;
+    let acme = AccountId::parse("acme").unwrap();
+    for mail in &mails {
+        let tx = world.app.database.begin(&Accounts::one(&acme)).await.unwrap();
+        mail_again(&tx, &acme, MailId::parse(mail).unwrap()).await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    let mut waiting = mails.to_vec();
+    waiting.sort_unstable();
+    settle().await;
+    assert_eq!(unsettled().await, waiting, "the end before is no news");
+    // As the resolver does.
+    for (mail, state) in [(fails_again, "failed"), (is_delivered, "delivered")] {
+        let sql = format!("update notification set state = '{state}', created_at = now() where id = 'mail:{mail}'");
+        world.execute(sql).await;
+    }
+    settle().await;
+    assert_eq!(unsettled().await, [is_refused.clone()]);
+    assert_eq!(scene.receipt(fails_again).await["state"], "bounced");
+    assert_eq!(scene.receipt(is_delivered).await["state"], "in_turn");
+    world
+        .execute("update mail set again_at = again_at - interval '2 hours'")
+        .await;
+    settle().await;
+    assert_eq!(unsettled().await, [""; 0]);
+    let bounces = "select count(*) from mail where why = 'bounce'";
+    assert_eq!(world.test.count(bounces).await, 3, "each goes back once");
 }

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 175] = [
+const STATEMENTS: [Planned; 176] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -139,11 +139,7 @@ const STATEMENTS: [Planned; 175] = [
         4,
         &["persona_version_number", "session_persona"],
     ),
-    (
-        personas::store::PRIVATE_REMOVE,
-        3,
-        &["persona_slug of the account", "persona_pkey"],
-    ),
+    (personas::store::PRIVATE_REMOVE, 3, &["persona_private"]),
     (personas::store::VERSION, 3, &["persona_version_number"]),
     (
         personas::store::VERSIONS_REMOVE,
@@ -319,6 +315,11 @@ const STATEMENTS: [Planned; 175] = [
     (mail_take::MAIL_CANCEL, 4, &["notification_pkey", "session_pkey"]),
     (forget::MEMORIES, 3, &["memory_faded of the account"]),
     (forget::DELIVERIES, 3, &["outbound_delivery_over of the account"]),
+    (
+        forget::UNSENT,
+        3,
+        &["outbound_delivery_pending of the account", "outbound_delivery_digest"],
+    ),
     (memory::MEMORY_WRITE, 11, &[]),
     (memory::MEMORIES_PRUNE, 5, &["memory_key"]),
     (memory::MEMORIES_PRUNE_ALL, 4, &["memory_key"]),

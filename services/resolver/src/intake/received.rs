@@ -119,12 +119,8 @@ impl Received {
 /// turn of a person's orchestrator, which is for those who may stop it.
 fn publisher_check(notification: Notification) -> Result<Notification, Refusal> {
     let invalid = |detail: &str| Err(Refusal::new(RefusalReason::InvalidField, detail.to_owned()));
-    if notification
-        .id
-        .as_ref()
-        .is_some_and(|id| mail::of_item(id.as_str()).is_some())
-    {
-        return invalid("id: ids that begin with mail: are those of mail: choose another");
+    if let Some(Err(detail)) = notification.id.as_ref().map(|id| mail::not_of_mail(id.as_str())) {
+        return invalid(&format!("id: {detail}"));
     }
     if notification.recipients.user().is_some() && matches!(notification.mode(), QueueMode::Steer | QueueMode::Inject) {
         return invalid(

@@ -163,7 +163,7 @@ const STATEMENTS: [Planned; 73] = [
         3,
         &["task_pkey", "agent_pkey", "session_generation"],
     ),
-    (mail_send::BACK, 4, &["mail_thread"]),
+    (mail_send::BACK, 4, &["mail_put_off"]),
     (mail_send::RATES, 6, &["mail_sent", "mail_unread"]),
     (PERSONAS_FOR, 3, &["persona_slug of the account"]),
     (PERSONA_FOR, 4, &["persona_slug", "persona_pkey"]),

@@ -246,14 +246,14 @@ const INSERT: &str = "
     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19)
     on conflict do nothing";
 
-/// New mail in a thread brings what its person has put off back at once. Relies on mail_thread, whose order is requested with the thread as
-/// a range: a single value is no order.
+/// New mail in a thread brings what its person has put off back at once. Relies on mail_put_off, whose order is requested with the thread
+/// as a range: a single value is no order.
 pub const BACK: &str = "
     update mail m set surface_at = $4
     from (
         select s.ctid from mail s
         where s.account_id = $1 and s.thread_id >= $2 and s.thread_id <= $2 and s.to_user is not distinct from $3
-          and s.archived_at is null and s.surface_at > $4
+          and s.archived_at is null and s.surface_at > $4 and s.surface_at <> s.created_at
         order by s.thread_id, s.created_at limit 100 for update) w
     where m.ctid = w.ctid";
 

@@ -40,18 +40,19 @@ struct Settled {
 }
 
 /// Relies on primary keys: what is not settled is compared in a form that no partial index has. Mail whose item has not ended is not locked.
+/// Of mail whose item was sent again, the item's end before that is no news; an item that did not come back within an hour was refused.
 pub const MAIL_SETTLE: &str = "
     update mail m set outcome = case n.state when 'delivered' then 'in_turn' else 'bounced' end, reason = n.reason, in_turn_id = n.turn_id,
         in_turn_number = (select t.number from turn t where t.account_id = $1 and t.id = n.turn_id), settled_at = now()
     from (
-        select n.id, n.state, n.reason, n.turn_id, n.hops, w.id as mail
+        select n.id, n.state, n.reason, n.turn_id, n.hops, n.created_at, w.id as mail
         from unnest($2::uuid[]) as w (id)
         cross join lateral (select * from notification n where n.account_id = $1 and n.id = 'mail:' || w.id and n.kind = 'mail' offset 0) n
         where n.state in ('delivered', 'failed', 'refused', 'cancelled') offset 0) n
     cross join lateral (
         select u.ctid from mail u
         where u.account_id = $1 and u.id = n.mail and coalesce(u.settled_at, 'infinity') = 'infinity'
-          and (u.outcome is null or n.state = 'delivered')
+          and (u.outcome is null or n.state = 'delivered' or n.created_at > u.again_at or u.again_at < now() - interval '1 hour')
         for update) u
     where m.ctid = u.ctid
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
@@ -63,7 +64,7 @@ pub const MAIL_SETTLE: &str = "
                          or m.to_session like 'orchestrator:%' and split_part(m.to_session, ':', 4) = 'guest')) end as reply";
 
 const MAIL_AGAIN: &str = "
-    update mail set settled_at = null
+    update mail set settled_at = null, again_at = now()
     where account_id = $1 and id = $2 and to_session is not null and outcome = 'bounced'";
 
 /// The item of mail that bounced is sent again: the mail stays bounced until a turn has taken it.

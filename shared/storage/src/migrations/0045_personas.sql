@@ -43,6 +43,7 @@ create table persona_version (
 );
 create unique index persona_version_number on persona_version (account_id, persona_id, number);
 alter table persona_version add primary key (account_id, id);
+create index persona_private on persona (account_id, created_by) where visibility = 'private' and removed_at is null;
 
 do $$
 declare

@@ -53,7 +53,6 @@ create index mail_question on mail (account_id, question_id) where question_id i
 create index mail_of_session on mail (account_id, to_session, created_at, id) where to_session is not null;
 create index mail_unsettled on mail (account_id, id) where to_session is not null and settled_at is null;
 create index mail_over on mail (account_id, settled_at) where settled_at is not null;
-create index mail_thread on mail (account_id, thread_id, created_at);
 create index mail_sent on mail (account_id, sender, created_at);
 -- Last: of indexes that cost the same, as those of an empty table do, Postgres takes the newest.
 alter table mail add primary key (account_id, id);
