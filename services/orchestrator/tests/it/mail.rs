@@ -257,7 +257,7 @@ async fn mail_that_is_sent_again_waits_for_its_new_end() {
         world.execute(sql).await;
     }
     settle().await;
-    assert_eq!(unsettled().await, [is_refused.clone()]);
+    assert_eq!(unsettled().await, std::slice::from_ref(is_refused));
     assert_eq!(scene.receipt(fails_again).await["state"], "bounced");
     assert_eq!(scene.receipt(is_delivered).await["state"], "in_turn");
     world
