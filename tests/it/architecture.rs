@@ -194,6 +194,7 @@ const PLANTED: &[&str] = &[
     "services/orchestrator/tests/it/handover.rs",
     "services/orchestrator/tests/it/holds.rs",
     "services/orchestrator/tests/it/log.rs",
+    "services/orchestrator/tests/it/mail.rs",
     "services/orchestrator/tests/it/notifications.rs",
     "services/orchestrator/tests/it/policies.rs",
     "services/orchestrator/tests/it/providers.rs",

@@ -239,3 +239,31 @@ async fn what_no_turn_took_goes_back_and_a_forged_item_is_no_mail() {
     assert_eq!(violations(&house).await, json!([]));
     house.close().await;
 }
+
+/// A child whose turn fails for good keeps its task: its person and the orchestrator hear of it, once.
+#[tokio::test]
+async fn a_child_that_fails_is_heard_of() {
+    let house = House::open(|seen| match seen.input().contains("Break it.") {
+        true => Reply::Status(400, r#"{"error": {"message": "no"}}"#.to_owned(), Vec::new()),
+        false => Reply::text("I see."),
+    })
+    .await;
+    house.account("acme").await;
+    house.agent("acme", "coder").await;
+    let ann = person(&house, "acme", "ann").await;
+    let new = json!({"prompt": "Break it.", "agent": "coder"});
+    as_person(&house, Method::POST, &ann, "/api/sessions", Some(new)).await;
+    let escalation = arrived(&house, &ann, |mail| mail["message_type"] == "escalation").await;
+    assert_eq!(escalation["why"], "escalation", "{escalation}");
+    let told = eventually("the orchestrator has it in a turn", || async {
+        let path = "/api/sessions/orchestrator:ann/messages";
+        let told = as_person(&house, Method::GET, &ann, path, None).await;
+        let told = told["items"].as_array().expect("items").clone();
+        (told.len() == 1 && told[0]["receipt"]["state"] == "in_turn").then_some(told)
+    })
+    .await;
+    let content = told[0]["content"].to_string();
+    assert!(content.contains("does not move on by itself"), "{content}");
+    assert_eq!(inbox(&house, &ann).await.len(), 1);
+    house.close().await;
+}

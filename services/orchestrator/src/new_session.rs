@@ -82,6 +82,7 @@ async fn open(
             scope: facts.session_scope,
             persona,
             adopts: true,
+            is_planned: false,
             by: &by,
         };
         let opened = child_open(tx, &new, &setting).await?.ok_or_else(|| task_taken(&task))?;

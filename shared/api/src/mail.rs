@@ -1,8 +1,8 @@
 //! Mail between people, orchestrators and sessions; a person's inbox.
 
 use domain::{
-    Deliver, DeliveryState, MailId, MailWhy, MessageType, NotificationId, ReceiptState, TaskId, Timestamp, TurnId,
-    notification::RouteSource,
+    Deliver, DeliveryState, MailId, MailWhy, MessageType, NotificationId, QuestionId, ReceiptState, TaskId, Timestamp,
+    TurnId, notification::RouteSource,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,9 @@ pub struct Mail {
     pub context_ref: Option<String>,
     pub reply_to: Option<MailId>,
     pub thread_id: MailId,
+    /// The question of which it tells. A reply does not answer the question.
+    #[serde(default)]
+    pub question_id: Option<QuestionId>,
     pub read_at: Option<Timestamp>,
     pub archived_at: Option<Timestamp>,
     pub snoozed_until: Option<Timestamp>,

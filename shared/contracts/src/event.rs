@@ -156,7 +156,7 @@ events! {
     /// An orchestrator has another name, handle or way of speaking, or other people may ask it.
     "identity.changed" IdentityChanged(IdentityChanged) from [Orchestrator];
     /// Mail was accepted, or its person has read it, archived it or put it off, or it has its final receipt.
-    "mail.changed" MailChanged(MailChanged) from [ToolGateway, Orchestrator];
+    "mail.changed" MailChanged(MailChanged) from [Delivery, ToolGateway, Orchestrator];
     /// An orchestrator remembers something, or does no more.
     "memory.changed" MemoryChanged(MemoryChanged) from [ToolGateway, Orchestrator];
     /// A person hears of mail in another way.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Handle, MailId, Owner, SessionRef, TaskId, UserId, string_enum::string_enum};
+use crate::{Deliver, Handle, MailId, Owner, SessionRef, TaskId, UserId, string_enum::string_enum};
 
 string_enum! {
     /// What mail is: people choose by it where they hear of theirs.
@@ -146,6 +146,21 @@ impl Party {
         }
     }
 
+    /// Whether mail may reach into a turn in progress of the other's, or end it: an orchestrator's into its child's; and into those of its
+    /// orchestrator and of other sessions of its board, a child's.
+    pub fn may_deliver(&self, to: &Party, deliver: Deliver) -> bool {
+        match (deliver, self, to) {
+            (Deliver::Turn, _, _) => true,
+            (_, Party::Orchestrator(owner), Party::Session { board: Some(of), .. }) => owner == of,
+            (
+                Deliver::Tool,
+                Party::Session { board: Some(own), .. },
+                Party::Session { board: Some(of), .. } | Party::Orchestrator(of),
+            ) => own == of,
+            (Deliver::Tool | Deliver::Interrupt, _, _) => false,
+        }
+    }
+
     /// Who may write to whom. What may not is answered as what is not there.
     pub fn may_write(&self, to: &Party) -> bool {
         match (self, to) {
@@ -209,6 +224,33 @@ mod tests {
         assert!(matches!(MailTo::parse(id), Ok(MailTo::Session(SessionRef::Id(_)))));
         for bad in ["", " ", "@", "@a b", "@user:", "@user:A B", "a\nb", &"x".repeat(385)] {
             assert!(MailTo::parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_who_works_together_reaches_into_a_turn() {
+        use Deliver::{Interrupt, Tool, Turn};
+        let ann = || Owner::User(UserId::parse("ann").unwrap());
+        let on = |board: Option<Owner>| Party::Session {
+            task: TaskId::parse("t-1").unwrap(),
+            board,
+        };
+        let own = Party::Orchestrator(ann());
+        for (from, to, expected) in [
+            (&own, &on(Some(ann())), &[Turn, Tool, Interrupt][..]),
+            (&own, &on(Some(Owner::Account)), &[Turn]),
+            (&own, &on(None), &[Turn]),
+            (&on(Some(ann())), &own, &[Turn, Tool]),
+            (&on(Some(ann())), &on(Some(ann())), &[Turn, Tool]),
+            (&on(None), &on(None), &[Turn]),
+            (&on(Some(ann())), &Party::Orchestrator(Owner::Account), &[Turn]),
+            (&Party::Service, &on(Some(ann())), &[Turn]),
+        ] {
+            let may: Vec<Deliver> = [Turn, Tool, Interrupt]
+                .into_iter()
+                .filter(|how| from.may_deliver(to, *how))
+                .collect();
+            assert_eq!(may, expected, "{from:?} {to:?}");
         }
     }
 

@@ -98,6 +98,18 @@ pub enum Audience {
 }
 
 impl Audience {
+    /// The person who is asked: what an orchestrator is asked, its person may answer.
+    pub fn person(&self) -> Option<&UserId> {
+        match self {
+            Audience::User(user) | Audience::Orchestrator(Some(user)) => Some(user),
+            Audience::Orchestrator(None)
+            | Audience::Agent(_)
+            | Audience::Rule(_)
+            | Audience::Members
+            | Audience::Admins => None,
+        }
+    }
+
     /// Who is asked where nobody is named.
     pub const DEFAULT: Audience = Audience::Members;
     /// A text that names somebody, for schemas.
@@ -185,7 +197,7 @@ impl AskedOf<'_> {
         let is_asked = match answerer {
             Answerer::Person { is_admin: true, .. } => true,
             Answerer::Person { id, is_admin: false } => {
-                self.asks(|one| *one == Audience::Members || matches!(one, Audience::User(user) if user.as_str() == id))
+                self.asks(|one| *one == Audience::Members || one.person().is_some_and(|user| user.as_str() == id))
             }
             Answerer::Agent(agent) if self.asker == Some(agent) || self.executors.contains(&agent) => {
                 return Err(NotAnswerer::ExecutorExcluded);

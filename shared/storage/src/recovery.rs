@@ -5,12 +5,17 @@ use contracts::{
     Timestamp,
     event::{Event, RecoveryChanged, TaskRecovery},
 };
-use domain::{AccountId, AgentId, Gate, NotificationId, RecoveryCause, RecoveryId, RecoveryState, SessionId, TaskId};
+use domain::{
+    AccountId, AgentId, Audience, Gate, MailWhy, MessageType, NotificationId, RecoveryCause, RecoveryId, RecoveryState,
+    SessionId, TaskId,
+};
 use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 use crate::{
     Setting, StorageError, Tx,
+    lifecycle::{Told, child_gave_up, people_told},
     outbox::Owned,
     session::{
         SessionName,
@@ -191,6 +196,20 @@ pub async fn recovery_note(
     // A repetition that only counts tells nobody again.
     if row.state == RecoveryState::Person && (row.is_new || tried) {
         messages.push(row.told(account, task, Event::TaskNeedsPerson, setting));
+        let told = Told {
+            account,
+            task: Some(task),
+            audience: &[Audience::Members],
+            from: None,
+            content: &format!("Task {task} does not move on by itself.\n\n{}", row.detail),
+            kind: MessageType::Escalation,
+            why: MailWhy::Escalation,
+            question: None,
+            seed: Uuid::new_v5(&row.id.uuid(), &row.attempts.to_be_bytes()),
+        };
+        messages.extend(people_told(tx, &told, setting).await?);
+        let said = (&*row.detail, told.seed);
+        messages.extend(child_gave_up(tx, (account, task), said, setting).await?);
     }
     Ok((Some(row), messages))
 }

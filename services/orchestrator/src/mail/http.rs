@@ -133,6 +133,7 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
         context_session: new.reply_to.and_then(MailRow::context),
         context_ref: None,
         reply_to: new.reply_to.map(|mail| (mail.id, mail.thread_id)),
+        question: None,
         turn: None,
         now: work.now,
     };

@@ -1,7 +1,9 @@
 //! Mail, as it is read: with its receipt, which is that of its item until it is settled.
 
 use api::mail::{Delivery, Mail, MailParty, Receipt, Routed};
-use domain::{AccountId, DeliveryState, MailId, ReceiptState, SessionId, TurnId, UserId, notification::RouteSource};
+use domain::{
+    AccountId, DeliveryState, MailId, QuestionId, ReceiptState, SessionId, TurnId, UserId, notification::RouteSource,
+};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -27,6 +29,7 @@ pub struct MailRow {
     context_ref: Option<String>,
     reply_to: Option<MailId>,
     pub thread_id: MailId,
+    question_id: Option<QuestionId>,
     read_at: Option<OffsetDateTime>,
     archived_at: Option<OffsetDateTime>,
     surface_at: OffsetDateTime,
@@ -56,7 +59,7 @@ pub struct MailRow {
 macro_rules! columns {
     () => {
         "m.account_id, m.id, m.from_user, m.from_session, m.from_service, m.from_name, m.to_user, m.to_session, m.to_address, m.message_type,
-         m.content, m.why, m.context_task_id, m.context_session, m.context_ref, m.reply_to, m.thread_id, m.read_at, m.archived_at, m.surface_at,
+         m.content, m.why, m.context_task_id, m.context_session, m.context_ref, m.reply_to, m.thread_id, m.question_id, m.read_at, m.archived_at, m.surface_at,
          m.created_at, m.outcome, m.reason, m.settled_at, m.in_turn_id, m.in_turn_number"
     };
 }
@@ -168,6 +171,7 @@ impl MailRow {
             context_ref: self.context_ref,
             reply_to: self.reply_to,
             thread_id: self.thread_id,
+            question_id: self.question_id,
             read_at: self.read_at.map(Into::into),
             archived_at: self.archived_at.map(Into::into),
             snoozed_until: (self.surface_at > self.now).then(|| self.surface_at.into()),

@@ -5,7 +5,11 @@ use axum::{Json, extract::State, response::NoContent};
 use contracts::event::Change;
 use domain::{AccountId, Handle, MemberRole, Owner, UserId};
 use runtime::http::Problem;
-use storage::{StorageError, accounts::account_lock, lifecycle::orchestrator_close};
+use storage::{
+    StorageError,
+    accounts::account_lock,
+    lifecycle::{mail_settle::mail_return, orchestrator_close},
+};
 
 use super::{
     changed,
@@ -195,7 +199,8 @@ async fn remove(State(app): State<App>, access: Access, Named(user): Named<UserI
     store::member_remove(&tx, &access.account, &user, now).await?;
     let personas = personas::store::private_remove(&tx, &access.account, &user, now).await?;
     let setting = app.setting(None, now);
-    let mut messages = orchestrator_close(&tx, &access.account, &user, &setting).await?;
+    let mut messages = mail_return(&tx, &access.account, &user, &setting).await?;
+    messages.extend(orchestrator_close(&tx, &access.account, &user, &setting).await?);
     // After the session, as whoever wakes it.
     identity_remove(&tx, &access.account, &Owner::User(user.clone())).await?;
     let removed = personas

@@ -211,12 +211,7 @@ const REMOVE: &str = "
 pub const KEYS_REVOKE: &str = "
     update api_key set revoked_at = $3 where account_id = $1 and user_id = $2 and revoked_at is null";
 
-/// What the person has not read says so to whoever wrote it, and is kept as long as what was archived. Relies on mail_unread.
-pub const MAIL_BOUNCE: &str = "
-    update mail set outcome = 'bounced', reason = 'the person was removed', settled_at = $3, archived_at = $3
-    where account_id = $1 and to_user = $2 and archived_at is null and read_at is null";
-
-/// Removes a member, with their keys, their link and their unread mail. The member's row is locked.
+/// Removes a member, with their keys and their link. The member's row is locked.
 pub async fn member_remove(
     tx: &Tx,
     account: &AccountId,
@@ -228,7 +223,6 @@ pub async fn member_remove(
     tx.execute("hold member", HOLD, [account.into(), user.into()]).await?;
     tx.execute("remove member", REMOVE, values()).await?;
     tx.execute("revoke a member's keys", KEYS_REVOKE, values()).await?;
-    tx.execute("bounce a member's mail", MAIL_BOUNCE, values()).await?;
     Ok(())
 }
 

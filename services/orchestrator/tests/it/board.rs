@@ -65,6 +65,32 @@ async fn a_tree_is_cancelled_from_below() {
     let world = World::new().await;
     let tenant = world.tenant("acme").await;
     let tasks = tenant.path("/tasks");
+    let context = json!({"body": "What is being built."});
+    assert_eq!(
+        world
+            .post(&tenant.member, &tasks, json!({"id": "ABOVE", "title": "a"}))
+            .await
+            .status,
+        201
+    );
+    let path = tenant.path("/tasks/ABOVE/context");
+    let written = world.put(&tenant.member, &path, context).await;
+    assert!(written.status.is_success(), "{written:?}");
+    let below = world
+        .post(
+            &tenant.member,
+            &tasks,
+            json!({"id": "BELOW", "title": "b", "parent_task": "ABOVE"}),
+        )
+        .await;
+    assert_eq!(below.status, 201, "{below:?}");
+    let copied = world.get(&tenant.member, &tenant.path("/tasks/BELOW/context")).await;
+    assert_eq!(
+        (&copied.body["version"], &copied.body["body"]),
+        (&json!(1), &json!("What is being built.")),
+        "{copied:?}"
+    );
+
     for (id, parent) in [("A", None), ("B", Some("A")), ("C", Some("B"))] {
         let new = json!({"id": id, "title": id, "parent_task": parent});
         let made = world.post(&tenant.member, &tasks, new).await;

@@ -1,11 +1,17 @@
 //! Mail that waits for an agent and is read by a person, and the retention of mail.
 
 use axum::http::Method;
-use domain::{AccountId, MailId};
+use contracts::{Root, outgoing::Origin};
+use domain::{AccountId, Actor, MailId, TaskId, TaskStatus};
 use orchestrator::{forget::forget_once, mail::sweep::settle_once};
 use serde_json::{Value, json};
-use storage::{Accounts, directory::ShareRound, lifecycle::mail_settle::mail_again};
+use storage::{
+    Accounts, Role, Setting,
+    directory::ShareRound,
+    lifecycle::{TaskMove, mail_settle::mail_again, task_status_set},
+};
 use testkit::rows;
+use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -267,4 +273,66 @@ async fn mail_that_is_sent_again_waits_for_its_new_end() {
     assert_eq!(unsettled().await, [""; 0]);
     let bounces = "select count(*) from mail where why = 'bounce'";
     assert_eq!(world.test.count(bounces).await, 3, "each goes back once");
+}
+
+/// What was put off comes back with the end of its task, and what a removed person has not read goes back: once to each who wrote.
+#[tokio::test]
+async fn what_is_put_off_or_unread_comes_back() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let ben = member(world, &scene.tenant, "ben", "member").await;
+    for content in ["first", "second"] {
+        let mail = json!({"to": "@user:ben", "content": content, "context_task_id": "PROJ-7"});
+        assert_eq!(world.post(&scene.ann, "/api/messages", mail).await.status, 201);
+    }
+    let inbox = async || world.get(&ben, "/api/me/inbox").await.column("content");
+    assert_eq!(inbox().await, ["second", "first"]);
+    let first = world.get(&ben, "/api/me/inbox").await.column("id")[1].clone();
+    let until = (OffsetDateTime::now_utc() + Duration::days(1))
+        .format(&Rfc3339)
+        .unwrap();
+    let snoozed = world
+        .put(&ben, &format!("/api/me/inbox/{first}/snooze"), json!({"until": until}))
+        .await;
+    assert_eq!(snoozed.status, 200, "{snoozed:?}");
+    assert_eq!(inbox().await, ["second"]);
+    // An agent ends the task, which may not read what people write to each other.
+    let database = world.test.connect(Role::ToolGateway).await;
+    let acme = AccountId::parse("acme").unwrap();
+    let tx = database.begin(&Accounts::one(&acme)).await.unwrap();
+    let root = Root::default();
+    let setting = Setting {
+        root: &root,
+        source: "/signalbox/test",
+        origin: Origin::default(),
+        now: OffsetDateTime::now_utc(),
+    };
+    let asked = TaskMove {
+        account: &acme,
+        task: &TaskId::parse("PROJ-7").unwrap(),
+        to: TaskStatus::Done,
+        by: &Actor::system(),
+        turn: None,
+        reason: None,
+        passes_stages: false,
+    };
+    task_status_set(&tx, &asked, &setting).await.unwrap().unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(inbox().await, ["first", "second"]);
+
+    let removed = world
+        .delete(&scene.tenant.admin, &scene.tenant.path("/members/ben"))
+        .await;
+    assert_eq!(removed.status, 204, "{removed:?}");
+    let back = world.get(&scene.ann, "/api/me/inbox").await;
+    let back = back.body["items"].as_array().unwrap();
+    assert_eq!(back.len(), 1, "{back:?}");
+    assert_eq!(back[0]["why"], "bounce");
+    assert!(
+        back[0]["content"]
+            .as_str()
+            .unwrap()
+            .contains("the person was removed. It began: second"),
+        "{back:?}"
+    );
 }

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 176] = [
+const STATEMENTS: [Planned; 177] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -43,6 +43,7 @@ const STATEMENTS: [Planned; 176] = [
         2,
         &["mail_pkey", "notification_pkey", "turn_pkey"],
     ),
+    (lifecycle::mail_settle::MAIL_RETURN, 4, &["mail_unread"]),
     (
         mail::store::FIND,
         2,

@@ -1,7 +1,7 @@
 //! Questions over the API: who may answer, once; withdrawn, listed, forgotten; and what crosses an answer.
 
 use contracts::{Root, outgoing::Origin};
-use domain::{AccountId, Actor, AgentId, Audience, Generation, QuestionId, SessionId, SessionKind, TaskId};
+use domain::{AccountId, Actor, AgentId, Audience, Generation, QuestionId, SessionId, SessionKind, TaskId, UserId};
 use orchestrator::forget::forget_once;
 use serde_json::{Value, json};
 use storage::{
@@ -9,11 +9,13 @@ use storage::{
     lifecycle::plan::{NewPlan, plan_submit},
     question::{About, Asker, Choices, NewQuestion, question_open},
 };
+use testkit::rows;
 use time::OffsetDateTime;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
+    members::member,
     seed,
     world::{Answer, Tenant, World},
 };
@@ -415,4 +417,99 @@ async fn a_plan_gate_is_the_tasks_own_or_its_accounts() {
     let events = scene.world.sent_on("signalbox.event.acme.PROJ-7.task.changed").await;
     assert_eq!(events.len(), 2);
     assert_eq!(events[0].payload["data"]["what"], "plan_gate");
+}
+
+/// Who hears of a question: whoever is named; for a role, the task's owner, else who wrote last in its thread, else the admins.
+#[tokio::test]
+async fn who_may_answer_hears_of_it_and_of_its_end() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let ann = member(world, &scene.tenant, "ann", "admin").await;
+    let ben = member(world, &scene.tenant, "ben", "member").await;
+    member(world, &scene.tenant, "cleo", "member").await;
+    let heard = async |question: QuestionId| {
+        let sql =
+            format!("select string_agg(to_user, ' ' order by to_user) from mail where question_id = '{question}'");
+        let heard: Option<String> = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
+            .fetch_one(&world.test.owner)
+            .await
+            .unwrap();
+        heard.unwrap_or_default()
+    };
+    assert_eq!(
+        heard(scene.ask(Audience::Members).await).await,
+        "ann",
+        "nobody else is near"
+    );
+    let named = scene.ask(Audience::User(UserId::parse("cleo").unwrap())).await;
+    assert_eq!(heard(named).await, "cleo");
+    let of_orchestrator = scene
+        .ask(Audience::Orchestrator(Some(UserId::parse("ben").unwrap())))
+        .await;
+    assert_eq!(
+        heard(of_orchestrator).await,
+        "ben",
+        "the person answers for the orchestrator"
+    );
+    let path = scene.tenant.path("/tasks/PROJ-7/messages");
+    let wrote = world.post(&ben, &path, json!({"body": "I look at it."})).await;
+    assert_eq!(wrote.status, 201, "{wrote:?}");
+    let asked = scene.ask(Audience::Members).await;
+    assert_eq!(heard(asked).await, "ben", "who wrote last");
+    assert_eq!(
+        heard(scene.ask(Audience::Admins).await).await,
+        "ann",
+        "who wrote may not answer"
+    );
+    world.execute("update task set board = 'user:cleo'").await;
+    assert_eq!(
+        heard(scene.ask(Audience::Members).await).await,
+        "cleo",
+        "whose task it is"
+    );
+
+    let inbox = world.get(&ben, "/api/me/inbox").await;
+    let shown = inbox.body["items"].as_array().unwrap().iter();
+    let mail = shown
+        .clone()
+        .find(|mail| mail["question_id"] == asked.to_string())
+        .unwrap();
+    assert_eq!(
+        json!([
+            mail["message_type"],
+            mail["why"],
+            mail["context_task_id"],
+            mail["from"]["kind"],
+            mail["read_at"]
+        ]),
+        json!(["question", "question", "proj-7", "session", null])
+    );
+    assert!(
+        mail["content"].as_str().unwrap().starts_with("Which one?\n\nQuestion "),
+        "{mail}"
+    );
+    let answered = scene.answer(&ann, asked, json!({"text": "The second."})).await;
+    assert_eq!(answered.status, 200, "{answered:?}");
+    let path = format!("/api/me/inbox/{}", mail["id"].as_str().unwrap());
+    let mail = world.get(&ben, &path).await.body;
+    assert_eq!(mail["receipt"]["reason"], "answered by ann's name", "{mail}");
+    assert!(!mail["read_at"].is_null(), "{mail}");
+}
+
+/// An outage that stops a thousand tasks fills no inbox.
+#[tokio::test]
+async fn who_has_very_much_to_read_is_told_no_more() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    member(world, &scene.tenant, "ann", "admin").await;
+    rows("mail")
+        .with("to_user", "ann")
+        .from("generate_series(1, 999) n")
+        .insert(&world.test.owner)
+        .await;
+    let count = "select count(*) from mail where question_id is not null";
+    for expected in [1, 1] {
+        scene.ask(Audience::Members).await;
+        assert_eq!(world.test.count(count).await, expected);
+    }
 }

@@ -57,6 +57,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             is_inferred: text(&arguments, "persona_from") != Some("user"),
         }),
         adopts: false,
+        is_planned: arguments.contains_key("plan_gate"),
         by: &by,
     };
     let opened = child_open(tx, &new, running.setting).await?;

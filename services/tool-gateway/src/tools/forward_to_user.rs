@@ -57,6 +57,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         context_session: Some(&own.key),
         context_ref: first,
         reply_to: None,
+        question: None,
         turn,
         now: running.setting.now,
     };

@@ -2,7 +2,7 @@
 
 use contracts::{Timestamp, event::MailChange};
 use domain::{
-    Conversation, MailId, MailTo, MailWhy, MessageType, Party, QueueMode, SessionKey, SessionOf,
+    Conversation, Deliver, MailId, MailTo, MailWhy, MessageType, Party, QueueMode, SessionKey, SessionOf,
     mail::{OF_SESSION_MAX, OF_TURN_MAX, UNREAD_MAX},
 };
 use serde_json::{Map, Value, json};
@@ -27,8 +27,23 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         .get("message_type")
         .and_then(Value::as_str)
         .and_then(MessageType::parse);
+    let kind = kind.unwrap_or(MessageType::Message);
+    let deliver = arguments
+        .get("deliver")
+        .and_then(Value::as_str)
+        .and_then(Deliver::parse);
+    let deliver = deliver.unwrap_or(Deliver::Turn);
     let own = own(running).await?;
     let to = recipient(running, &own.party, address).await?;
+    if !own.party.may_deliver(&to.party, deliver) {
+        let why = format!("Mail of yours to {address} is not delivered as {deliver}.");
+        return Err(refused(
+            "not_permitted",
+            why,
+            "Leave `deliver` out: the mail gets a turn of its own.",
+        )
+        .into());
+    }
     if to.conversation.is_some() {
         hops_left(running)?;
         if to.key() == Some(own.key.clone()) {
@@ -62,22 +77,27 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         to: &to,
         address,
         content,
-        kind: kind.unwrap_or(MessageType::Message),
+        kind,
         why: match reply_to {
             Some(_) => MailWhy::Answer,
             None => MailWhy::Addressed,
         },
         context_task: task,
         context_session: Some(&own.key),
-        context_ref: None,
+        context_ref: arguments.get("context_ref").and_then(Value::as_str),
         reply_to,
+        question: None,
         turn,
         now: running.setting.now,
     };
     mail_write(tx, &new).await?;
     let accepted = changed(account, (id, to.user()), MailChange::Accepted, running.setting);
     let mut messages = vec![accepted];
-    if let Some((item, message)) = mail_item(&new, actor.clone(), QueueMode::Collect) {
+    let alone = match kind {
+        MessageType::Message | MessageType::Notification => QueueMode::Collect,
+        MessageType::Question | MessageType::Escalation => QueueMode::Followup,
+    };
+    if let Some((item, message)) = mail_item(&new, actor.clone(), deliver.mode(alone)) {
         let task = to.task();
         messages.push(running.setting.session_told((account, task), &item, message));
     }

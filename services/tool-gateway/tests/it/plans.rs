@@ -21,7 +21,7 @@ use tool_gateway::statements::{
     TASK_OF_CALL, TASKS_FIND, TURN_SURROUNDINGS, UNREAD, WORKER_TASKS,
 };
 
-const STATEMENTS: [Planned; 73] = [
+const STATEMENTS: [Planned; 76] = [
     (ARTIFACTS_FIND, 3, &["artifact_pkey"]),
     (CALL_RUNNING, 2, &["tool_call_pkey"]),
     (CALL_TAKE, 2, &["tool_call_pkey", "replica_pkey"]),
@@ -165,6 +165,19 @@ const STATEMENTS: [Planned; 73] = [
     ),
     (mail_send::BACK, 4, &["mail_put_off"]),
     (mail_send::RATES, 6, &["mail_sent", "mail_unread"]),
+    (
+        lifecycle::HEARERS,
+        6,
+        &[
+            "task_pkey",
+            "member_pkey",
+            "message_thread",
+            "member_admin of the account",
+            "mail_unread",
+        ],
+    ),
+    (lifecycle::QUESTIONS_READ, 4, &["mail_question"]),
+    (task_context::CONTEXT_COPY, 4, &["task_context_pkey"]),
     (PERSONAS_FOR, 3, &["persona_slug of the account"]),
     (PERSONA_FOR, 4, &["persona_slug", "persona_pkey"]),
     (

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Audience, IdOf, Reach, ToolDefinition, ToolEffect};
+use super::{Audience, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect};
 
 /// By what people are known outside. Channels add theirs.
 pub const PROVIDERS: [&str; 1] = ["email"];
@@ -42,6 +42,9 @@ pub(super) fn definition() -> ToolDefinition {
         runs_alone: true,
         before_plan: true,
         short_form: None,
-        wording: &[],
+        wording: &[(
+            PolicySection::Orchestrator,
+            "Whose somebody's name from outside is, `{attribute_user}` says: do not guess whom a person is.",
+        )],
     }
 }

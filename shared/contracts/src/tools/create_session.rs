@@ -51,6 +51,11 @@ pub(super) fn definition() -> ToolDefinition {
                     "enum": ["user", "inferred"],
                     "description": "Optional. user: the person that you work for named the persona; inferred: you chose it. inferred unless given.",
                 },
+                "plan_gate": {
+                    "type": "string",
+                    "enum": ["required"],
+                    "description": "Optional. A new task begins with a plan that a person approves.",
+                },
                 "task_id": {
                     "type": "string",
                     "minLength": 1,

@@ -3,7 +3,7 @@
 use domain::mail;
 use serde_json::json;
 
-use super::{Audience, IdOf, Reach, ToolDefinition, ToolEffect};
+use super::{Audience, IdOf, PolicySection, Reach, ToolDefinition, ToolEffect};
 
 const DESCRIPTION: &str = "\
 Pass something on to the agent of the person whom it concerns. That agent gets your text as mail, with the name of whoever wrote what you \
@@ -41,6 +41,9 @@ pub(super) fn definition() -> ToolDefinition {
         runs_alone: true,
         before_plan: true,
         short_form: None,
-        wording: &[],
+        wording: &[(
+            PolicySection::Orchestrator,
+            "What is for one person, and comes to you, goes on to that person's orchestrator with `{forward_to_user}`.",
+        )],
     }
 }

@@ -43,6 +43,18 @@ pub(super) fn definition() -> ToolDefinition {
                     "maxLength": 64,
                     "description": "Optional. The id of the task that it is about; yours unless given.",
                 },
+                "context_ref": {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": mail::CONTEXT_BYTES_MAX,
+                    "description": "Optional. What else it is about: the address of a pull request, of an issue, of a page.",
+                },
+                "deliver": {
+                    "type": "string",
+                    "enum": ["turn", "tool", "interrupt"],
+                    "description": "Optional. When an agent that works for you, or with you, gets it. turn: in a turn of its own; tool: after \
+                                    the next tool of its turn in progress; interrupt: at once, which ends that turn. turn unless given.",
+                },
                 "reply_to": {
                     "type": "string",
                     "minLength": 1,

@@ -5,6 +5,7 @@ use domain::{
     AccountId, Actor, ActorKind, Generation, MailId, MailTo, MailWhy, MessageType, Owner, QueueMode, SessionAddress,
     SessionKey, SessionOf, SessionRef, TaskId, TaskStatus,
 };
+use sea_orm::FromQueryResult;
 use uuid::Uuid;
 
 use super::{
@@ -72,6 +73,41 @@ pub(super) async fn child_mail(
     orchestrator_told(tx, account, (moved.board, moved.task), said, setting).await
 }
 
+#[derive(FromQueryResult)]
+struct OnBoard {
+    board: Owner,
+    title: String,
+}
+
+/// Relies on the primary key.
+const ON_BOARD: &str = "select board, title from task where account_id = $1 and id = $2 and board is not null";
+
+/// The work on a task was given up, and the task stays as it is. Gives the messages for the outbox. None: it is on no board.
+pub(crate) async fn child_gave_up(
+    tx: &Tx,
+    (account, task): (&AccountId, &TaskId),
+    (detail, seed): (&str, Uuid),
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let values = [account.into(), task.key().into()];
+    let Some(on) = tx
+        .one::<OnBoard>("find whose board a task is on", ON_BOARD, values)
+        .await?
+    else {
+        return Ok(Vec::new());
+    };
+    let title = quote::line(&on.title, SAID_BYTES_MAX).0;
+    let content = format!("Task {task} ({title}) does not move on by itself. {detail}");
+    orchestrator_told(
+        tx,
+        account,
+        (&on.board, task),
+        (&content, &Actor::system(), seed),
+        setting,
+    )
+    .await
+}
+
 /// Mail of the system's to a board's orchestrator about a task. None: the orchestrator did it itself, or is off or gone. `seed`: the mail's
 /// id follows from it.
 pub(super) async fn orchestrator_told(
@@ -110,6 +146,7 @@ pub(super) async fn orchestrator_told(
         context_session: None,
         context_ref: None,
         reply_to: None,
+        question: None,
         turn: None,
         now: setting.now,
     };

@@ -21,6 +21,8 @@ pub struct NewChild<'a> {
     pub persona: Option<ChildPersona>,
     /// Whether a task that is on no board comes onto the owner's. The coordinator's never does.
     pub adopts: bool,
+    /// A new task begins with a plan that somebody approves.
+    pub is_planned: bool,
     pub by: &'a Actor,
 }
 
@@ -101,7 +103,7 @@ pub async fn child_open(
             title,
             description: "",
             status: TaskStatus::Assigned,
-            is_planned: false,
+            is_planned: new.is_planned,
             by: new.by,
         };
         let made = task_create(tx, &task, setting).await?;

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use super::{
     child_mail::orchestrator_told,
     stage::changed,
+    task_context::CONTEXT_COPY,
     task_status::{STATUS_CHANGED, Written, status_write, tasks_lock},
 };
 use crate::{Setting, StorageError, Tx, activity::activities_insert, outbox::Owned, setting::fresh_id};
@@ -593,8 +594,18 @@ pub async fn parent_set(
         detail = format!("is below {}", first.display_id);
         key = Some(first.id.clone());
     }
-    let values = [account.into(), task.key().into(), key.into(), setting.now.into()];
+    let values = [
+        account.into(),
+        task.key().into(),
+        key.clone().into(),
+        setting.now.into(),
+    ];
     tx.execute("put a task below another", PARENT, values).await?;
+    if let Some(parent) = key {
+        let values = [account.into(), task.key().into(), parent.into(), setting.now.into()];
+        tx.execute("copy the context of the task above", CONTEXT_COPY, values)
+            .await?;
+    }
     let told = changed(tx, (account, task), TaskPart::Parent, by, detail, setting).await?;
     Ok(Ok(vec![told]))
 }

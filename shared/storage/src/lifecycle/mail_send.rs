@@ -4,7 +4,7 @@
 use contracts::notification::NotificationMessage;
 use domain::{
     AccountId, Actor, AgentId, Conversation, Generation, MailId, MailTo, MailWhy, MessageType, NotificationId, Owner,
-    Party, QueueMode, SessionKey, SessionOf, SessionRef, TaskId, TurnId, UserId,
+    Party, QuestionId, QueueMode, SessionId, SessionKey, SessionOf, SessionRef, TaskId, TurnId, UserId,
 };
 use sea_orm::FromQueryResult;
 use time::OffsetDateTime;
@@ -171,9 +171,25 @@ async fn session_of(tx: &Tx, account: &AccountId, session: &SessionRef) -> Resul
         SessionRef::Address(address) => return Ok(address.within(account)),
         SessionRef::Id(id) => *id,
     };
+    Ok(session_key(tx, account, id).await?.map(|key| key.of))
+}
+
+async fn session_key(tx: &Tx, account: &AccountId, id: SessionId) -> Result<Option<SessionKey>, StorageError> {
     let row: Option<SessionRow> = tx.one("find session", KEY_OF, [account.into(), id.into()]).await?;
-    let key = row.and_then(|row| SessionKey::parse(&row.key).ok());
-    Ok(key.map(|key| key.of))
+    Ok(row.and_then(|row| SessionKey::parse(&row.key).ok()))
+}
+
+/// The name of the session's conversation: the key of its first generation.
+pub(super) async fn conversation_of(
+    tx: &Tx,
+    account: &AccountId,
+    session: SessionId,
+) -> Result<Option<SessionKey>, StorageError> {
+    let key = session_key(tx, account, session).await?;
+    Ok(key.map(|key| SessionKey {
+        generation: Generation::FIRST,
+        ..key
+    }))
 }
 
 impl FoundRow {
@@ -236,14 +252,16 @@ pub struct NewMail<'a> {
     pub context_ref: Option<&'a str>,
     /// What it answers, with its thread.
     pub reply_to: Option<(MailId, MailId)>,
+    /// Of which it tells.
+    pub question: Option<QuestionId>,
     pub turn: Option<TurnId>,
     pub now: OffsetDateTime,
 }
 
 const INSERT: &str = "
     insert into mail (account_id, id, from_user, from_session, from_service, from_name, to_user, to_session, to_address, content,
-                      message_type, why, context_task_id, context_session, context_ref, reply_to, thread_id, turn_id, created_at, surface_at)
-    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19)
+                      message_type, why, context_task_id, context_session, context_ref, reply_to, thread_id, turn_id, created_at, surface_at, question_id)
+    values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $19, $20)
     on conflict do nothing";
 
 /// New mail in a thread brings what its person has put off back at once. Relies on mail_put_off, whose order is requested with the thread
@@ -256,6 +274,17 @@ pub const BACK: &str = "
           and s.archived_at is null and s.surface_at > $4 and s.surface_at <> s.created_at
         order by s.thread_id, s.created_at limit 100 for update) w
     where m.ctid = w.ctid";
+
+/// Relies on mail_put_off_for. A function, since whoever ends a task may not read what people write to each other.
+const BACK_OF_TASK: &str = "select mail_back($1, $2)::text as back";
+
+/// The end of a task brings back what people have put off about it.
+pub(super) async fn mail_back(tx: &Tx, account: &AccountId, task: &TaskId) -> Result<(), StorageError> {
+    let values = [account.into(), task.key().into()];
+    tx.execute("bring mail about a task back", BACK_OF_TASK, values)
+        .await
+        .map(drop)
+}
 
 /// Writes mail once, however often it is asked for. A person is told of it as the person wishes.
 pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> {
@@ -285,6 +314,7 @@ pub async fn mail_write(tx: &Tx, new: &NewMail<'_>) -> Result<(), StorageError> 
         thread.into(),
         new.turn.into(),
         new.now.into(),
+        new.question.into(),
     ];
     tx.execute("write mail", INSERT, values).await?;
     if new.to.user().is_some() {

@@ -136,6 +136,7 @@ async fn answer(
         context_session: Some(&mail.to_session),
         context_ref: None,
         reply_to: Some((mail.id, mail.thread_id)),
+        question: None,
         turn: Some(turn),
         now: setting.now,
     };
@@ -186,6 +187,39 @@ const REST: &str = "\n\n[The turn has the rest of this reply.]";
 /// Namespace of the ids of bounces, which follow from what went back.
 const BOUNCES: &[u8] = b"bounce";
 
+/// Conversations and people that learn at most of a removal: each of its newest mail.
+const RETURNED_MAX: i64 = 100;
+
+/// What a person has not read says so to whoever wrote it, and is kept as long as what was archived; each who wrote is told once. Relies
+/// on mail_unread.
+pub const MAIL_RETURN: &str = "
+    with back as (
+        update mail m set outcome = 'bounced', reason = 'the person was removed', settled_at = $3, archived_at = $3
+        where m.account_id = $1 and m.to_user = $2 and m.archived_at is null and m.read_at is null
+        returning m.*
+    )
+    select b.id, b.from_user, b.from_session, b.to_user as to_session, b.to_address, b.why, b.reply_to, b.thread_id, b.context_task_id,
+           left(b.content, 200) as begins, true as is_bounced, b.reason, null::uuid as turn_id, 0 as hops, null::text as reply
+    from (select distinct on (b.sender) b.* from back b where b.from_service is null and b.why <> 'bounce'
+          order by b.sender, b.created_at desc, b.id limit $4) b";
+
+/// The mail of a person who was removed goes back. Gives the messages for the outbox.
+pub async fn mail_return(
+    tx: &Tx,
+    account: &AccountId,
+    user: &UserId,
+    setting: &Setting<'_>,
+) -> Result<Vec<Owned>, StorageError> {
+    let values = [account.into(), user.into(), setting.now.into(), RETURNED_MAX.into()];
+    let returned: Vec<Settled> = tx.rows("return a person's mail", MAIL_RETURN, values).await?;
+    let mut messages = Vec::new();
+    for mail in returned {
+        messages.push(changed(account, (mail.id, Some(user)), MailChange::Settled, setting));
+        messages.extend(bounce(tx, account, &mail, setting).await?);
+    }
+    Ok(messages)
+}
+
 /// None: whoever wrote it is gone, or is a service.
 async fn bounce(
     tx: &Tx,
@@ -219,6 +253,7 @@ async fn bounce(
         context_session: mail.from_session.as_deref(),
         context_ref: None,
         reply_to: Some((mail.id, mail.thread_id)),
+        question: None,
         turn: None,
         now: setting.now,
     };

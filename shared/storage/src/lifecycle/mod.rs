@@ -17,6 +17,7 @@
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
 //! | [`mail_read`](mod@mail_read) | mail that waits, its item, its session | a person reads in the agent's place: the item ends, and the mail is read |
 //! | [`announce`](mod@announce) | what people are told by e-mail | it is written with the mail, by whoever writes that |
+//! | `people_told` | a question or a stuck task, mail to people | who may answer hears of it, and that it has ended |
 //! | [`mail_settle`](mod@mail_settle) | mail whose item has ended, mail to its sender | what was not taken goes back once |
 //! | [`memory`] | what orchestrators remember | people read and write it by API, orchestrators by tool |
 //! | [`child_open`](fn@child_open) | a task, its agent, the agent's session | an orchestrator gives work away in one call |
@@ -40,6 +41,7 @@ pub mod mail_settle;
 pub mod memory;
 mod messages_post;
 mod orchestrator_close;
+mod people_told;
 pub mod plan;
 pub mod question;
 mod replies_post;
@@ -53,12 +55,15 @@ pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};
 pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_block};
 pub use board_add::{BOARD_COUNT, NewOnBoard, board_add};
+pub(crate) use child_mail::child_gave_up;
 pub use child_open::{
     CHILD_FACTS, ChildFacts, ChildPersona, ChildSession, NewChild, OpenedChild, child_facts, child_open,
 };
 pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use orchestrator_close::{guests_close, orchestrator_close};
+pub use people_told::{HEARERS, QUESTIONS_READ};
+pub(crate) use people_told::{Told, people_told};
 pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use task_context::{
     ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_version, task_context_write,

@@ -61,6 +61,16 @@ pub const CONTEXT_FIND: &str = "
         select * from task_context c where c.account_id = k.account_id and c.task_id = k.id
         order by c.account_id desc, c.task_id desc, c.version desc limit 1) c on true";
 
+/// The newest version of `$3` becomes the first of `$2`, if that has none. Relies on the primary key.
+pub const CONTEXT_COPY: &str = "
+    insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kind, author_id, author_name, created_at)
+    select c.account_id, $2, 1, c.body, c.characters, c.cut_characters, c.author_kind, c.author_id, c.author_name, $4
+    from (
+        select * from task_context c where c.account_id = $1 and c.task_id = $3
+        order by c.account_id desc, c.task_id desc, c.version desc limit 1) c
+    where not exists (select from task_context o where o.account_id = $1 and o.task_id = $2)
+    on conflict do nothing";
+
 /// The task's context. None: there is no such task.
 pub async fn task_context_find(
     tx: &Tx,

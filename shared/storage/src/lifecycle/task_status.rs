@@ -12,6 +12,7 @@ use time::OffsetDateTime;
 use super::{
     child_mail::{ChildMove, child_mail},
     dependencies::{blockers_open, dependents_follow},
+    mail_send::mail_back,
     plan::plan_find,
     question::{self, Ending, questions_end_of},
     stage::{Caught, stage_open, stages_again},
@@ -300,6 +301,7 @@ pub async fn task_status_set(
         moved
             .messages
             .extend(questions_end_of(tx, account, asked, &ending, setting).await?);
+        mail_back(tx, account, &task).await?;
         let timers = timer::Scope::Task(&task);
         moved
             .messages

@@ -102,11 +102,16 @@ grant select, insert, update (surface_at, read_at, archived_at, outcome, reason,
     to signalbox_orchestrator;
 -- What its prompts say of it.
 grant select (account_id, id, from_user, from_session, to_session, message_type, context_task_id) on mail to signalbox_delivery;
+-- With a turn ends what its calls were asked about; and it tells of work that has failed, in no name but Signalbox's.
+grant select (question_id, to_user, read_at, archived_at, surface_at), insert, update (read_at, reason) on mail to signalbox_delivery;
+create policy of_services on mail as restrictive for insert to signalbox_delivery with check (from_service is not null);
+grant select (role, removed_at), update (created_at) on member to signalbox_delivery;
+grant select (enabled) on orchestrator_identity to signalbox_delivery;
 grant select, insert, update on notification_preference to signalbox_orchestrator;
 create policy own_person on notification_preference as restrictive to signalbox_orchestrator
     using ((select current_setting('signalbox.person', true)) in (user_id, '*')) with check (true);
 -- Its tools write mail, read whom it is for, and hold the person.
-grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
+grant select, insert, update (surface_at, read_at, reason) on mail to signalbox_tool_gateway;
 -- What people write to each other is not for it, nor does it write in a person's name.
 create policy of_sessions on mail as restrictive to signalbox_tool_gateway
     using (from_user is null or to_session is not null) with check (from_user is null);

@@ -141,7 +141,7 @@ create function mail_announce(of_account text, of_mail uuid, delivery uuid) retu
 $$;
 alter function mail_announce(text, uuid, uuid) owner to signalbox_sweeper;
 revoke all on function mail_announce(text, uuid, uuid) from public;
-grant execute on function mail_announce(text, uuid, uuid) to signalbox_orchestrator, signalbox_tool_gateway;
+grant execute on function mail_announce(text, uuid, uuid) to signalbox_orchestrator, signalbox_tool_gateway, signalbox_delivery;
 
 -- The accounts that have due deliveries, as timer_due has them: '-' for sign-in links.
 create function outbound_due(after_account text, row_limit integer) returns table (account_id text, is_due boolean, is_walked boolean)

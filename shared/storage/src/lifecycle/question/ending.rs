@@ -16,6 +16,7 @@ use sea_orm::Value;
 
 use super::{
     super::{
+        people_told::questions_read,
         plan::{plan_end, task_lock},
         stage::stage_end,
     },
@@ -86,6 +87,21 @@ impl Ending<'_> {
         match self {
             Ending::Answered { verdict, .. } => *verdict,
             Ending::Withdrawn { .. } | Ending::Lapsed | Ending::Cancelled { .. } => None,
+        }
+    }
+
+    /// For whoever else was asked.
+    fn said(&self) -> String {
+        match self {
+            Ending::Answered { by, verdict: None, .. } => format!("answered by {}", by.called()),
+            Ending::Answered {
+                by,
+                verdict: Some(verdict),
+                ..
+            } => format!("{verdict}: {}", by.called()),
+            Ending::Withdrawn { by, .. } => format!("withdrawn by {}", by.called()),
+            Ending::Lapsed => "lapsed: nobody answered in time".to_owned(),
+            Ending::Cancelled { reason } => format!("cancelled: {reason}"),
         }
     }
 
@@ -229,7 +245,9 @@ pub(crate) async fn rows_end_of(
             call_decided(account, row, setting),
         ]
     });
-    let messages = told.flatten().collect();
+    let mut messages: Vec<Owned> = told.flatten().collect();
+    let ids = ended.iter().map(|row| row.id).collect();
+    messages.extend(questions_read(tx, account, ids, &ending.said(), setting).await?);
     Ok((ended, messages))
 }
 
@@ -303,6 +321,7 @@ pub async fn question_end(
     }
     lapses_clear(tx, account, slice::from_ref(&row), ending, setting).await?;
     let mut messages = vec![changed(account, &row, ending, setting)];
+    messages.extend(questions_read(tx, account, vec![row.id], &ending.said(), setting).await?);
     if let Some(decided) = call_decided(account, &row, setting) {
         messages.push(decided);
         if let Some(session) = row.session_id {

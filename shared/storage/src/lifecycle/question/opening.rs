@@ -6,15 +6,20 @@ use contracts::{
     notification::NotificationMessage,
 };
 use domain::{
-    AccountId, Actor, AgentId, Audience, Generation, NotificationId, QuestionId, QuestionKind, SessionId, SessionKind,
-    TaskId, TimerKind, TurnId,
+    AccountId, Actor, AgentId, Audience, Generation, MailWhy, MessageType, NotificationId, QuestionId, QuestionKind,
+    SessionId, SessionKind, TaskId, TimerKind, TurnId,
 };
 use sea_orm::{FromQueryResult, Value};
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use super::{super::stage::REVIEW, Choices, ending::is_own, of_question};
+use super::{
+    super::{Told, people_told, stage::REVIEW},
+    Choices,
+    ending::is_own,
+    of_question,
+};
 use crate::{
     Setting, StorageError, Tx,
     outbox::Owned,
@@ -200,10 +205,23 @@ pub async fn question_open(
         }
     });
     let asked = agents.map(|agent| asked_item(new, id, agent, setting));
+    let mut messages: Vec<Owned> = std::iter::once(event).chain(asked).collect();
     if let Some(due_at) = new.lapse_at {
         lapse_set(tx, (new, id), due_at, setting).await?;
     }
-    Ok((id, std::iter::once(event).chain(asked).collect()))
+    let told = Told {
+        account: new.account,
+        task: new.task,
+        audience: &new.audience,
+        from: asker.map(|asker| (asker.session, &*new.from.name)),
+        content: &format!("{}\n\n{}", new.title, asked_text(new, id)),
+        kind: MessageType::Question,
+        why: MailWhy::Question,
+        question: Some(id),
+        seed: id.uuid(),
+    };
+    messages.extend(people_told(tx, &told, setting).await?);
+    Ok((id, messages))
 }
 
 /// The notification that asks an agent.
