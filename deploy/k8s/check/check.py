@@ -32,6 +32,7 @@ SECRETS = {
     "signalbox-nats-callout": {"issuer-seed", "xkey-seed"},
     "signalbox-operator": {"token"},
     "signalbox-email": {"smtp-url", "from"},
+    "signalbox-sign-in": None,
     "signalbox-envelope": None,
     "signalbox-providers": None,
 }
