@@ -3067,11 +3067,16 @@ grant select, insert, update (surface_at, read_at, archived_at, outcome, reason,
     to signalbox_orchestrator;
 -- What its prompts say of it.
 grant select (account_id, id, from_user, from_session, to_session, message_type, context_task_id) on mail to signalbox_delivery;
+-- With a turn ends what its calls were asked about; and it tells of work that has failed, in no name but Signalbox's.
+grant select (question_id, to_user, read_at, archived_at, surface_at), insert, update (read_at, reason) on mail to signalbox_delivery;
+create policy of_services on mail as restrictive for insert to signalbox_delivery with check (from_service is not null);
+grant select (role, removed_at), update (created_at) on member to signalbox_delivery;
+grant select (enabled) on orchestrator_identity to signalbox_delivery;
 grant select, insert, update on notification_preference to signalbox_orchestrator;
 create policy own_person on notification_preference as restrictive to signalbox_orchestrator
     using ((select current_setting('signalbox.person', true)) in (user_id, '*')) with check (true);
 -- Its tools write mail, read whom it is for, and hold the person.
-grant select, insert, update (surface_at) on mail to signalbox_tool_gateway;
+grant select, insert, update (surface_at, read_at, reason) on mail to signalbox_tool_gateway;
 -- What people write to each other is not for it, nor does it write in a person's name.
 create policy of_sessions on mail as restrictive to signalbox_tool_gateway
     using (from_user is null or to_session is not null) with check (from_user is null);
@@ -3507,7 +3512,7 @@ create function mail_announce(of_account text, of_mail uuid, delivery uuid) retu
 $$;
 alter function mail_announce(text, uuid, uuid) owner to signalbox_sweeper;
 revoke all on function mail_announce(text, uuid, uuid) from public;
-grant execute on function mail_announce(text, uuid, uuid) to signalbox_orchestrator, signalbox_tool_gateway;
+grant execute on function mail_announce(text, uuid, uuid) to signalbox_orchestrator, signalbox_tool_gateway, signalbox_delivery;
 
 -- The accounts that have due deliveries, as timer_due has them: '-' for sign-in links.
 create function outbound_due(after_account text, row_limit integer) returns table (account_id text, is_due boolean, is_walked boolean)
@@ -3582,3 +3587,16 @@ grant update (again_at) on mail to signalbox_orchestrator;
 
 -- New mail in a thread brings what was put off back: a thread may be long, and little of it is ever put off.
 create index mail_put_off on mail (account_id, thread_id, created_at) where surface_at <> created_at;
+create index mail_put_off_for on mail (account_id, context_task_id) where surface_at <> created_at and to_user is not null;
+-- The end of a task brings back what its people have put off about it. Whoever ends the task may not read what people write to each other.
+-- The account is the transaction's own: the policy of mail says so.
+grant select (to_user, context_task_id, archived_at, surface_at, created_at), update (surface_at) on mail to signalbox_sweeper;
+create function mail_back(of_account text, of_task text) returns void
+    language sql volatile security definer set search_path = public, pg_temp as $$
+    update public.mail m set surface_at = now()
+    where m.account_id = of_account and m.context_task_id = of_task and m.surface_at <> m.created_at and m.to_user is not null
+      and m.archived_at is null and m.surface_at > now()
+$$;
+alter function mail_back(text, text) owner to signalbox_sweeper;
+revoke all on function mail_back(text, text) from public;
+grant execute on function mail_back(text, text) to signalbox_orchestrator, signalbox_tool_gateway;

@@ -504,6 +504,9 @@ async fn who_has_very_much_to_read_is_told_no_more() {
     member(world, &scene.tenant, "ann", "admin").await;
     rows("mail")
         .with("to_user", "ann")
+        .set("from_user", "null")
+        .with("from_service", "builds")
+        .with("from_name", "builds")
         .from("generate_series(1, 999) n")
         .insert(&world.test.owner)
         .await;

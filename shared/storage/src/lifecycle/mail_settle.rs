@@ -195,7 +195,9 @@ const RETURNED_MAX: i64 = 100;
 pub const MAIL_RETURN: &str = "
     with back as (
         update mail m set outcome = 'bounced', reason = 'the person was removed', settled_at = $3, archived_at = $3
-        where m.account_id = $1 and m.to_user = $2 and m.archived_at is null and m.read_at is null
+        where m.ctid = any (array(
+            select u.ctid from mail u
+            where u.account_id = $1 and u.to_user = $2 and u.archived_at is null and u.read_at is null order by u.surface_at for update))
         returning m.*
     )
     select b.id, b.from_user, b.from_session, b.to_user as to_session, b.to_address, b.why, b.reply_to, b.thread_id, b.context_task_id,

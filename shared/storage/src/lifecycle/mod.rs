@@ -44,6 +44,7 @@ mod orchestrator_close;
 mod people_told;
 pub mod plan;
 pub mod question;
+pub mod recovery;
 mod replies_post;
 pub mod stage;
 pub mod task_context;
@@ -55,7 +56,6 @@ pub use crate::activity::activity_insert;
 pub use agent_remove::{AgentRemoval, PLANS_OF_AGENT, agent_remove};
 pub use blocked::{BLOCK_COVERED, BlockedOn, NotBlocked, block_covered, task_block};
 pub use board_add::{BOARD_COUNT, NewOnBoard, board_add};
-pub(crate) use child_mail::child_gave_up;
 pub use child_open::{
     CHILD_FACTS, ChildFacts, ChildPersona, ChildSession, NewChild, OpenedChild, child_facts, child_open,
 };
@@ -63,7 +63,6 @@ pub use handover::{HandedOver, Handover, NotHandedOver, handover};
 pub use messages_post::{MESSAGES_INSERT, NewMessage, message_posted, messages_post};
 pub use orchestrator_close::{guests_close, orchestrator_close};
 pub use people_told::{HEARERS, QUESTIONS_READ};
-pub(crate) use people_told::{Told, people_told};
 pub use replies_post::{Reply, replies_post, reply_message_id};
 pub use task_context::{
     ContextOfTask, TaskContext, task_context_find, task_context_lock, task_context_version, task_context_write,

@@ -20,11 +20,11 @@ use crate::{Setting, StorageError, Tx, outbox::Owned};
 pub const HEARERS: &str = "
     with owner as (
         select m.user_id from (
-            select substr(t.board, 6) as user_id from task t
-            where t.account_id = $1 and t.id = $2 and t.board like 'user:%' offset 0) t
+            select t.board, substr(t.board, 6) as user_id from (
+                select t.board from task t where t.account_id = $1 and t.id = $2 offset 0) t) t
         cross join lateral (
             select m.user_id, m.role from member m where m.account_id = $1 and m.user_id = t.user_id and m.removed_at is null offset 0) m
-        where $4::bool and (m.role = 'admin' or not $5::bool)
+        where t.board like 'user:%' and $4::bool and (m.role = 'admin' or not $5::bool)
     ), wrote as (
         select w.user_id from (
             select m.author_id as user_id, max(m.created_at) as at from (

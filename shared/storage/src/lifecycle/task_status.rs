@@ -15,13 +15,13 @@ use super::{
     mail_send::mail_back,
     plan::plan_find,
     question::{self, Ending, questions_end_of},
+    recovery::recoveries_close,
     stage::{Caught, stage_open, stages_again},
 };
 use crate::{
     Setting, StorageError, Tx,
     activity::activity_insert,
     outbox::Owned,
-    recovery::recoveries_close,
     session::{
         Closing,
         sessions_close::{ClosedSession, Cut, Scope, close},

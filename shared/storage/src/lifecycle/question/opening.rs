@@ -15,7 +15,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::{
-    super::{Told, people_told, stage::REVIEW},
+    super::{
+        people_told::{Told, people_told},
+        stage::REVIEW,
+    },
     Choices,
     ending::is_own,
     of_question,

@@ -13,9 +13,12 @@ use sea_orm::{FromQueryResult, Value};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
+use super::{
+    child_mail::child_gave_up,
+    people_told::{Told, people_told},
+};
 use crate::{
     Setting, StorageError, Tx,
-    lifecycle::{Told, child_gave_up, people_told},
     outbox::Owned,
     session::{
         SessionName,
