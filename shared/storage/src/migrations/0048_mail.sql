@@ -158,7 +158,7 @@ alter function mail_unsettled(text, text[], text[], integer, integer) owner to s
 revoke all on function mail_unsettled(text, text[], text[], integer, integer) from public;
 grant execute on function mail_unsettled(text, text[], text[], integer, integer) to signalbox_orchestrator;
 
--- Two more events of the orchestrator, and one of the tool-gateway.
+-- Two more events of the orchestrator, and one of the tool-gateway and of delivery.
 do $$
 declare
     one record;
@@ -166,10 +166,11 @@ begin
     for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
                from pg_policy p
                where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
-                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway', 'own_delivery')
     loop
         execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, case one.polname
             when 'own_orchestrator' then replace(one.rule, ',identity.changed,', ',identity.changed,mail.changed,preference.changed,')
+            when 'own_delivery' then replace(one.rule, ',turn.replayed,', ',turn.replayed,mail.changed,')
             else replace(one.rule, '{task.created,', '{task.created,mail.changed,') end);
     end loop;
 end $$;
