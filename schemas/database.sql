@@ -2960,6 +2960,8 @@ end $$;
 -- The lists of orchestrators' turns and boards, apart from the columns: while an index is built, its table is read.
 -- The column never changes, so updates of a turn stay in place.
 create index turn_of_person on turn (account_id, user_id, started_at, id) where user_id is not null;
+-- What a session has made. Neither does this one change.
+create index session_of_parent on session (account_id, parent_session_id, opened_at, id) where parent_session_id is not null;
 
 -- == 0048_mail ----------------------------------------------------------------
 
@@ -3123,7 +3125,7 @@ alter function mail_unsettled(text, text[], text[], integer, integer) owner to s
 revoke all on function mail_unsettled(text, text[], text[], integer, integer) from public;
 grant execute on function mail_unsettled(text, text[], text[], integer, integer) to signalbox_orchestrator;
 
--- Two more events of the orchestrator, and one of the tool-gateway.
+-- Two more events of the orchestrator, and one of the tool-gateway and of delivery.
 do $$
 declare
     one record;
@@ -3131,10 +3133,11 @@ begin
     for one in select p.polname, p.polrelid::regclass as relation, pg_get_expr(p.polwithcheck, p.polrelid) as rule
                from pg_policy p
                where p.polrelid in ('public.outbox'::regclass, 'public.dead_letter'::regclass)
-                 and p.polname in ('own_orchestrator', 'own_tool_gateway')
+                 and p.polname in ('own_orchestrator', 'own_tool_gateway', 'own_delivery')
     loop
         execute format('alter policy %I on %s with check (%s)', one.polname, one.relation, case one.polname
             when 'own_orchestrator' then replace(one.rule, ',identity.changed,', ',identity.changed,mail.changed,preference.changed,')
+            when 'own_delivery' then replace(one.rule, ',turn.replayed,', ',turn.replayed,mail.changed,')
             else replace(one.rule, '{task.created,', '{task.created,mail.changed,') end);
     end loop;
 end $$;

@@ -30,19 +30,31 @@ struct Directory {
 
 const LISTED_MAX: i64 = 50;
 
+/// SQL: whether the person `$3` may write to the orchestrator `i`: it is their own, answers others, or is the account's.
+macro_rules! reached {
+    () => {
+        "(i.user_id = $3 or i.user_id is not null and i.reachable <> 'off' or i.user_id is null and i.enabled)"
+    };
+}
+pub(crate) use reached;
+
 /// An account's people and agents are few, and each is looked at. Relies on the primary keys and agent_slug.
-pub const LIST: &str = "
+pub const LIST: &str = concat!(
+    "
     select d.kind, d.address, d.name, d.handle, d.avatar from (
         select 1 as place, 'person' as kind, '@user:' || m.user_id as address, m.name, null as handle, null as avatar
         from member m where m.account_id = $1 and m.removed_at is null
         union all
         select 2, 'orchestrator', '@' || i.handle, i.name, i.handle, i.avatar
         from orchestrator_identity i
-        where i.account_id = $1 and (i.user_id = $3 or i.user_id is not null and i.reachable <> 'off' or i.user_id is null and i.enabled)
+        where i.account_id = $1 and ",
+    reached!(),
+    "
         union all
         select 3, 'agent', g.slug, g.name, g.slug, null from agent g where g.account_id = $1 and g.removed_at is null) d
     where strpos(lower(concat_ws(' ', d.name, d.handle, d.address)), lower($2)) > 0
-    order by d.place, lower(d.name), d.address limit $4";
+    order by d.place, lower(d.name), d.address limit $4"
+);
 
 async fn list(
     State(app): State<App>,

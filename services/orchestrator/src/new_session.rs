@@ -3,7 +3,10 @@
 
 use api::sessions::{NewSession, Session};
 use axum::{extract::State, http::StatusCode};
-use domain::{AccountId, AgentId, Conversation, Generation, Owner, QueueMode, SessionScope, TaskId, title_of};
+use domain::{
+    AccountId, AgentId, AgentRef, Conversation, Generation, Owner, QueueMode, SessionId, SessionKey, SessionScope,
+    TaskId, title_of,
+};
 use runtime::http::Problem;
 use storage::{
     StorageError, Tx,
@@ -16,18 +19,21 @@ use crate::{
     agents,
     app::App,
     auth::Access,
-    error::{ApiError, unknown_agent, unknown_task},
+    error::{ApiError, invalid_field, unknown_agent, unknown_task},
     idempotency::{Answer, Done, Post},
     personas::http::usable,
     route::routes,
-    sessions::{prompt::prompted, store::session_find},
+    sessions::{
+        prompt::{prompted, session_of},
+        store::session_find,
+    },
     tasks::store::task_lock,
 };
 
 routes! {
     "new sessions": "Work for a session of its own";
-    /// Create a session: a task, unless one is named, and a first request to an agent: the named one, else the account's default, else
-    /// the only one. If the agent has an open session on the task, the request goes there.
+    /// Create a session: a task, unless one is named, and a first request to an agent: the named one, else the persona's, else the account's
+    /// default, else the only one. If the agent has an open session on the task, the request goes there.
     POST "/api/sessions" ChangeTasks => open or 409;
 }
 
@@ -64,13 +70,15 @@ async fn open(
             }
         };
         let facts = child_facts(tx, account).await?;
-        let agent = agent(tx, account, &body, &facts).await?;
         let persona = match &body.persona {
-            Some(persona) => Some(ChildPersona {
-                id: usable(tx, &access, persona).await?,
-                by: Some(access.caller.author_id().to_owned()),
-                is_inferred: false,
-            }),
+            Some(persona) => Some(usable(tx, &access, persona).await?),
+            None => None,
+        };
+        let its_agent = persona.as_ref().and_then(|persona| persona.agent.as_deref());
+        let its_agent = its_agent.and_then(|agent| AgentRef::parse(agent).ok());
+        let agent = agent(tx, account, body.agent.as_ref().or(its_agent.as_ref()), &facts).await?;
+        let parent = match &body.parent_session_id {
+            Some(session) => Some(parent(tx, account, session, &owner).await?),
             None => None,
         };
         let new = NewChild {
@@ -80,7 +88,12 @@ async fn open(
             title: title.as_deref(),
             agent,
             scope: facts.session_scope,
-            persona,
+            persona: persona.map(|persona| ChildPersona {
+                id: persona.id,
+                by: Some(access.caller.author_id().to_owned()),
+                is_inferred: false,
+            }),
+            parent,
             adopts: true,
             is_planned: false,
             by: &by,
@@ -91,7 +104,7 @@ async fn open(
         let session = match opened.session {
             Some(session) => session.id,
             None => {
-                let ensured = session_ensure(tx, &conversation, &setting).await?;
+                let ensured = session_ensure(tx, &conversation, None, &setting).await?;
                 let (session, opened) = ensured.ok_or_else(Problem::not_found)?;
                 messages.extend(opened);
                 session.id
@@ -114,17 +127,35 @@ fn new_task() -> Result<TaskId, StorageError> {
     TaskId::parse(&Uuid::now_v7().to_string()).map_err(|error| StorageError::unreadable("name a task", error))
 }
 
-async fn agent(tx: &Tx, account: &AccountId, new: &NewSession, facts: &ChildFacts) -> Result<AgentId, ApiError> {
-    match &new.agent {
+async fn agent(
+    tx: &Tx,
+    account: &AccountId,
+    named: Option<&AgentRef>,
+    facts: &ChildFacts,
+) -> Result<AgentId, ApiError> {
+    match named {
         Some(named) => {
             let found = agents::store::agent_find(tx, account, named).await?;
             Ok(AgentId(found.ok_or_else(|| unknown_agent(named))?.id))
         }
         None => facts.default_agent.ok_or_else(|| {
-            let detail = "name an agent: the account has no default one (`default_agent`), and not exactly one agent";
+            let detail = "name an agent: neither the persona nor the account has a default one, and the account has not exactly one agent";
             Problem::new(StatusCode::BAD_REQUEST, "no_agent").detail(detail).into()
         }),
     }
+}
+
+/// A session of the caller's own orchestrator. Those of others and those that are not there have one answer.
+async fn parent(tx: &Tx, account: &AccountId, session: &str, owner: &Owner) -> Result<SessionId, ApiError> {
+    let found = match session.trim().parse() {
+        Ok(session) => session_of(tx, account, &session).await?,
+        Err(_) => None,
+    };
+    let key = found.as_ref().and_then(|found| SessionKey::parse(&found.key).ok());
+    let is_own = key.is_some_and(|key| owner.user().is_some() && key.of.orchestrator() == Some(owner));
+    let found = found.filter(|_| is_own).map(|found| SessionId(found.id));
+    let what = "name a session of your own orchestrator, by its id or its key";
+    found.ok_or_else(|| invalid_field("parent_session_id", what).into())
 }
 
 fn task_taken(task: &TaskId) -> Problem {

@@ -1,9 +1,9 @@
 //! Agents: the named workers of an account. The id never changes and is part of every key; the slug may change (S11).
 
 use derive_more::Into;
-use domain::{AgentRef, AgentSlug, ContextPolicy, Rotation, Timestamp};
+use domain::{AgentRef, AgentSlug, ContextPolicy, Handle, Rotation, Timestamp, UserId};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use sea_orm::FromQueryResult;
+use sea_orm::{DbErr, FromQueryResult, QueryResult};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -112,6 +112,47 @@ pub struct Agent {
     #[serde(default)]
     pub rotation: Option<Rotation>,
     pub created_at: Timestamp,
+}
+
+/// Whom an account's list of agents has.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Listed {
+    /// A named worker. Its handle is its slug.
+    Worker {
+        #[serde(flatten)]
+        agent: Agent,
+        #[schemars(with = "AgentSlug")]
+        handle: String,
+    },
+    /// An orchestrator that one may write to: one's own, one that answers others, or the account's.
+    Orchestrator {
+        name: String,
+        #[schemars(with = "Handle")]
+        handle: String,
+        avatar: Option<String>,
+        /// Whose it is; null: the account's.
+        #[schemars(with = "Option<UserId>")]
+        user_id: Option<String>,
+    },
+}
+
+impl FromQueryResult for Listed {
+    fn from_query_result(row: &QueryResult, prefix: &str) -> Result<Self, DbErr> {
+        let handle = row.try_get(prefix, "handle")?;
+        Ok(match row.try_get::<Option<Uuid>>(prefix, "id")? {
+            Some(_) => Listed::Worker {
+                agent: Agent::from_query_result(row, prefix)?,
+                handle,
+            },
+            None => Listed::Orchestrator {
+                name: row.try_get(prefix, "name")?,
+                handle,
+                avatar: row.try_get(prefix, "avatar")?,
+                user_id: row.try_get(prefix, "user_id")?,
+            },
+        })
+    }
 }
 
 /// An agent as other objects refer to it: by its permanent id and its current slug.

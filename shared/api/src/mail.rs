@@ -5,6 +5,7 @@ use domain::{
     TurnId, notification::RouteSource,
 };
 use schemars::JsonSchema;
+use sea_orm::FromQueryResult;
 use serde::{Deserialize, Serialize};
 
 use crate::text::Text;
@@ -86,6 +87,9 @@ pub struct MailParty {
     pub id: Option<String>,
     pub session_key: Option<String>,
     pub name: String,
+    /// Of an orchestrator, after an `@`.
+    #[serde(default)]
+    pub handle: Option<String>,
 }
 
 /// What has become of mail.
@@ -139,6 +143,19 @@ pub struct InboxCount {
     pub by_type: ByType,
     /// When mail that was put off comes back next.
     pub next_surfaces_at: Option<Timestamp>,
+    /// Where mail may be put off to with one click.
+    pub snooze_moments: SnoozeMoments,
+}
+
+/// In the person's time zone.
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema, FromQueryResult)]
+pub struct SnoozeMoments {
+    /// Today at 18:00; null if that is past.
+    pub evening: Option<Timestamp>,
+    /// At 9:00.
+    pub tomorrow: Timestamp,
+    /// The next Monday that is not today, at 9:00.
+    pub monday: Timestamp,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]

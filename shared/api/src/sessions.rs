@@ -21,7 +21,7 @@ pub struct Session {
     /// The branch that it runs.
     #[serde(default)]
     pub branch_id: Option<Uuid>,
-    /// The session that spawned the branch.
+    /// The session that spawned the branch; of a session that was created for an orchestrator, the orchestrator's that did it.
     #[serde(default)]
     pub parent_session_id: Option<Uuid>,
     /// Null for an orchestrator's session.
@@ -100,13 +100,19 @@ pub struct NewSession {
     /// The first request. At most 64 KiB.
     pub prompt: Text<1, 65_536>,
     /// The task that it is about. A new one is made unless it is named.
+    #[serde(alias = "taskId", alias = "task_id")]
     pub task: Option<TaskId>,
     /// Of a new task; the first line of the request when absent.
     pub title: Option<Title>,
+    /// Else the persona's, else the account's default one, else the only one.
     pub agent: Option<AgentRef>,
     /// For sessions that are opened for the task. One that the caller may use.
     #[serde(alias = "personaSlug")]
     pub persona: Option<PersonaRef>,
+    /// A session of one's own orchestrator: its id, its key, or `orchestrator:{user}`.
+    #[serde(alias = "parentSessionId")]
+    #[schemars(length(max = 384))]
+    pub parent_session_id: Option<String>,
 }
 
 /// What its provider keeps of it.

@@ -75,7 +75,7 @@ fn kind_of_field(name: &str) -> Option<&'static str> {
         "cursor" => Some("cursor"),
         "message_id" => Some("message"),
         "answers" => Some("question"),
-        "session" | "parent" => Some("session"),
+        "session" | "parent" | "parent_session_id" | "from_session_id" | "context_session" => Some("session"),
         "with" | "turn" => Some("turn"),
         // Words.
         "task_context" => None,

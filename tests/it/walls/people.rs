@@ -362,6 +362,19 @@ impl Walk<'_> {
                 format!("/api/sessions/orchestrator:new/messages?{PAGED}"),
                 Value::Null,
             ),
+            ("GET", format!("/api/me/inbox?from_session_id={child}"), Value::Null),
+            (
+                "GET",
+                format!("/api/sessions?owner=user:new&persona=style&{PAGED}"),
+                Value::Null,
+            ),
+            ("GET", format!("/api/sessions/{key_of_child}"), Value::Null),
+            ("GET", "/api/sessions/orchestrator:new".to_owned(), Value::Null),
+            (
+                "GET",
+                format!("/api/orgs/alder/agents?kind=orchestrator&{PAGED}"),
+                Value::Null,
+            ),
             ("GET", "/api/me/notification-preferences".to_owned(), Value::Null),
             (
                 "PUT",

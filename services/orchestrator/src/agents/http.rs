@@ -1,10 +1,12 @@
 //! `/api/orgs/{account}/agents`.
 
-use api::agents::{Agent, AgentChange, NewAgent, NewSlug};
+use api::agents::{Agent, AgentChange, Listed, NewAgent, NewSlug};
 use axum::{Json, extract::State, response::NoContent};
 use contracts::event::{AgentChanged, Change, Event};
 use domain::{AccountId, AgentId, AgentRef};
 use runtime::http::Problem;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use storage::{StorageError, Tx, accounts::account_lock, identity::is_handle, lifecycle::agent_remove};
 
 use super::store;
@@ -14,7 +16,8 @@ use crate::{
     body::{JsonBody, Named, Query},
     error::ApiError,
     idempotency::{Answer, Done, Post},
-    paging::{List, ListQuery, Shown},
+    paging::{Cursor, Limit, List, Page, Shown},
+    permission::Need,
     route::routes,
 };
 
@@ -22,7 +25,7 @@ routes! {
     "agents": "Named workers of an account";
     /// Create an agent.
     POST "/api/orgs/{account}/agents" Administer => create;
-    /// The account's agents, oldest first.
+    /// The account's agents, and the orchestrators that one may write to, in the order of their handles.
     GET "/api/orgs/{account}/agents" Read => list;
     /// An agent, by id or slug.
     GET "/api/orgs/{account}/agents/{agent}" Read => read;
@@ -77,14 +80,52 @@ fn slug_taken(error: StorageError) -> ApiError {
     }
 }
 
+/// Of what is listed.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+enum Kind {
+    Worker,
+    Orchestrator,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Worker => "worker",
+            Kind::Orchestrator => "orchestrator",
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AgentsQuery {
+    /// Only these.
+    kind: Option<Kind>,
+    limit: Option<Limit>,
+    cursor: Option<Cursor>,
+}
+
 async fn list(
     State(app): State<App>,
     access: Access,
-    Query(query): Query<ListQuery>,
-) -> Result<Shown<Agent>, ApiError> {
-    let page = query.page(&app, List::of(&store::LIST, "agents", &access.account, ""))?;
+    Query(query): Query<AgentsQuery>,
+) -> Result<Shown<Listed>, ApiError> {
+    let person = access.caller.person().map(|person| person.id.clone());
+    let list = List::of(
+        &store::LIST,
+        "agents",
+        &access.account,
+        format_args!("{:?} {person:?}", query.kind),
+    );
+    let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&access.accounts()).await?;
-    let rows = page.read(&tx, &store::LIST, [], "list agents").await?;
+    let values = [
+        query.kind.map(Kind::word).into(),
+        person.into(),
+        access.caller.may(Need::ReadMembers).into(),
+    ];
+    let rows = page.read(&tx, &store::LIST, values, "list agents").await?;
     tx.commit().await?;
     Ok(rows.show())
 }

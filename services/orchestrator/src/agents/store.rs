@@ -9,7 +9,10 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 use super::PROVIDER_DEFAULT;
-use crate::paging::{Column, Listing, Order};
+use crate::{
+    directory::reached,
+    paging::{Column, Listing, Order},
+};
 
 /// A reference to an agent as a statement takes it: by slug, or by id.
 pub fn agent_columns(agent: Option<&AgentRef>) -> (Option<AgentSlug>, Option<AgentId>) {
@@ -94,12 +97,23 @@ pub async fn agents_resolve(
     Ok(resolved)
 }
 
-/// Ids grow in the order of creation. Relies on the primary key.
+/// No agent's slug is an orchestrator's handle. `$2`: the kind; `$3`: the person who looks; `$4`: whether the caller may know who the
+/// account's people are. Relies on agent_slug and on orchestrator_identity_handle, whose orders are merged.
 pub const LIST: Listing = Listing {
-    rows: "select account_id, id, slug, name, role, provider, context_policy, rotation, created_at, removed_at from agent where account_id = $1",
-    order: &[("id", Column::Uuid)],
+    rows: concat!(
+        "select * from (
+            (select a.account_id, 'worker' as kind, a.slug as handle, a.id, a.slug, a.name, a.role, a.provider, a.context_policy, a.rotation,
+                   a.created_at, null::text as avatar, null::text as user_id
+            from agent a where a.account_id = $1 and a.removed_at is null order by a.slug)
+            union all
+            (select i.account_id, 'orchestrator', i.handle, null, null, i.name, '', null, null, null, null, i.avatar, i.user_id
+            from orchestrator_identity i where i.account_id = $1 and $4 and ",
+        reached!(),
+        " order by i.handle)) a where true"
+    ),
+    order: &[("handle", Column::Text)],
     begins: Order::OldestFirst,
-    wanted: Some("removed_at is null"),
+    wanted: Some("$2::text is null or kind = $2"),
     bytes: "octet_length(role) + octet_length(name) + coalesce(octet_length(rotation::text), 0)",
     names: ("", ""),
 };

@@ -1,7 +1,7 @@
 //! The authenticated caller, as handlers see it.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs, UserId};
+use domain::{AccountId, Actor, ActorKind, KeyRole, NotTheirs, Owner, UserId};
 use runtime::http::{Problem, openapi::Operation};
 use storage::{
     Accounts, StorageError, Tx,
@@ -96,14 +96,19 @@ impl Caller {
         self.may(Need::Administer)
     }
 
-    /// Whether the caller writes to this person's orchestrator: the person, and a service, which is a person's front door.
-    pub fn may_prompt(&self, user: &UserId) -> bool {
-        match self {
-            Self::Operator => true,
-            Self::Key(KeyHolder {
-                person: Some(person), ..
-            }) => person.id == *user,
-            Self::Key(holder) => match holder.role {
+    /// Whether the caller writes to this orchestrator otherwise than by mail. A person's: the person, and a service, which is a person's front
+    /// door. The account's: admins.
+    pub fn may_prompt(&self, owner: &Owner) -> bool {
+        match (self, owner) {
+            (Self::Operator, _) => true,
+            (Self::Key(_), Owner::Account) => self.is_admin(),
+            (
+                Self::Key(KeyHolder {
+                    person: Some(person), ..
+                }),
+                Owner::User(user),
+            ) => person.id == *user,
+            (Self::Key(holder), Owner::User(_)) => match holder.role {
                 KeyRole::Admin | KeyRole::Service => true,
                 KeyRole::Member | KeyRole::Publisher | KeyRole::Gateway => false,
             },

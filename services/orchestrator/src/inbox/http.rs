@@ -3,7 +3,7 @@
 use api::mail::{Archive, ByType, InboxCount, Mail, Marked, NewReply, Read, ReadMany, Sent, Snooze};
 use axum::{Json, extract::State};
 use contracts::event::MailChange;
-use domain::{AccountId, Deliver, MailId, MailWhy, MessageType, TaskId, UserId};
+use domain::{AccountId, Deliver, Generation, MailId, MailWhy, MessageType, SessionKey, TaskId, UserId};
 use runtime::http::Problem;
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -24,6 +24,7 @@ use crate::{
     },
     paging::{Cursor, Limit, List, Page, Shown},
     route::routes,
+    sessions::prompt::named,
 };
 
 routes! {
@@ -79,11 +80,19 @@ struct InboxQuery {
     #[serde(default)]
     state: Which,
     /// `true`: only what is not read.
+    #[serde(alias = "unreadOnly")]
     unread_only: Option<bool>,
+    #[serde(alias = "messageType")]
     message_type: Option<MessageType>,
+    /// Only mail from this session, by its id or its key: that of its conversation, whatever the generation.
+    #[serde(alias = "fromSessionId")]
+    #[schemars(length(max = 384))]
+    from_session_id: Option<String>,
     /// Only mail from this person.
+    #[serde(alias = "fromUserId")]
     from_user_id: Option<UserId>,
-    /// Only mail from this conversation: the key of its first generation.
+    /// Only mail that this session wrote, or that answers such mail; by its id or its key.
+    #[serde(alias = "context_session_id", alias = "contextSessionId")]
     #[schemars(length(max = 384))]
     context_session: Option<String>,
     /// Only mail about this task.
@@ -107,29 +116,46 @@ async fn list(
         query.unread_only.filter(|only| *only),
     );
     let filters = format!(
-        "{} {:?} {unread:?} {:?} {:?} {:?} {task:?}",
-        person.user, query.state, query.message_type, query.from_user_id, query.context_session
+        "{} {:?} {unread:?} {:?} {:?} {:?} {:?} {task:?}",
+        person.user, query.state, query.message_type, query.from_user_id, query.context_session, query.from_session_id
     );
     let list = List::of(listing, "inbox", account, filters);
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
+    let tx = app.begin_list(&person.access.accounts()).await?;
     let values = [
         (&person.user).into(),
         query.state.word().into(),
         unread.into(),
         query.message_type.into(),
-        query.context_session.into(),
+        conversation(&tx, account, query.context_session).await?.into(),
         query.from_user_id.map(|user| user.to_string()).into(),
         task.into(),
+        conversation(&tx, account, query.from_session_id).await?.into(),
     ];
-    let tx = app.begin_list(&person.access.accounts()).await?;
     let rows = page.read(&tx, listing, values, "list inbox").await?;
     tx.commit().await?;
     Ok(rows.show_as(|row: MailRow| row.shown()))
 }
 
+/// As mail has a session: by the key of its first generation. A name of nothing stays, and no mail has it.
+async fn conversation(tx: &Tx, account: &AccountId, session: Option<String>) -> Result<Option<String>, ApiError> {
+    let Some(session) = session else { return Ok(None) };
+    let of = match session.parse() {
+        Ok(session) => named(tx, account, &session).await?,
+        Err(_) => None,
+    };
+    let key = of.map(|of| SessionKey {
+        of,
+        account: account.clone(),
+        generation: Generation::FIRST,
+    });
+    Ok(Some(key.map_or(session, |key| key.to_string())))
+}
+
 async fn count(State(app): State<App>, person: PersonAccess) -> Result<Json<InboxCount>, ApiError> {
     let tx = person.access.begin(&app).await?;
     let counted = store::unread(&tx, &person.access.account, &person.user).await?;
+    let snooze_moments = store::snooze_moments(&tx, &person.access.account, &person.user).await?;
     tx.commit().await?;
     let by_type = ByType {
         message: counted.message,
@@ -143,6 +169,7 @@ async fn count(State(app): State<App>, person: PersonAccess) -> Result<Json<Inbo
         more: unread > COUNTED_MAX,
         by_type,
         next_surfaces_at: counted.next_at.map(Into::into),
+        snooze_moments,
     }))
 }
 

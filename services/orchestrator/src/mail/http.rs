@@ -1,7 +1,7 @@
 //! `/api/messages`, and the mail of sessions.
 
 use api::mail::{Mail, MailText, Marked, NewMail, ReadWaiting, Sent};
-use axum::{Json, extract::State};
+use axum::{Json, extract::State, http::StatusCode};
 use contracts::event::MailChange;
 use domain::{
     Deliver, Generation, MailId, MailTo, MailWhy, MessageType, Owner, Party, QueueMode, SessionKey, SessionOf,
@@ -58,7 +58,7 @@ async fn send(
         let deliver = body.deliver.unwrap_or(Deliver::Turn);
         if deliver != Deliver::Turn && !may_reach_in(&access.caller, &to) {
             let detail = "only who may stop and resume its turns reaches into one: leave `deliver` out";
-            return Err(Problem::new(axum::http::StatusCode::FORBIDDEN, "not_permitted")
+            return Err(Problem::new(StatusCode::FORBIDDEN, "not_permitted")
                 .detail(detail)
                 .into());
         }
@@ -112,7 +112,9 @@ pub async fn write(app: &App, work: &Work, access: &Access, new: New<'_>) -> Res
     };
     if person.is_some_and(|person| new.to.user() == Some(&person.id)) {
         let detail = "this is your own address: a note to yourself is no mail";
-        return Err(Problem::conflict("own_address", detail).into());
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "own_address")
+            .detail(detail)
+            .into());
     }
     sender_lock(&work.tx, account, &sender).await?;
     let rates = mail_rates(&work.tx, account, (sender, None), new.to.user()).await?;
@@ -169,11 +171,9 @@ fn room(rates: &Rates) -> Result<(), ApiError> {
             "{OF_PERSON_MAX} pieces of mail in an hour were sent{}",
             next.unwrap_or_default()
         );
-        return Err(
-            Problem::new(axum::http::StatusCode::TOO_MANY_REQUESTS, "too_many_messages")
-                .detail(detail)
-                .into(),
-        );
+        return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_messages")
+            .detail(detail)
+            .into());
     }
     if rates.unread >= UNREAD_MAX {
         let detail = format!("the recipient has {UNREAD_MAX} pieces of mail that are not read");

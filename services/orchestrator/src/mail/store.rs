@@ -1,6 +1,6 @@
 //! Mail, as it is read: with its receipt, which is that of its item until it is settled.
 
-use api::mail::{Delivery, Mail, MailParty, Receipt, Routed};
+use api::mail::{Delivery, Mail, MailParty, Receipt, Routed, SnoozeMoments};
 use domain::{
     AccountId, DeliveryState, MailId, QuestionId, ReceiptState, SessionId, TurnId, UserId, notification::RouteSource,
 };
@@ -20,6 +20,8 @@ pub struct MailRow {
     pub to_user: Option<String>,
     to_session: Option<String>,
     to_name: Option<String>,
+    from_handle: Option<String>,
+    to_handle: Option<String>,
     to_address: String,
     message_type: String,
     content: String,
@@ -63,10 +65,36 @@ macro_rules! columns {
          m.created_at, m.outcome, m.reason, m.settled_at, m.in_turn_id, m.in_turn_number"
     };
 }
+/// The handle of the orchestrator that a conversation's key names. Its owner is read apart: on a table with policies the server uses no index
+/// for the result of a function that is not leakproof.
+macro_rules! handle_of {
+    ($mail:literal, $key:literal) => {
+        concat!(
+            "(select i.handle from (select ",
+            $mail,
+            ".account_id, case when ",
+            $mail,
+            $key,
+            " like 'orchestrator:org:%' then '' when ",
+            $mail,
+            $key,
+            " like 'orchestrator:%' then split_part(",
+            $mail,
+            $key,
+            ", ':', 3) end as owner offset 0) k
+              cross join lateral (
+                select i.handle from orchestrator_identity i where i.account_id = k.account_id and i.owner = k.owner offset 0) i)"
+        )
+    };
+}
 macro_rules! names {
     ($mail:literal) => {
         concat!(
-            ", now() as now, (select p.name from member p where p.account_id = ",
+            ", ",
+            handle_of!($mail, ".from_session"),
+            " as from_handle, ",
+            handle_of!($mail, ".to_session"),
+            " as to_handle, now() as now, (select p.name from member p where p.account_id = ",
             $mail,
             ".account_id and p.user_id = ",
             $mail,
@@ -147,7 +175,7 @@ impl MailRow {
     pub fn shown(self) -> Mail {
         let receipt = self.receipt();
         let deliveries = self.deliveries();
-        let party = |user: Option<String>, session: Option<String>, service: Option<String>, name: String| MailParty {
+        let party = |user: Option<String>, session: Option<String>, service: Option<String>, name, handle| MailParty {
             kind: match (&user, &session) {
                 (Some(_), _) => "person",
                 (None, Some(_)) => "session",
@@ -157,12 +185,19 @@ impl MailRow {
             id: user.or(service),
             session_key: session,
             name,
+            handle,
         };
         let to_name = self.to_name.unwrap_or(self.to_address);
         Mail {
             id: self.id,
-            from: party(self.from_user, self.from_session, self.from_service, self.from_name),
-            to: party(self.to_user, self.to_session, None, to_name),
+            from: party(
+                self.from_user,
+                self.from_session,
+                self.from_service,
+                self.from_name,
+                self.from_handle,
+            ),
+            to: party(self.to_user, self.to_session, None, to_name, self.to_handle),
             message_type: self.message_type,
             content: self.content,
             why: self.why,
@@ -360,7 +395,8 @@ pub const INBOX: Listing = Listing {
     wanted: Some(
         "case $3::text when 'shown' then surface_at <= now() when 'snoozed' then surface_at > now() else true end
          and ($4::boolean is null or (read_at is null) = $4) and ($5::text is null or message_type = $5)
-         and ($6::text is null or context_session = $6) and ($7::text is null or from_user = $7) and ($8::text is null or context_task_id = $8)",
+         and ($6::text is null or context_session = $6) and ($7::text is null or from_user = $7) and ($8::text is null or context_task_id = $8)
+         and ($9::text is null or from_session = $9)",
     ),
     bytes: "octet_length(content)",
     names: (names!("page"), joins!("page")),
@@ -376,7 +412,8 @@ pub const ARCHIVED: Listing = Listing {
     order: &[("archived_at", Column::Time), ("id", Column::Uuid)],
     wanted: Some(
         "$3::text is not null and ($4::boolean is null or (read_at is null) = $4) and ($5::text is null or message_type = $5)
-         and ($6::text is null or context_session = $6) and ($7::text is null or from_user = $7) and ($8::text is null or context_task_id = $8)",
+         and ($6::text is null or context_session = $6) and ($7::text is null or from_user = $7) and ($8::text is null or context_task_id = $8)
+         and ($9::text is null or from_session = $9)",
     ),
     ..INBOX
 };
@@ -411,6 +448,23 @@ pub async fn unread(tx: &Tx, account: &AccountId, user: &UserId) -> Result<Count
     let values = [account.into(), user.into(), (COUNTED_MAX + 1).into()];
     let counted = tx.one(ATTEMPT, COUNT, values).await?;
     counted.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no row"))
+}
+
+/// Relies on the primary key.
+pub const SNOOZE_MOMENTS: &str = "
+    select case when z.evening > now() then z.evening end as evening, z.tomorrow, z.monday
+    from member m
+    cross join lateral (select date_trunc('day', now() at time zone m.time_zone) as today) d
+    cross join lateral (
+        select (d.today + interval '18 hours') at time zone m.time_zone as evening,
+               (d.today + interval '1 day 9 hours') at time zone m.time_zone as tomorrow,
+               (date_trunc('week', d.today) + interval '7 days 9 hours') at time zone m.time_zone as monday) z
+    where m.account_id = $1 and m.user_id = $2";
+
+pub async fn snooze_moments(tx: &Tx, account: &AccountId, user: &UserId) -> Result<SnoozeMoments, StorageError> {
+    const ATTEMPT: &str = "read when mail may come back";
+    let found = tx.one(ATTEMPT, SNOOZE_MOMENTS, [account.into(), user.into()]).await?;
+    found.ok_or_else(|| StorageError::unreadable(ATTEMPT, "no member"))
 }
 
 /// Marks mail of the person as read, or as unread. Gives what changed. Relies on the primary key.

@@ -8,7 +8,7 @@ use contracts::{
     outgoing::Origin,
     subject::TaskToken,
 };
-use domain::{AccountId, Actor, AgentRef, NotificationId, TaskId, mail};
+use domain::{AccountId, Actor, AgentRef, NotificationId, Owner, TaskId, mail};
 use runtime::http::Problem;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
@@ -40,11 +40,15 @@ pub fn read(mut fields: Map<String, Value>, caller: &Caller, generated: Uuid) ->
         None => generated.into(),
     };
     mail::not_of_mail(id.as_str()).map_err(|detail| invalid_field("id", detail))?;
-    // What may not be written to is as unknown as what is not there.
-    if let Some(user) = read.recipients.user()
-        && !caller.may_prompt(&user)
-    {
-        return Err(Problem::not_found());
+    if let Recipients::Session(address) = &read.recipients {
+        let owner = match address.person() {
+            Some(person) => Some(Owner::User(person.clone())),
+            None => address.orchestrator(),
+        };
+        // What may not be written to is as unknown as what is not there.
+        if owner.is_some_and(|owner| !caller.may_prompt(&owner)) {
+            return Err(Problem::not_found());
+        }
     }
     if let Recipients::Session(address) = &read.recipients
         && address.guest().is_some()

@@ -118,7 +118,7 @@ async fn wake(
             .await?
             .ok_or_else(Problem::not_found)?;
         let conversation = Conversation::of_orchestrator(account, owner.clone(), agent);
-        let ensured = session_ensure(&work.tx, &conversation, &app.setting(None, work.now)).await?;
+        let ensured = session_ensure(&work.tx, &conversation, None, &app.setting(None, work.now)).await?;
         let (_, opened) = ensured.ok_or_else(Problem::not_found)?;
         store::woken_note(&work.tx, account, &owner, work.now).await?;
         let orchestrator = shown(&app, &work.tx, account, &owner).await?;

@@ -91,13 +91,13 @@ async fn worker(tx: &Tx, account: &AccountId, agent: Option<&AgentRef>) -> Resul
 }
 
 /// A persona that the caller may use: one that is shared, or the caller's own. An admin sees more, and everybody would read it.
-pub async fn usable(tx: &Tx, access: &Access, persona: &PersonaRef) -> Result<PersonaId, ApiError> {
+pub async fn usable(tx: &Tx, access: &Access, persona: &PersonaRef) -> Result<PersonaRow, ApiError> {
     let user = Viewer {
         is_admin: false,
         ..viewer(&access.caller)
     };
     let found = persona_find(tx, &access.account, user, persona).await?;
-    Ok(found.ok_or_else(|| unknown_persona(persona))?.id)
+    found.ok_or_else(|| unknown_persona(persona).into())
 }
 
 /// Limits are for what prompts show.

@@ -71,7 +71,7 @@ pub struct PersonaRow {
     pub visibility: PersonaVisibility,
     pub is_default: bool,
     memory_enabled: bool,
-    agent: Option<String>,
+    pub agent: Option<String>,
     version_id: PersonaVersionId,
     pub number: i32,
     hash: String,

@@ -1,14 +1,14 @@
-//! `/api/orgs/{account}/sessions`.
+//! `/api/orgs/{account}/sessions`, and what is read of the current account's as `/api/sessions`.
 
-use api::sessions::{Release, Reset, Resetting, Resume, Session, Stop, StopState, Stopping};
+use api::sessions::{Release, Reset, Resetting, Resume, Session, SessionState, Stop, StopState, Stopping};
 use axum::{Json, extract::State};
 use contracts::{
     event::{Event, SessionGated},
     session::{SessionResolved, SessionStopRequested},
 };
 use domain::{
-    AccountId, AgentRef, Gate, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind, StopKind, StopThen,
-    TaskId, TurnId,
+    AccountId, AgentRef, Gate, Owner, PersonaSlug, ResetInFlight, ResetQueue, ResetRequest, SessionId, SessionKind,
+    SessionRef, StopKind, StopThen, TaskId, TurnId,
 };
 use runtime::http::Problem;
 use schemars::JsonSchema;
@@ -27,13 +27,14 @@ use storage::{
 
 use super::{
     SESSION_CLOSED, generation_is_closed, not_the_open_one,
+    prompt::session_of,
     store::{self, AboutSession, Filter},
 };
 use crate::{
     app::App,
     auth::Access,
     body::{Named, Query},
-    error::ApiError,
+    error::{ApiError, invalid_field},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     route::routes,
@@ -43,8 +44,12 @@ routes! {
     "sessions": "One agent's continuous work, in generations";
     /// Sessions, newest first.
     GET "/api/orgs/{account}/sessions" Read => list;
-    /// A generation of a session.
+    /// Sessions of the key's account, newest first.
+    GET "/api/sessions" Read => list_current;
+    /// A generation of a session, by its id or its key; of an orchestrator by any address, which is its open generation.
     GET "/api/orgs/{account}/sessions/{session}" Read => read;
+    /// A generation of a session of the key's account.
+    GET "/api/sessions/{session}" Read => read_current;
     /// Stop the turn in progress. Accepted means that it will end, unless its reply has come already. Notifications that
     /// wait behind it are kept: with `then: hold` until the session is resumed or a person sends a new one.
     POST "/api/orgs/{account}/sessions/{session}/stop" Control => stop;
@@ -58,6 +63,9 @@ routes! {
     POST "/api/orgs/{account}/sessions/{session}/reset" Control => reset;
 }
 
+// An operation has a name of its own, by its handler.
+use self::{list as list_current, read as read_current};
+
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ListQuery {
@@ -66,8 +74,20 @@ struct ListQuery {
     agent: Option<AgentRef>,
     /// `true`: only those that are open. `false`: only those that are closed.
     active: Option<bool>,
-    /// Only those of the branches that this session has made.
+    /// As `state` in the answer: the same as `active`.
+    status: Option<SessionState>,
+    /// Only those that this session has made: those of its branches, and those that an orchestrator has created.
     parent: Option<SessionId>,
+    /// Only those whose task is on the board of this one's orchestrator: `user:{user}`, or `account`.
+    #[serde(alias = "creatorId", alias = "creator_id")]
+    #[schemars(
+        with = "Option<String>",
+        regex(pattern = "^(account|user:[a-z0-9][a-z0-9_.-]{0,127})$")
+    )]
+    owner: Option<Owner>,
+    /// Slug, as it was when the persona's version was written.
+    #[serde(alias = "personaSlug")]
+    persona: Option<PersonaSlug>,
     limit: Option<Limit>,
     cursor: Option<Cursor>,
 }
@@ -77,16 +97,26 @@ async fn list(
     access: Access,
     Query(query): Query<ListQuery>,
 ) -> Result<Shown<Session>, ApiError> {
+    let by_status = query.status.map(|status| status == SessionState::Active);
+    if query
+        .active
+        .is_some_and(|active| by_status.is_some_and(|status| status != active))
+    {
+        return Err(invalid_field("status", "`active` says the opposite").into());
+    }
     let filter = Filter {
         task: query.task.map(|task| task.key()),
         agent: query.agent,
-        active: query.active,
+        active: query.active.or(by_status),
         parent: query.parent,
+        owner: query.owner,
+        persona: query.persona,
     };
-    let list = List::of(&store::LIST, "sessions", &access.account, format_args!("{filter:?}"));
+    let listing = filter.listing();
+    let list = List::of(listing, "sessions", &access.account, format_args!("{filter:?}"));
     let page = Page::new(list, &app.settings, query.limit, query.cursor.as_ref())?;
     let tx = app.begin_list(&access.accounts()).await?;
-    let rows = page.read(&tx, &store::LIST, filter.values(), "list sessions").await?;
+    let rows = page.read(&tx, listing, filter.values(), "list sessions").await?;
     tx.commit().await?;
     Ok(rows.show())
 }
@@ -94,12 +124,12 @@ async fn list(
 async fn read(
     State(app): State<App>,
     access: Access,
-    Named(session): Named<SessionId>,
+    Named(session): Named<SessionRef>,
 ) -> Result<Json<Session>, ApiError> {
     let tx = access.begin(&app).await?;
-    let session = session_read(&tx, &access.account, session).await?;
+    let session = session_of(&tx, &access.account, &session).await?;
     tx.commit().await?;
-    Ok(Json(session))
+    Ok(Json(session.ok_or_else(Problem::not_found)?))
 }
 
 async fn stop(

@@ -1,12 +1,13 @@
 //! `/api/sessions/{session}/prompt`: what a person, or a service in the name of one, writes to an agent. It is a notification that is
 //! addressed by the session.
 
-use api::orchestrators::{NewPrompt, Prompted};
+use api::{
+    orchestrators::{NewPrompt, Prompted},
+    sessions::Session,
+};
 use axum::{extract::State, http::StatusCode};
 use contracts::notification::NotificationMessage;
-use domain::{
-    AccountId, Deliver, Generation, NotificationId, Owner, QueueMode, SessionKey, SessionOf, SessionRef, TaskId,
-};
+use domain::{AccountId, Deliver, Generation, NotificationId, QueueMode, SessionKey, SessionOf, SessionRef, TaskId};
 use runtime::http::Problem;
 use storage::{
     Tx,
@@ -23,6 +24,7 @@ use crate::{
     error::ApiError,
     idempotency::{Answer, Done, Post, Work},
     notifications::incoming::Posted,
+    orchestrators::store::orchestrator_now,
     permission::Need,
     route::routes,
 };
@@ -30,7 +32,7 @@ use crate::{
 routes! {
     "prompts": "What people write to agents";
     /// Write to a session: one's own orchestrator, or one that works on a task. It is named by an id, by the key of any of its generations,
-    /// or as `orchestrator:{user}`. The open generation gets it, or the next one.
+    /// or as `orchestrator:{user}`; by admins also the account's orchestrator. The open generation gets it, or the next one.
     POST "/api/sessions/{session}/prompt" PostMessages => prompt or 404 or 409;
 }
 
@@ -78,18 +80,33 @@ pub async fn named(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result
     Ok(key.map(|key| key.of))
 }
 
+/// The session itself, as the caller sees it: by its id, by the key of its generation, or as an orchestrator, whose open generation it is.
+pub async fn session_of(tx: &Tx, account: &AccountId, session: &SessionRef) -> Result<Option<Session>, ApiError> {
+    let id = match session {
+        SessionRef::Id(id) => Some(*id),
+        SessionRef::Address(address) => match address.within(account) {
+            None => None,
+            Some(SessionOf::Orchestrator(owner)) => orchestrator_now(tx, account, &owner).await?.map(|now| now.id),
+            Some(_) => store::session_of_key(tx, account, address).await?,
+        },
+    };
+    match id {
+        Some(id) => Ok(store::session_find(tx, account, id).await?),
+        None => Ok(None),
+    }
+}
+
 /// The address for the resolver, and the task of the subject, of a session that the caller may write to. What may not be written to and
 /// what is not there have one answer.
 pub fn writable(access: &Access, of: SessionOf) -> Result<(String, Option<TaskId>), Problem> {
     let task = match &of {
         SessionOf::Task { task, .. } => Some(task.clone()),
         SessionOf::Agent(_) => None,
-        SessionOf::Orchestrator(Owner::User(user)) => access
+        SessionOf::Orchestrator(owner) => access
             .caller
-            .may_prompt(user)
+            .may_prompt(owner)
             .then_some(None)
             .ok_or_else(Problem::not_found)?,
-        SessionOf::Orchestrator(Owner::Account) => None,
         SessionOf::Guest { owner, .. } if !access.sees(owner) => return Err(Problem::not_found()),
         SessionOf::Guest { .. } => {
             let detail = "a guest's session takes mail of its guest only: write to your own orchestrator";

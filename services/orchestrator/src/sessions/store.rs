@@ -1,7 +1,7 @@
 //! Every query on sessions. The verbs of `storage::session` change them.
 
 use api::sessions::Session;
-use domain::{AccountId, AgentRef, SessionId, TaskId};
+use domain::{AccountId, AgentRef, Owner, PersonaSlug, SessionAddress, SessionId, TaskId};
 use sea_orm::{FromQueryResult, Value};
 use storage::{StorageError, Tx};
 
@@ -36,17 +36,26 @@ const FIND: &str = concat!(
     where s.account_id = $1 and s.id = $2"
 );
 
-/// Relies on session_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest.
-pub const LIST: Listing = Listing {
-    rows: concat!(
-        "select account_id, id, kind, task_id, case kind when 'branch' then origin_id end as branch_id, parent_session_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
+/// Sessions, and what is shown of them.
+macro_rules! rows {
+    ($of:literal) => {
+        concat!(
+            "select account_id, id, kind, task_id, case kind when 'branch' then origin_id end as branch_id, parent_session_id, agent_id, generation, key, phase, opened_at, closed_at, close_reason,
             close_detail, queued, turn_count, active_turn_id, mismatch, coalesce(stop_turn_id = active_turn_id, false) as stopping, gate,
             gated_since, closed_at is null as can_steer, reset_request, continues_id, ",
-        thread_columns!(),
-        ", persona_version_id, persona_why,
+            thread_columns!(),
+            ", persona_version_id, persona_why,
             active_turn_id is not null and closed_at is null and stop_turn_id is distinct from active_turn_id as can_inject
-        from session where account_id = $1"
-    ),
+        from session where account_id = $1",
+            $of
+        )
+    };
+}
+
+/// Relies on session_newest, and on agent_pkey for the agents that have or had the slug; of very many, the youngest. Task and persona of a
+/// row are found by their primary keys.
+pub const LIST: Listing = Listing {
+    rows: rows!(""),
     order: &[("opened_at", Column::Time), ("id", Column::Uuid)],
     begins: Order::NewestFirst,
     wanted: Some(
@@ -56,7 +65,10 @@ pub const LIST: Listing = Listing {
              where a.slug = $3))
          and ($4::uuid is null or agent_id = $4)
          and ($5::boolean is null or (closed_at is null) = $5)
-         and ($6::uuid is null or parent_session_id = $6)",
+         and ($6::uuid is null or parent_session_id = $6)
+         and ($7::text is null or (select t.board from task t where t.account_id = looked_at.account_id and t.id = task_id) = $7)
+         and ($8::text is null
+              or (select v.slug from persona_version v where v.account_id = looked_at.account_id and v.id = persona_version_id) = $8)",
     ),
     bytes: "coalesce(octet_length(mismatch), 0) + coalesce(octet_length(close_detail), 0) + coalesce(octet_length(reset_request::text), 0)",
     names: (
@@ -67,8 +79,29 @@ pub const LIST: Listing = Listing {
     ),
 };
 
+/// What a session has made. Relies on session_of_parent.
+pub const OF_PARENT: Listing = Listing {
+    rows: rows!(" and parent_session_id = $6"),
+    ..LIST
+};
+
 pub async fn session_find(tx: &Tx, account: &AccountId, session: SessionId) -> Result<Option<Session>, StorageError> {
     tx.one("find session", FIND, [account.into(), session.into()]).await
+}
+
+/// Relies on session_key_unique, whose order is requested with the key as a range: a single value is no order.
+pub const OF_KEY: &str = "
+    select s.id from session s where s.account_id = $1 and s.key >= $2 and s.key <= $2 order by s.key limit 1";
+
+/// The generation of this key.
+pub async fn session_of_key(
+    tx: &Tx,
+    account: &AccountId,
+    key: &SessionAddress,
+) -> Result<Option<SessionId>, StorageError> {
+    let values = [account.into(), key.to_string().into()];
+    let row: Option<IdRow> = tx.one("find session by key", OF_KEY, values).await?;
+    Ok(row.map(|row| row.id))
 }
 
 /// The fields of messages about a session.
@@ -112,7 +145,7 @@ pub const OPEN_OF: &str = "
     where s.account_id = $1 and s.id = $2";
 
 #[derive(FromQueryResult)]
-struct OpenRow {
+struct IdRow {
     id: SessionId,
 }
 
@@ -121,7 +154,7 @@ pub async fn session_open_of(
     account: &AccountId,
     session: SessionId,
 ) -> Result<Option<SessionId>, StorageError> {
-    let row: Option<OpenRow> = tx
+    let row: Option<IdRow> = tx
         .one("find open generation", OPEN_OF, [account.into(), session.into()])
         .await?;
     Ok(row.map(|row| row.id))
@@ -133,13 +166,23 @@ pub struct Filter {
     pub task: Option<TaskId>,
     pub agent: Option<AgentRef>,
     pub active: Option<bool>,
-    /// The session that spawned them.
+    /// The session that made them.
     pub parent: Option<SessionId>,
+    /// On whose orchestrator's board their tasks are.
+    pub owner: Option<Owner>,
+    pub persona: Option<PersonaSlug>,
 }
 
 impl Filter {
+    pub fn listing(&self) -> &'static Listing {
+        match self.parent {
+            Some(_) => &OF_PARENT,
+            None => &LIST,
+        }
+    }
+
     /// As the listing's parameters.
-    pub fn values(&self) -> [Value; 5] {
+    pub fn values(&self) -> [Value; 7] {
         let (slug, agent_id) = agent_columns(self.agent.as_ref());
         let task = self.task.as_ref().map(TaskId::key);
         [
@@ -148,6 +191,8 @@ impl Filter {
             agent_id.into(),
             self.active.into(),
             self.parent.into(),
+            self.owner.clone().into(),
+            self.persona.clone().into(),
         ]
     }
 }

@@ -9,7 +9,7 @@ use api::{
         Blocked, BlockedBy, Blockers, Cancel, CaughtBy, Handover, NewTask, Outcomes, StatusEffect, Task, TaskChange,
     },
 };
-use axum::{Json, extract::State, response::IntoResponse};
+use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
 use contracts::event::{Event, TaskChanged, TaskPart};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, AgentRef, Audience, Conversation, Generation, SessionScope, TaskId,
@@ -43,7 +43,7 @@ use crate::{
     auth::Access,
     body::{JsonBody, Named, Query},
     dry_run::alone,
-    error::{ApiError, invalid_field, unknown_agent, unknown_task},
+    error::{ApiError, invalid_field, unknown_agent},
     idempotency::{Answer, Done, Post},
     paging::{Cursor, Limit, List, Page, Shown},
     personas::{http::usable, store::persona_slugs},
@@ -119,7 +119,7 @@ async fn create(
             store::context_need_set(&work.tx, account, &task, need).await?;
         }
         if let Some(persona) = &persona {
-            let persona = usable(&work.tx, &access, persona).await?;
+            let persona = usable(&work.tx, &access, persona).await?.id;
             store::persona_set(&work.tx, account, &task, (Some(persona), access.caller.author_id())).await?;
         }
         let placed = Placed {
@@ -169,7 +169,7 @@ async fn place(
 
 pub fn not_placed(why: NotPlaced) -> Problem {
     match &why {
-        NotPlaced::NotThere(task) => unknown_task(task),
+        NotPlaced::NotThere(_) => Problem::new(StatusCode::BAD_REQUEST, why.code()).detail(why.message()),
         NotPlaced::TooMany => invalid_field("blocked_by", why.message()),
         NotPlaced::Cycle(_) | NotPlaced::Crowded(_) | NotPlaced::TooFar | NotPlaced::TooDeep | NotPlaced::Full => {
             Problem::conflict(why.code(), why.message())
@@ -346,7 +346,7 @@ pub async fn changed(
         }
         if let Some(persona) = &change.persona {
             let persona = match persona {
-                Some(persona) => Some(usable(&tx, access, persona).await?),
+                Some(persona) => Some(usable(&tx, access, persona).await?.id),
                 None => None,
             };
             store::persona_set(&tx, account, &task, (persona, access.caller.author_id())).await?;

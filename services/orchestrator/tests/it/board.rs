@@ -46,7 +46,7 @@ async fn a_task_waits_for_others_and_goes_on_by_itself() {
     let refused = change("A", json!({"blocked_by": ["C"]})).await;
     refused.is_problem(409, "dependency_cycle", "a → c → a");
     let refused = change("A", json!({"blocked_by": ["nothing"]})).await;
-    refused.is_problem(400, "unknown_task", "nothing");
+    refused.is_problem(400, "task_not_found", "nothing");
     let many: Vec<String> = (0..33).map(|n| format!("t-{n}")).collect();
     let refused = change("A", json!({"blocked_by": many})).await;
     assert_eq!(refused.status, 400, "{refused:?}");

@@ -333,3 +333,123 @@ async fn what_is_put_off_or_unread_comes_back() {
         "{back:?}"
     );
 }
+
+/// Of four places, six hours apart, one is past its evening.
+#[tokio::test]
+async fn mail_may_be_put_off_to_an_evening_a_morning_and_a_monday() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let mut evenings = 0;
+    for zone in ["Etc/GMT-12", "Etc/GMT-6", "Etc/GMT", "Etc/GMT+6"] {
+        let changed = world.patch(&scene.ann, "/api/me", json!({"time_zone": zone})).await;
+        assert_eq!(changed.status, 200, "{changed:?}");
+        let count = world.get(&scene.ann, "/api/me/inbox/count").await;
+        let there = async |moment: &Value| {
+            let shown = "select to_char($1::timestamptz at time zone $2, 'HH24:MI') || ' in '
+                || (($1::timestamptz at time zone $2)::date - (now() at time zone $2)::date) || ' days'
+                || case when extract(isodow from $1::timestamptz at time zone $2) = 1 then ', a Monday' else '' end";
+            let shown = sqlx::query_scalar::<_, String>(shown)
+                .bind(moment.as_str().unwrap())
+                .bind(zone);
+            shown.fetch_one(&world.test.owner).await.unwrap()
+        };
+        let moments = &count.body["snooze_moments"];
+        if !moments["evening"].is_null() {
+            evenings += 1;
+            assert!(
+                there(&moments["evening"]).await.starts_with("18:00 in 0 days"),
+                "{moments}"
+            );
+        }
+        assert!(
+            there(&moments["tomorrow"]).await.starts_with("09:00 in 1 days"),
+            "{moments}"
+        );
+        let monday = there(&moments["monday"]).await;
+        let is_next = (1..=7).any(|days| monday == format!("09:00 in {days} days, a Monday"));
+        assert!(is_next, "{monday}");
+    }
+    assert_eq!(evenings, 3);
+}
+
+#[tokio::test]
+async fn an_inbox_is_searched_by_who_wrote_whatever_the_session_is_called() {
+    let scene = Scene::new().await;
+    let (world, session) = (&scene.world, scene.session);
+    let read = world.get(&scene.ann, &format!("/api/sessions/{session}")).await;
+    let key = read.body["key"].as_str().unwrap().to_owned();
+    let mail = |kind: &str| {
+        rows("mail")
+            .with("to_user", "ann")
+            .set("from_user", "null")
+            .with("from_name", "coder")
+            .with("from_session", &key)
+            .with("context_session", &key)
+            .with("message_type", kind)
+    };
+    for row in [
+        mail("question"),
+        mail("message").set("read_at", "now()"),
+        rows("mail").with("to_user", "ann").with("from_user", "ben"),
+    ] {
+        row.insert(&world.test.owner).await;
+    }
+    let later = key.replace(":v1", ":v9");
+    for (query, expected) in [
+        (String::new(), 3),
+        (format!("from_session_id={session}"), 2),
+        (format!("fromSessionId={later}&unreadOnly=true"), 1),
+        (format!("fromSessionId={session}&messageType=question"), 1),
+        (format!("context_session_id={session}"), 2),
+        (format!("contextSessionId={key}"), 2),
+        (format!("context_session={session}"), 2),
+        ("fromUserId=ben".to_owned(), 1),
+        (format!("from_session_id={}", Uuid::now_v7()), 0),
+        ("from_session_id=nothing".to_owned(), 0),
+    ] {
+        let listed = world.get(&scene.ann, &format!("/api/me/inbox?{query}")).await;
+        assert_eq!(listed.column("id").len(), expected, "{query}: {listed:?}");
+    }
+    let archived = format!("/api/me/inbox?state=archived&from_session_id={session}");
+    assert_eq!(world.get(&scene.ann, &archived).await.column("id").len(), 0);
+}
+
+#[tokio::test]
+async fn a_party_that_is_an_orchestrator_has_its_handle() {
+    let scene = Scene::new().await;
+    let world = &scene.world;
+    let enabled = json!({"enabled": true, "handle": "ops"});
+    let path = scene.tenant.path("/orchestrator/identity");
+    world.put(&scene.tenant.admin, &path, enabled).await;
+    let own = json!({"handle": "jarvis"});
+    world.put(&scene.ann, "/api/me/orchestrator/identity", own).await;
+    member(world, &scene.tenant, "ben", "member").await;
+    let session = scene.session.to_string();
+    for (to, handle) in [
+        ("orchestrator:ann", json!("jarvis")),
+        ("@ops", json!("ops")),
+        ("@user:ben", Value::Null),
+        (&*session, Value::Null),
+    ] {
+        let sent = world
+            .post(&scene.ann, "/api/messages", json!({"to": to, "content": "c"}))
+            .await;
+        assert_eq!(sent.status, 201, "{sent:?}");
+        assert_eq!(
+            (&sent.body["to"]["handle"], &sent.body["from"]["handle"]),
+            (&handle, &Value::Null),
+            "{to}"
+        );
+    }
+    let from = rows("mail")
+        .with("to_user", "ann")
+        .set("from_user", "null")
+        .with("from_session", "orchestrator:acme:ben:v1")
+        .with("from_name", "n");
+    from.insert(&world.test.owner).await;
+    let inbox = world.get(&scene.ann, "/api/me/inbox").await;
+    assert_eq!(inbox.body["items"][0]["from"]["handle"], "ben", "{inbox:?}");
+    let own = json!({"to": "@user:ann", "content": "c"});
+    let own = world.post(&scene.ann, "/api/messages", own).await;
+    own.is_problem(400, "own_address", "");
+}

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::{members::member, world::World};
+use crate::{
+    members::member,
+    world::{OPERATOR, World},
+};
 
 #[tokio::test]
 async fn a_member_has_an_orchestrator_with_a_handle_of_its_own() {
@@ -62,7 +65,7 @@ async fn a_member_has_an_orchestrator_with_a_handle_of_its_own() {
     let refused = world.post(&tenant.admin, &tenant.path("/agents"), agent).await;
     refused.is_problem(409, "slug_taken", "");
     // What runs it is no agent.
-    let agents = world.get(&tenant.admin, &tenant.path("/agents")).await;
+    let agents = world.get(&tenant.admin, &tenant.path("/agents?kind=worker")).await;
     assert_eq!(agents.body["items"].as_array().unwrap().len(), 1, "{agents:?}");
 }
 
@@ -143,4 +146,98 @@ async fn a_person_writes_to_their_own_orchestrator_only() {
     let branch = uuid::Uuid::now_v7();
     let refused = prompt(&ann, &format!("replay:{branch}:acme:v1")).await;
     refused.is_problem(409, "not_promptable", "");
+}
+
+/// The account's orchestrator takes words from admins. Others write mail to it; to a service it is as absent as one that is not there.
+#[tokio::test]
+async fn only_admins_prompt_the_orchestrator_of_the_account() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let (ann, ben) = (
+        member(&world, &tenant, "ann", "member").await,
+        member(&world, &tenant, "ben", "admin").await,
+    );
+    let enabled = json!({"enabled": true});
+    world
+        .put(&tenant.admin, &tenant.path("/orchestrator/identity"), enabled)
+        .await;
+    for (key, prompted, notified, mailed) in [
+        (&tenant.admin, 202, 202, 409),
+        (&ben, 202, 202, 201),
+        (&ann, 404, 404, 201),
+        (&tenant.member, 404, 404, 409),
+        (&tenant.service, 404, 404, 409),
+        (&tenant.publisher, 403, 404, 403),
+    ] {
+        for session in ["orchestrator:org:acme", "orchestrator:org:acme:v1"] {
+            let path = format!("/api/sessions/{session}/prompt");
+            let told = world.post(key, &path, json!({"content": "c"})).await;
+            assert_eq!(told.status.as_u16(), prompted, "{key}");
+            let told = json!({"session": session, "body": "b"});
+            let told = world.post(key, &tenant.path("/notifications"), told).await;
+            assert_eq!(told.status.as_u16(), notified, "{key}");
+        }
+        let mail = json!({"to": "orchestrator:org:acme", "content": "c"});
+        let mail = world.post(key, "/api/messages", mail).await;
+        assert_eq!(mail.status.as_u16(), mailed, "{key}: {mail:?}");
+    }
+    let told = json!({"session": "orchestrator:org:acme", "body": "b"});
+    let told = world.post(OPERATOR, &tenant.path("/notifications"), told).await;
+    assert_eq!(told.status, 202, "{told:?}");
+}
+
+/// The list of agents has the orchestrators that one may write to, as the directory has.
+#[tokio::test]
+async fn orchestrators_that_answer_are_listed_with_the_agents() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    let (ann, ben) = (
+        member(&world, &tenant, "ann", "member").await,
+        member(&world, &tenant, "ben", "member").await,
+    );
+    world.agent(&tenant, "coder").await;
+    let listed = async |key: &str, query: &str| {
+        let listed = world.get(key, &tenant.path(&format!("/agents{query}"))).await;
+        (listed.column("kind"), listed.column("handle"), listed.body)
+    };
+    let handles = async |key: &str, query: &str| listed(key, query).await.1;
+    assert_eq!(handles(&ann, "").await, ["ann", "coder"]);
+    let reachable = json!({"reachable": "answer", "name": "Friday", "avatar": "🦊"});
+    world.put(&ben, "/api/me/orchestrator/identity", reachable).await;
+    let (kinds, names, body) = listed(&ann, "").await;
+    assert_eq!(
+        (kinds, names),
+        (
+            ["orchestrator", "orchestrator", "worker"].map(str::to_owned).to_vec(),
+            ["ann", "ben", "coder"].map(str::to_owned).to_vec(),
+        )
+    );
+    let of_ben = json!({"kind": "orchestrator", "name": "Friday", "handle": "ben", "avatar": "🦊", "user_id": "ben"});
+    assert_eq!(body["items"][1], of_ben);
+    assert_eq!(body["items"][2]["slug"], "coder");
+    assert_eq!(handles(&ann, "?kind=worker").await, ["coder"]);
+    assert_eq!(handles(&ann, "?kind=orchestrator").await, ["ann", "ben"]);
+    let enabled = json!({"enabled": true});
+    world
+        .put(&tenant.admin, &tenant.path("/orchestrator/identity"), enabled)
+        .await;
+    assert_eq!(
+        handles(&tenant.member, "?kind=orchestrator").await,
+        ["ben", "orchestrator"]
+    );
+    // Whose agents a service uses does not tell it who the account's people are.
+    assert_eq!(handles(&tenant.service, "").await, ["coder"]);
+    let mut all = Vec::new();
+    let mut query = "?limit=1".to_owned();
+    loop {
+        let (_, names, body) = listed(&ann, &query).await;
+        all.extend(names);
+        let Some(cursor) = body["next_cursor"].as_str() else {
+            break;
+        };
+        query = format!("?limit=1&cursor={cursor}");
+    }
+    assert_eq!(all, ["ann", "ben", "coder", "orchestrator"]);
+    let refused = world.get(&ann, &tenant.path("/agents?kind=person")).await;
+    refused.is_problem(400, "invalid_field", "kind");
 }

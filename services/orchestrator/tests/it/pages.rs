@@ -168,10 +168,7 @@ async fn a_filter_looks_at_so_many_rows_and_says_where_it_goes_on() {
             .set("status", but_the_first("'done'", "'inbox'"))
             .set("created_at", later)
             .from(many),
-        rows("agent")
-            .set("slug", "'a-' || n")
-            .set("removed_at", but_the_first("null", "now()"))
-            .from(many),
+        rows("agent").set("slug", "'a-' || n").from(many),
         rows("api_key")
             .set("id", "md5(n::text)")
             .set("revoked_at", "now()")
@@ -187,7 +184,7 @@ async fn a_filter_looks_at_so_many_rows_and_says_where_it_goes_on() {
         ("/notifications?state=failed&limit=1", "id", 1),
         ("/notifications?agent=a-1", "id", 0),
         ("/tasks?status=done", "id", 1),
-        ("/agents", "id", 1),
+        ("/agents?kind=orchestrator", "handle", 0),
         ("/keys", "id", 5),
         ("/sessions?active=true", "id", 1),
         ("/sessions?agent=a-1", "id", 1),

@@ -32,7 +32,7 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 177] = [
+const STATEMENTS: [Planned; 179] = [
     (
         storage::api_key::API_KEY_FIND,
         2,
@@ -51,6 +51,7 @@ const STATEMENTS: [Planned; 177] = [
             "mail_pkey",
             "mail_answer",
             "member_pkey",
+            "orchestrator_identity_pkey",
             "notification_pkey",
             "outbound_delivery_about",
             "turn_pkey",
@@ -90,6 +91,7 @@ const STATEMENTS: [Planned; 177] = [
             "notification_queue",
         ],
     ),
+    (mail::store::SNOOZE_MOMENTS, 2, &["member_pkey"]),
     (mail::store::COUNT, 3, &["mail_unread", "mail_shown"]),
     (mail::store::MARK, 4, &["mail_pkey"]),
     (preferences::LIST, 2, &["notification_preference_pkey"]),
@@ -544,6 +546,7 @@ const STATEMENTS: [Planned; 177] = [
         &["hold_active of the account", "tool_policy_scope of the account"],
     ),
     (session_reset::RESET_ASK, 3, &["session_pkey"]),
+    (sessions::store::OF_KEY, 2, &["session_key_unique"]),
     (
         sessions::store::OPEN_OF,
         2,
@@ -682,11 +685,11 @@ async fn fill(owner: &PgPool, count: u32) {
 }
 
 /// Lists, their numbers of parameters, and the index of each order.
-const LISTS: [(Listing, usize, &str); 31] = [
+const LISTS: [(Listing, usize, &str); 32] = [
     (replays::store::LIST, 2, "replay_of_turn"),
     (messages::store::LIST, 2, "message_thread"),
-    (mail::store::INBOX, 8, "mail_shown"),
-    (mail::store::ARCHIVED, 8, "mail_archived"),
+    (mail::store::INBOX, 9, "mail_shown"),
+    (mail::store::ARCHIVED, 9, "mail_archived"),
     (mail::store::ROUTED, 7, "mail_newest"),
     (mail::store::OF_SESSION, 2, "mail_of_session"),
     (artifacts::store::LIST, 2, "artifact_of_task"),
@@ -698,12 +701,13 @@ const LISTS: [(Listing, usize, &str); 31] = [
     (personas::store::LIST, 3, "persona_pkey"),
     (orchestrators::chat::LIST, 2, "turn_of_person"),
     (personas::store::VERSIONS, 2, "persona_version_number"),
-    (agents::store::LIST, 1, "agent_pkey"),
+    (agents::store::LIST, 4, "orchestrator_identity_handle"),
     (tasks::store::LIST, 2, "task_newest"),
     (tasks::store::ON_BOARD, 3, "task_board_newest"),
     (notifications::store::LIST, 5, "notification_newest"),
     (branches::store::LIST, 3, "branch_of_task"),
-    (sessions::store::LIST, 6, "session_newest"),
+    (sessions::store::LIST, 8, "session_newest"),
+    (sessions::store::OF_PARENT, 8, "session_of_parent"),
     (holds::store::LIST, 4, "hold_pkey"),
     (policies::store::LIST, 4, "tool_policy_pkey"),
     (questions::store::LIST, 5, "question_pkey"),

@@ -1,11 +1,12 @@
 //! Sessions and turns, from rows of other services.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::{
+    members::member,
     seed::{self, Ended},
-    world::World,
+    world::{Answer, World},
 };
 
 #[tokio::test]
@@ -60,6 +61,134 @@ async fn sessions_are_found_by_task_agent_and_state() {
         .get(&tenant.service, &tenant.path("/sessions?active=yes"))
         .await
         .is_problem(400, "invalid_field", "");
+}
+
+/// In the account of the key as in that of a path: who has them made, and what they are like.
+#[tokio::test]
+async fn sessions_are_found_by_owner_persona_and_parent() {
+    let world = World::new().await;
+    let tenant = world.tenant("acme").await;
+    for agent in ["coder", "tester"] {
+        world.agent(&tenant, agent).await;
+    }
+    let careful = json!({"slug": "careful", "name": "n", "visibility": "shared", "agent": "tester",
+        "files": [{"filename": "A.md", "content": "a"}]});
+    let made = world.post(&tenant.admin, &tenant.path("/personas"), careful).await;
+    assert_eq!(made.status, 201, "{made:?}");
+    let (ann, ben) = (
+        member(&world, &tenant, "ann", "member").await,
+        member(&world, &tenant, "ben", "member").await,
+    );
+    let woken = async |key: &str| {
+        let woken = world.post(key, "/api/me/orchestrator/wake", json!({})).await;
+        woken.body["session_id"].as_str().unwrap().to_owned()
+    };
+    let (of_ann, of_ben) = (woken(&ann).await, woken(&ben).await);
+    let create = async |key: &str, body: Value| world.post(key, "/api/sessions", body).await;
+    let child = json!({"prompt": "Fix it", "personaSlug": "careful", "parentSessionId": "orchestrator:ann"});
+    let child = create(&ann, child).await;
+    assert_eq!(child.status, 201, "{child:?}");
+    let told = [
+        (&child.body["agent"]["slug"], "tester"),
+        (&child.body["parent_session_id"], of_ann.as_str()),
+        (&child.body["owner"], "user:ann"),
+    ];
+    for (found, expected) in told {
+        assert_eq!(found, expected);
+    }
+    let second = json!({"prompt": "b", "agent": "coder", "persona": "careful", "parent_session_id": of_ann});
+    let second = create(&ann, second).await;
+    assert_eq!(second.body["agent"]["slug"], "coder", "{second:?}");
+    let nobodys = create(&tenant.admin, json!({"prompt": "c", "agent": "coder"})).await;
+    let id = |made: &Answer| made.body["id"].as_str().unwrap().to_owned();
+    let (child, second, nobodys) = (id(&child), id(&second), id(&nobodys));
+
+    for parent in [&*of_ben, "orchestrator:ben", &*child, &*Uuid::now_v7().to_string(), "x"] {
+        let refused = json!({"prompt": "d", "agent": "coder", "parent_session_id": parent});
+        let refused = create(&ann, refused).await;
+        refused.is_problem(400, "invalid_field", "parent_session_id");
+    }
+    let theirs = json!({"prompt": "d", "agent": "coder", "parent_session_id": of_ann});
+    let refused = create(&tenant.admin, theirs).await;
+    refused.is_problem(400, "invalid_field", "parent_session_id");
+    for waits in ["repo", "scope_key", "enable_memory"] {
+        let refused = create(&ann, json!({"prompt": "d", "agent": "coder", waits: "e"})).await;
+        refused.is_problem(400, "invalid_field", waits);
+    }
+    create(&ann, json!({"prompt": "d"}))
+        .await
+        .is_problem(400, "no_agent", "");
+
+    for path in ["/api/sessions".to_owned(), tenant.path("/sessions")] {
+        let list = async |query: &str| world.get(&ann, &format!("{path}?{query}")).await;
+        for (query, expected) in [
+            ("owner=user:ann", vec![&second, &child]),
+            ("creatorId=user:ann&agent=coder", vec![&second]),
+            ("owner=account", vec![&nobodys]),
+            ("owner=user:ben", vec![]),
+            ("persona=careful", vec![&second, &child]),
+            ("personaSlug=careful&agent=tester", vec![&child]),
+            ("persona=other", vec![]),
+            ("owner=user:ann&status=closed", vec![]),
+            ("owner=user:ann&status=active", vec![&second, &child]),
+            (&*format!("parent={of_ann}"), vec![&second, &child]),
+            (&*format!("parent={of_ben}"), vec![]),
+        ] {
+            assert_eq!(
+                list(query).await.column("id").iter().collect::<Vec<_>>(),
+                expected,
+                "{query}"
+            );
+        }
+        let parent = format!("parent={of_ann}&limit=1");
+        let first = list(&parent).await;
+        let cursor = first.body["next_cursor"].as_str().unwrap();
+        let next = list(&format!("{parent}&cursor={cursor}")).await;
+        assert_eq!(
+            (first.column("id"), next.column("id")),
+            (vec![second.clone()], vec![child.clone()])
+        );
+        for (bad, words) in [
+            ("owner=ann", "owner"),
+            ("status=open", "status"),
+            ("status=closed&active=true", "status"),
+            ("repo=a/b", "repo"),
+        ] {
+            list(bad).await.is_problem(400, "invalid_field", words);
+        }
+        // By any name; others' orchestrators are as unknown as none.
+        let key = world.get(&ann, &format!("{path}/{child}")).await.body["key"].clone();
+        for (key, name, expected) in [
+            (&ann, "orchestrator:ann", Some(&of_ann)),
+            (&ann, "orchestrator:acme:ann:v1", Some(&of_ann)),
+            (&ann, key.as_str().unwrap(), Some(&child)),
+            (&tenant.service, &*child, Some(&child)),
+            (&tenant.admin, "orchestrator:ann", Some(&of_ann)),
+            (&ben, "orchestrator:ann", None),
+            (&ben, &*of_ann, None),
+            (&ben, "orchestrator:nobody", None),
+            (&ann, "orchestrator:org:acme", None),
+            (&ann, &key.as_str().unwrap().replace(":v1", ":v2"), None),
+        ] {
+            let read = world.get(key, &format!("{path}/{name}")).await;
+            assert_eq!(
+                read.body["id"].as_str(),
+                expected.map(String::as_str),
+                "{name}: {read:?}"
+            );
+            assert_eq!(
+                read.status.as_u16(),
+                if expected.is_some() { 200 } else { 404 },
+                "{name}"
+            );
+        }
+    }
+    let reset = tenant.path(&format!("/sessions/{child}/reset"));
+    let next = world.post(&tenant.member, &reset, json!({"reason": "r"})).await.body["session"].clone();
+    let next = world
+        .get(&ann, &format!("/api/sessions/{}", next.as_str().unwrap()))
+        .await;
+    assert_eq!(next.body["parent_session_id"], *of_ann, "{next:?}");
 }
 
 #[tokio::test]

@@ -53,6 +53,7 @@ pub async fn missing_open(tx: &Tx, sessions: &BTreeMap<Conversation, ResolvedSes
             id: resolved.session.id,
             conversation,
             generation: resolved.session.generation,
+            parent: None,
         })
         .collect();
     Ok(new.is_empty() || sessions_open(tx, &new).await? == new.len() as u64)

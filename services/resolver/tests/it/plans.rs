@@ -103,7 +103,7 @@ const STATEMENTS: [Planned; 20] = [
     ),
     (
         sessions_open::SESSIONS_OPEN,
-        9,
+        10,
         &["task_pkey", "persona_default of the account", "persona_pkey"],
     ),
     (items_append::ITEMS_APPEND, 24, &["session_pkey"]),

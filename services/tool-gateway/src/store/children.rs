@@ -1,6 +1,9 @@
 //! The sessions on an orchestrator's board, for its tools: its children (O7). Whose a session is follows from the board of its task.
 
-use domain::{AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, TaskId, TaskStatus, UserId};
+use domain::{
+    AccountId, AgentId, AgentSlug, Owner, PersonaId, SessionId, SessionPhase, TaskId, TaskStatus, UserId,
+    next::SessionNow,
+};
 use sea_orm::FromQueryResult;
 use storage::{StorageError, Tx};
 use time::OffsetDateTime;
@@ -218,12 +221,23 @@ pub(crate) struct WaitingRow {
     pub sender_name: String,
     pub kind: String,
     pub created_at: OffsetDateTime,
+    /// In the whole queue, from 1.
+    pub place: i64,
+    #[sea_orm(nested)]
+    pub session: SessionNow,
 }
 
-/// Relies on notification_queue, whose order is requested.
+/// Relies on notification_queue, whose order is requested, and on session_pkey.
 pub const CHILD_QUEUE: &str = "
-    select sender_name, kind, created_at from notification
-    where account_id = $1 and session_id = $2 and state = 'queued' and task_id = $4 order by position limit $3";
+    select n.sender_name, n.kind, n.created_at,
+           (select count(*) from notification q where q.account_id = n.account_id and q.session_id = n.session_id and q.state = 'queued'
+              and q.position <= n.position) as place,
+           s.phase, s.active_turn_id as active_turn, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.gate, s.gate_ref,
+           s.gated_since, s.wake_at, coalesce(s.wake_at <= now(), false) as due
+    from (select * from notification
+          where account_id = $1 and session_id = $2 and state = 'queued' and task_id = $4 order by position limit $3) n
+    cross join lateral (select * from session s where s.account_id = n.account_id and s.id = n.session_id offset 0) s
+    order by n.position";
 
 pub(crate) async fn child_queue(
     tx: &Tx,

@@ -47,8 +47,8 @@ pub(crate) use calls::{
     recorded, savepoint, savepoint_rollback,
 };
 pub(crate) use children::{
-    ChildName, ChildRow, GuestRow, PersonaRow, board_of, child_find, child_queue, child_turns, children_list,
-    children_room, guests_list, persona_for, personas_for,
+    ChildName, ChildRow, GuestRow, PersonaRow, WaitingRow, board_of, child_find, child_queue, child_turns,
+    children_list, children_room, guests_list, persona_for, personas_for,
 };
 pub(crate) use external::{
     ArtifactRow, RunningRow, artifacts_find, call_finish, call_keep, call_runner, call_running, call_start, call_take,

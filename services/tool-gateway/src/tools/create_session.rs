@@ -56,6 +56,7 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
             by: owner.user().map(ToString::to_string),
             is_inferred: text(&arguments, "persona_from") != Some("user"),
         }),
+        parent: Some(running.session),
         adopts: false,
         is_planned: arguments.contains_key("plan_gate"),
         by: &by,

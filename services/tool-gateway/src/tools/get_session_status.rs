@@ -4,6 +4,10 @@ use contracts::{
     Timestamp,
     tools::get_session_status::{MESSAGES_MAX, QUEUE_MAX, REPLY_BYTES_MAX, TURNS_MAX},
 };
+use domain::{
+    NotificationState,
+    next::{ItemNow, item_next},
+};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -12,7 +16,7 @@ use super::{
 };
 use crate::{
     call::{Effect, cut},
-    store::{Newest, child_queue, child_turns},
+    store::{Newest, WaitingRow, child_queue, child_turns},
 };
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
@@ -28,7 +32,14 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
     let messages = running.questions.messages(newest).await;
     let queue: Vec<Value> = queue
         .iter()
-        .map(|item| json!({"from": item.sender_name, "type": item.kind, "since": Timestamp::from(item.created_at)}))
+        .map(|item| {
+            json!({
+                "from": item.sender_name,
+                "type": item.kind,
+                "since": Timestamp::from(item.created_at),
+                "waits_for": waits_for(item),
+            })
+        })
         .collect();
     let turns: Vec<Value> = turns
         .iter()
@@ -60,4 +71,15 @@ pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> 
         "messages": messages,
     });
     Ok(Effect::new(result, Vec::new()))
+}
+
+/// In the words in which people are told.
+fn waits_for(item: &WaitingRow) -> Option<String> {
+    let now = ItemNow {
+        state: NotificationState::Queued,
+        turn: None,
+        created_at: item.created_at.into(),
+        place: u64::try_from(item.place).ok(),
+    };
+    item_next(&now, Some(&item.session)).map(|next| next.text)
 }

@@ -2,6 +2,7 @@
 
 use domain::ToolCallState::{Failed, Refused};
 use serde_json::{Value, json};
+use testkit::enqueued;
 
 use crate::world::{TestSession, World};
 
@@ -126,5 +127,41 @@ async fn a_session_moves_what_it_was_given_and_nothing_else() {
         .call(&coder.request(6, "create_task", &json!({"title": "t"})))
         .await;
     assert_eq!(orchestrators.code(Refused), "not_offered");
+    world.end(&[&gateway]).await;
+}
+
+/// In the words in which people are told; and what is given away is its session's.
+#[tokio::test]
+async fn an_orchestrator_sees_what_the_items_of_its_sessions_wait_for() {
+    let world = World::new().await;
+    let gateway = world.gateway().await;
+    let coder = world.coder("acme").await;
+    let ann = world.ann_of(&coder).await;
+    for id in ["n-1", "n-2"] {
+        let row = enqueued(coder.account.as_str(), coder.id.uuid()).with("id", id);
+        row.insert(&world.database.owner).await;
+    }
+    let status = json!({"session_id": coder.key});
+    let status = world.call(&ann.request(1, "get_session_status", &status)).await.ok();
+    let waits: Vec<&str> = status["queue"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| item["waits_for"].as_str().unwrap())
+        .collect();
+    let turn = coder.turn;
+    assert_eq!(
+        waits,
+        [
+            format!("place 1: behind turn {turn}"),
+            format!("place 2: behind turn {turn}")
+        ]
+    );
+
+    let asked = json!({"prompt": "Fix it", "agent": "coder"});
+    let made = world.call(&ann.request(2, "create_session", &asked)).await.ok();
+    assert_eq!(made["reused"], false, "{made}");
+    let parents = "select parent_session_id::text from session where parent_session_id is not null";
+    assert_eq!(world.database.texts(parents).await, [ann.id.to_string()]);
     world.end(&[&gateway]).await;
 }

@@ -132,7 +132,7 @@ const STATEMENTS: [Planned; 76] = [
     (dependencies::ABOVE, 2, &["task_pkey"]),
     (dependencies::BELOW, 2, &["task_pkey", "task_parent"]),
     (CHILD_TURNS, 5, &["turn_number"]),
-    (CHILD_QUEUE, 4, &["notification_queue"]),
+    (CHILD_QUEUE, 4, &["notification_queue", "session_pkey"]),
     (
         CHILDREN_ROOM,
         6,

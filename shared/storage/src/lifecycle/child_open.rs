@@ -19,6 +19,8 @@ pub struct NewChild<'a> {
     /// The account's. With `agent`, the agent's one session gets the work, and nothing is opened here.
     pub scope: SessionScope,
     pub persona: Option<ChildPersona>,
+    /// The orchestrator's session that gives the work away. A session that is open keeps its own.
+    pub parent: Option<SessionId>,
     /// Whether a task that is on no board comes onto the owner's. The coordinator's never does.
     pub adopts: bool,
     /// A new task begins with a plan that somebody approves.
@@ -132,7 +134,7 @@ pub async fn child_open(
             messages,
         }));
     }
-    let Some((session, opened)) = session_ensure(tx, &conversation, setting).await? else {
+    let Some((session, opened)) = session_ensure(tx, &conversation, new.parent, setting).await? else {
         return Ok(None);
     };
     let is_reused = opened.is_none();

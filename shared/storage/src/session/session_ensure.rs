@@ -9,10 +9,12 @@ use super::{
 };
 use crate::{Setting, StorageError, Tx, outbox::Owned, setting::fresh_id};
 
-/// The session, locked, and the messages for the outbox if it was opened. None: the conversation's agent or person was removed.
+/// The session, locked, and the messages for the outbox if it was opened, with this parent. None: the conversation's agent or person was
+/// removed.
 pub async fn session_ensure(
     tx: &Tx,
     conversation: &Conversation,
+    parent: Option<SessionId>,
     setting: &Setting<'_>,
 ) -> Result<Option<(ActiveSession, Option<Owned>)>, StorageError> {
     let mut opened = None;
@@ -30,6 +32,7 @@ pub async fn session_ensure(
             id,
             conversation,
             generation,
+            parent,
         };
         if sessions_open(tx, &[new]).await? == 1 {
             let event = Event::SessionOpened(SessionOpened {

@@ -228,6 +228,7 @@ async fn target(
         id: SessionId(fresh_id()),
         conversation,
         generation,
+        parent: None,
     };
     // If another transaction opens it at the same time, its session is found.
     let opened = sessions_open(tx, slice::from_ref(&new)).await? == 1;

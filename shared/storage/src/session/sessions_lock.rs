@@ -229,7 +229,7 @@ macro_rules! sessions_lock {
         concat!(
             "
     select s.account_id, s.id, s.kind, case s.kind when 'branch' then s.origin_id end as branch_id,
-           case s.kind when 'replay' then s.origin_id end as replay_id, s.parent_session_id, s.key, s.agent_id, s.user_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
+           case s.kind when 'replay' then s.origin_id end as replay_id, case s.kind when 'branch' then s.parent_session_id end as parent_session_id, s.key, s.agent_id, s.user_id, s.generation, s.phase, s.fence, s.active_turn_id, s.queued, s.turn_count,
            s.interrupted, s.closed_at is not null as closed, s.close_reason, coalesce(s.wake_at <= now(), false) as due,
            s.asked, s.lease_owner, coalesce(s.stop_turn_id = s.active_turn_id, false) as stopping, s.stop_kind, s.stop_by, s.stop_at,
            s.stop_then, s.reset_request, s.stopped_turn_id, s.gate, s.gate_ref, s.queue_tail, s.queue_edits, s.streak as streak_turns, s.streak_key, s.streak_since,

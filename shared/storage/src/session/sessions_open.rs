@@ -106,6 +106,8 @@ pub struct NewSession<'a> {
     pub id: SessionId,
     pub conversation: &'a Conversation,
     pub generation: Generation,
+    /// The orchestrator's session that it is created for.
+    pub parent: Option<SessionId>,
 }
 
 /// The persona of a generation that opens in this account on this task, as a lateral table of `version_id` and `why`; none: no row.
@@ -139,11 +141,12 @@ pub(super) use persona_of;
 /// session_active_orchestrator, session_active_guest and session_generation refuse every other.
 pub const SESSIONS_OPEN: &str = concat!(
     "
-    insert into session (account_id, id, kind, task_id, agent_id, user_id, guest_user_id, generation, key, persona_version_id, persona_why)
+    insert into session (account_id, id, kind, task_id, agent_id, user_id, guest_user_id, generation, key, parent_session_id, persona_version_id,
+                         persona_why)
     select w.account_id, w.id, w.kind, nullif(w.task_id, ''), w.agent_id, nullif(w.user_id, ''), nullif(w.guest_id, ''), w.generation, w.key,
-           p.version_id, p.why
-    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::text[], $9::text[])
-         as w (account_id, id, kind, task_id, agent_id, generation, key, user_id, guest_id)
+           nullif(w.parent, '')::uuid, p.version_id, p.why
+    from unnest($1::text[], $2::uuid[], $3::text[], $4::text[], $5::uuid[], $6::integer[], $7::text[], $8::text[], $9::text[],
+                $10::text[]) as w (account_id, id, kind, task_id, agent_id, generation, key, user_id, guest_id, parent)
     left join lateral ",
     persona_of!("w.account_id", "w.task_id"),
     " p on w.kind not in ('orchestrator', 'guest')
@@ -164,6 +167,9 @@ pub async fn sessions_open(tx: &Tx, sessions: &[NewSession<'_>]) -> Result<u64, 
         column(sessions, |new| new.conversation.key(new.generation).to_string()),
         column(sessions, |new| user(new.conversation.person())),
         column(sessions, |new| user(new.conversation.guest())),
+        column(sessions, |new| {
+            new.parent.map_or_else(String::new, |parent| parent.to_string())
+        }),
     ];
     tx.execute("open sessions", SESSIONS_OPEN, values).await
 }
