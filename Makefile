@@ -42,7 +42,7 @@ TARGET ?=
 TOOLS := $(CURDIR)/.tools
 export PATH := $(TOOLS)/bin:$(PATH)
 
-.PHONY: help run test ci chaos nightly age contract conformance fuzz bench bench-peers bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
+.PHONY: help run test ci chaos nightly age contract clients conformance fuzz bench bench-peers bench-micro lint fmt schemas images env manifests digests containers provision build smoke rust nextest deny
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,11 +75,12 @@ else
 	$(TARGET_DIR)/$(if $(SIM),release,debug)/chaos $(if $(SIM),simulate --seeds $(SIM) --from $(SEED),--faults $(FAULTS) --seed $(SEED) $(ARGS))
 endif
 
-nightly: provision rust nextest ## Run what takes too long for every change: all tests at full length, containers, campaign, contract, conformance, 20,000 seeds, age
+nightly: provision rust nextest ## Run what takes too long for every change: all tests at full length, containers, campaign, contract, clients, conformance, 20,000 seeds, age
 	SIGNALBOX_NIGHTLY=1 cargo nextest run --workspace $(TEST_FEATURES) --profile nightly
 	$(MAKE) containers
 	$(MAKE) chaos FAULTS=500 SEED=$(SEED) ARGS="--again 2"
 	$(MAKE) contract
+	$(MAKE) clients
 	$(MAKE) conformance
 	$(MAKE) chaos SIM=20000
 	$(MAKE) age
@@ -89,7 +90,12 @@ age: provision rust ## Simulate a day in an installation with millions of rows (
 	$(TARGET_DIR)/release/chaos age $(ARGS)
 
 contract: provision build ## Check the HTTP API against its OpenAPI document, with generated requests to a running `signalbox up` (ARGS=)
-	tests/contract/run $(SIGNALBOX) $(ARGS)
+	tests/python contract $(SIGNALBOX) $(ARGS)
+
+CLIENTS = tests/clients
+clients: provision build ## Try Signalbox with programs of others: oidc-provider, aiosmtpd, nats-py, nats.js (needs node and npm)
+	npm ci --prefix $(CLIENTS) --ignore-scripts --no-audit --no-fund
+	tests/python clients $(SIGNALBOX)
 
 fuzz: provision rust nextest ## Fuzz every parser (TARGET=, RUNS= for each, SEED=)
 	SIGNALBOX_FUZZ_RUNS=$(RUNS) SIGNALBOX_FUZZ_SEED=$(SEED) cargo nextest run --workspace $(TEST_FEATURES) --profile fuzz \

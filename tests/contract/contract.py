@@ -7,53 +7,17 @@ It starts a `signalbox up` of its own on free ports, in a temporary folder, with
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-import time
 import urllib.error
-import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-START_S = 120
+sys.path.insert(0, os.path.dirname(HERE))
+from up import Up, call, until  # noqa: E402
+
 OUTCOME_S = 60
 ACCOUNT = "demo"
 TASK = "T-1"
-
-
-def call(base, token, method, path, body=None):
-    """What the API answers; fails when it refuses. A body of bytes goes out as it is."""
-    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-    request = urllib.request.Request(base + path, data=data, headers=headers, method=method)
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=30) as answer:
-        return json.load(answer)
-
-
-def until(what, limit_s, look):
-    """Waits for `look` to find something."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.2)
-    sys.exit(f"contract: {what}: not within {limit_s} s")
-
-
-def endpoints(process, data_dir):
-    path = os.path.join(data_dir, "endpoints.json")
-
-    def look():
-        if process.poll() is not None:
-            sys.exit(f"contract: signalbox up ended with {process.returncode}")
-        return os.path.exists(path)
-
-    until("signalbox up was ready", START_S, look)
-    with open(path) as file:
-        return json.load(file)
 
 
 def furnish(base, token):
@@ -163,19 +127,10 @@ def main():
     parser.add_argument("--examples", type=int, default=100, help="made-up requests for each route and way")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    folder = tempfile.mkdtemp(prefix="signalbox-contract-")
-    # Postgres' user, which may not be this one, has to pass through it.
-    os.chmod(folder, 0o711)
-    data_dir = os.path.join(folder, "data")
-    command = [os.path.abspath(arguments.signalbox), "up", "--data-dir", data_dir, "--http", "127.0.0.1:0"]
-    process = None
-    try:
-        with open(os.path.join(folder, "out"), "w") as out:
-            process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        found = endpoints(process, data_dir)
-        base, token = found["http_url"], found["operator_token"]
+    with Up(arguments.signalbox) as up:
+        base, token = up.found["http_url"], up.found["operator_token"]
         names = furnish(base, token)
-        config = os.path.join(folder, "schemathesis.toml")
+        config = os.path.join(up.folder, "schemathesis.toml")
         with open(config, "w") as file:
             file.write(settings(names, arguments.seed))
         tool = os.path.join(os.path.dirname(sys.executable), "schemathesis")
@@ -183,16 +138,7 @@ def main():
         run += ["--header", f"Authorization: Bearer {token}", "--max-examples", str(arguments.examples)]
         environment = {**os.environ, "CONTRACT_AGENT": names["agent"], "CONTRACT_OTHER": names["other_agent"], "CONTRACT_TASK": TASK}
         environment["NO_PROXY"] = "127.0.0.1"
-        return subprocess.run(run, cwd=folder, env=environment).returncode
-    finally:
-        if process:
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
+        return subprocess.run(run, cwd=up.folder, env=environment).returncode
 
 
 if __name__ == "__main__":

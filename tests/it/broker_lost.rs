@@ -8,7 +8,11 @@ use storage::{Role, session::item_enter::Entered};
 use testkit::{Reply, Seen, eventually};
 use tokio::sync::Semaphore;
 
-use crate::house::House;
+use crate::{
+    house::House,
+    mail::{receipt, sent},
+    orchestrators::person,
+};
 
 /// One turn waits at the gate, and then calls another agent; the other agents only reply.
 fn script(gate: Arc<Semaphore>) -> impl Fn(&Seen) -> Reply + Send + Sync + 'static {
@@ -203,5 +207,47 @@ async fn what_the_resolver_refuses_is_not_published_again() {
     let reasons = database.texts("select reason from dead_letter order by 1").await;
     assert_eq!(reasons, ["id_conflict", "no_agent", "unknown_agent"]);
     // Closing waits until no outbox row is left.
+    house.close().await;
+}
+
+/// Of two pieces of mail, one waits in a queue, and nobody has read of the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mail_that_waited_when_the_broker_lost_its_store_arrives_once() {
+    let mut house = House::open(|_| Reply::text("On Friday.")).await;
+    house.account("acme").await;
+    let ann = person(&house, "acme", "ann").await;
+    let first = sent(&house, &ann, "@ann", "When is the release?").await;
+    receipt(&house, &ann, &first, "answered").await;
+    house.kill(Role::Delivery);
+    let queued = sent(&house, &ann, "@ann", "And the next one?").await;
+    receipt(&house, &ann, &queued, "delivered").await;
+    house.kill(Role::Resolver);
+    let unread = sent(&house, &ann, "@ann", "And the one after?").await;
+    let database = &house.world.database;
+    eventually("the broker has the mail, and nobody has read it", || async {
+        let of_mail = "select count(*) from outbox where stored_at is not null";
+        (database.count(of_mail).await > 0).then_some(())
+    })
+    .await;
+    for role in [Role::ToolGateway, Role::Orchestrator] {
+        house.kill(role);
+    }
+    house.wiped().await;
+    house.up().await;
+    for mail in [&queued, &unread] {
+        receipt(&house, &ann, mail, "answered").await;
+    }
+    let database = &house.world.database;
+    for (rows, expected) in [
+        ("select count(*) from notification where kind = 'mail'", 3),
+        (
+            "select count(*) from notification where kind = 'mail' and state = 'delivered'",
+            3,
+        ),
+        ("select count(*) from mail where reply_to is not null", 3),
+        ("select count(*) from dead_letter", 0),
+    ] {
+        assert_eq!(database.count(rows).await, expected, "{rows}");
+    }
     house.close().await;
 }

@@ -8,10 +8,11 @@ use reqwest::{Method, StatusCode};
 use runtime::crash::CRASH_POINTS;
 use serde_json::json;
 use storage::Role;
-use testkit::{OPERATOR_TOKEN, eventually};
+use testkit::{OPERATOR_TOKEN, Reply, eventually};
 
 use crate::{
     house::House,
+    orchestrators::{as_person, person},
     same_end::{assert_end, assert_events, furnished},
 };
 
@@ -185,4 +186,71 @@ async fn the_tool_gateway_dies_anywhere() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_orchestrator_dies_anywhere() {
     every_point_of(Role::Orchestrator).await;
+}
+
+/// The steps of `create_session`, each at its first hit; the first two on every change.
+const GIVEN_AWAY: [(Role, &str); 9] = [
+    (Role::ToolGateway, "tool_gateway.effect_written"),
+    (Role::ToolGateway, "tool_gateway.effect_committed"),
+    (Role::ToolGateway, "tool_gateway.request_read"),
+    (Role::ToolGateway, "tool_gateway.result_published"),
+    (Role::Delivery, "delivery.claim_committed"),
+    (Role::Delivery, "delivery.turn_taken"),
+    (Role::Delivery, "delivery.turn_answered"),
+    (Role::Delivery, "delivery.outcome_written"),
+    (Role::Delivery, "delivery.outcome_committed"),
+];
+
+/// An orchestrator gives work away while a service dies: there is one child, and it does the work once.
+async fn given_away(role: Role, point: &'static str) {
+    let script = |seen: &testkit::Seen| match seen.key.starts_with("orchestrator:") && seen.tool_outputs().is_empty() {
+        true => Reply::call("c-1", "create_session", json!({"prompt": "Make the tests pass."})),
+        false => Reply::text("done"),
+    };
+    let mut house = House::open_with(script, SETTINGS).await;
+    house.account("acme").await;
+    house.agent("acme", "coder").await;
+    let ann = person(&house, "acme", "ann").await;
+    house.running(role).crash_at(point, 1);
+    let path = "/api/sessions/orchestrator:ann/prompt";
+    let prompt = json!({"content": "Fix the tests."});
+    let prompted = as_person(&house, Method::POST, &ann, path, Some(prompt)).await;
+    house.running(role).crashed().await;
+    house.kill(role);
+    house.up().await;
+    house
+        .until("acme", prompted["notification_id"].as_str().unwrap(), "delivered")
+        .await;
+    let database = &house.world.database;
+    eventually(&format!("{point}: the work is done"), || async {
+        let done = "select count(*) from turn where task_id is not null and state = 'finished'";
+        (database.count(done).await > 0).then_some(())
+    })
+    .await;
+    eventually(&format!("{point}: nothing is left to do"), || async {
+        let open = "select (select count(*) from turn where state <> 'finished') + (select count(*) from outbox)
+                    + (select count(*) from notification where state <> 'delivered')";
+        (database.count(open).await == 0).then_some(())
+    })
+    .await;
+    for (rows, once) in [
+        ("tasks", "select count(*) from task where board = 'user:ann'"),
+        ("sessions", "select count(*) from session where task_id is not null"),
+        ("items", "select count(*) from notification where task_id is not null"),
+        ("turns", "select count(*) from turn where task_id is not null"),
+        ("calls", "select count(*) from tool_call"),
+    ] {
+        assert_eq!(database.count(once).await, 1, "{point}: {rows}");
+    }
+    house.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_is_given_away_is_one_child_wherever_a_service_dies() {
+    let trials = if crate::is_nightly() { GIVEN_AWAY.len() } else { 2 };
+    stream::iter(&GIVEN_AWAY[..trials])
+        .map(|(role, point)| given_away(*role, point))
+        .buffer_unordered(TRIALS_AT_ONCE)
+        .collect::<()>()
+        .await;
 }

@@ -180,3 +180,89 @@ fn every_promise_of_security_names_tests_that_exist() {
         .collect();
     assert!(missing.is_empty(), "tests: {missing:?}");
 }
+
+/// The routes that a cell of the table names, each with its methods, none for any: `…` stands for the path that was named last, for one of
+/// its objects, or for what is above it. Each as the paths that it may be, without the names of parameters.
+fn routes_named(cell: &str) -> Vec<(String, Vec<String>)> {
+    let (mut base, mut named) = (String::new(), Vec::new());
+    for words in between(cell, "`", "`") {
+        let Some(begins) = words.find(['/', '…']) else {
+            continue;
+        };
+        let (methods, path) = words.split_at(begins);
+        let paths = match path.strip_prefix('…') {
+            Some(rest) => {
+                let above = base.match_indices('/').skip(3).map(|(end, _)| base[..end].to_owned());
+                let starts = above.chain([base.clone(), format!("{base}/{{}}")]);
+                starts.map(|start| plain(&(start + rest))).collect()
+            }
+            None => {
+                base = path.to_owned();
+                vec![plain(path)]
+            }
+        };
+        named.push((methods.trim().to_lowercase(), paths));
+    }
+    named
+}
+
+/// A path without the names of its parameters.
+fn plain(path: &str) -> String {
+    let parts: Vec<&str> = path
+        .split('/')
+        .map(|part| if part.starts_with('{') { "{}" } else { part })
+        .collect();
+    parts.join("/")
+}
+
+/// What is said to be built is there, and what is to come is not, and is said to come with a part.
+#[test]
+fn the_routes_and_tools_of_people_are_as_the_document_says() {
+    let text = fs::read_to_string(root().join("docs/routes-and-tools.md")).unwrap();
+    let described = fs::read_to_string(root().join("schemas/openapi.json")).unwrap();
+    let described: serde_json::Value = serde_json::from_str(&described).unwrap();
+    let mut served: BTreeSet<(String, String)> = BTreeSet::new();
+    for (path, methods) in described["paths"].as_object().unwrap() {
+        let methods = methods.as_object().unwrap().keys();
+        served.extend(methods.map(|method| (method.clone(), plain(path))));
+    }
+    // Those of browsers are not in the document of the API.
+    let pages = fs::read_to_string(root().join("services/orchestrator/src/sign_in/mod.rs")).unwrap();
+    for route in between(&pages, ".route(\"", "))") {
+        let (path, handler) = route.split_once("\", ").unwrap();
+        served.insert((handler.split('(').next().unwrap().to_owned(), plain(path)));
+    }
+    let tools = fs::read_to_string(root().join("schemas/tools.md")).unwrap();
+    let offers = |tool: &str| tools.contains(&format!("\n| `{tool}` |"));
+    let (mut wrong, mut asked) = (Vec::new(), 0);
+    for row in text.lines().filter(|line| line.starts_with("| `")) {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let state = cells.last().unwrap();
+        let is_built = state.starts_with("built") || state.starts_with("as `");
+        if !is_built && state.strip_prefix("to come: ").is_none_or(str::is_empty) {
+            wrong.push(format!("{row}: neither built nor to come with a part"));
+        }
+        if let [names, _, _] = cells[..] {
+            for tool in between(names, "`", "`") {
+                asked += 1;
+                if offers(tool) != is_built {
+                    wrong.push(tool.to_owned());
+                }
+            }
+            continue;
+        }
+        let cell = if state.starts_with("as `") { state } else { cells[0] };
+        for (methods, paths) in routes_named(cell) {
+            // Without a method, one of any.
+            for method in methods.split(' ') {
+                asked += 1;
+                let mut found = served.iter().filter(|(_, path)| paths.contains(path));
+                if found.any(|(served, _)| method.is_empty() || served == method) != is_built {
+                    wrong.push(format!("{method} {}", paths.last().unwrap()));
+                }
+            }
+        }
+    }
+    assert_eq!(wrong, [""; 0]);
+    assert!(asked > 100, "{asked} routes and tools were read");
+}

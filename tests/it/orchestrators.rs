@@ -258,7 +258,7 @@ async fn what_an_orchestrator_asks_is_its_persons_and_ends_with_them() {
     let said = house.until("acme", id, "delivered").await;
     let turn = format!("/api/orgs/acme/turns/{}", said["turn_id"].as_str().expect("a turn"));
     let turn = house.get(&turn).await;
-    assert!(turn["reply"].to_string().contains("not_asker"), "{turn}");
+    assert!(turn["reply"].to_string().contains("question_not_found"), "{turn}");
 
     let url = format!("{}/api/orgs/acme/members/ann", house.api());
     let (status, body) = house

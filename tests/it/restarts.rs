@@ -2,10 +2,16 @@
 
 use contracts::{Headers, Outgoing, header};
 use futures::TryStreamExt;
+use reqwest::Method;
+use serde_json::json;
 use storage::Role;
 use testkit::eventually;
 
-use crate::same_end::{assert_end, furnished};
+use crate::{
+    house::House,
+    orchestrators::{as_person, person},
+    same_end::{assert_end, furnished},
+};
 
 const ROLES: [Role; 4] = [Role::Resolver, Role::Delivery, Role::ToolGateway, Role::Orchestrator];
 
@@ -121,5 +127,48 @@ async fn a_wiped_broker_loses_nothing_that_was_accepted() {
     house.up().await;
     house.notify("acme", "T-1", "coder", "n-5", "x").await;
     assert_end(&house, 6).await;
+    house.close().await;
+}
+
+/// The parts of the turn on this notification that are of a persona.
+async fn persona_parts(house: &House, id: &str) -> Vec<String> {
+    house.notify("acme", "T-1", "coder", id, "x").await;
+    let item = house.until("acme", id, "delivered").await;
+    let turn = format!("/api/orgs/acme/turns/{}", item["turn_id"].as_str().unwrap());
+    let parts = house.get(&turn).await["manifest"]["parts"].take();
+    let sources = parts
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|part| part["source"].as_str());
+    sources
+        .filter(|source| source.starts_with("persona/"))
+        .map(str::to_owned)
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_keeps_its_version_of_a_persona_over_a_restart() {
+    let mut house = furnished(&[]).await;
+    let ann = person(&house, "acme", "ann").await;
+    let files = |content: &str| json!([{"filename": "A.md", "content": content}]);
+    let careful = json!({"slug": "careful", "name": "Careful", "visibility": "shared", "files": files("Be careful.")});
+    as_person(&house, Method::POST, &ann, "/api/orgs/acme/personas", Some(careful)).await;
+    let named = json!({"persona": "careful"});
+    as_person(&house, Method::PATCH, &ann, "/api/orgs/acme/tasks/T-1", Some(named)).await;
+    assert_eq!(persona_parts(&house, "n-0").await, ["persona/careful/1/A.md"]);
+    let path = "/api/orgs/acme/personas/careful/files";
+    let next = json!({"files": files("Be quick.")});
+    as_person(&house, Method::PUT, &ann, path, Some(next)).await;
+    for role in ROLES {
+        house.kill(role);
+    }
+    house.up().await;
+    assert_eq!(persona_parts(&house, "n-1").await, ["persona/careful/1/A.md"]);
+    // The next generation has the newest one.
+    let session = house.sessions("acme", "task=T-1&active=true").await.remove(0);
+    let reset = format!("/api/orgs/acme/sessions/{}/reset", session["id"].as_str().unwrap());
+    house.post(&reset, json!({"reason": "r"})).await;
+    assert_eq!(persona_parts(&house, "n-2").await, ["persona/careful/2/A.md"]);
     house.close().await;
 }

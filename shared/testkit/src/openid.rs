@@ -37,6 +37,8 @@ pub struct OpenIdProvider {
 struct Said {
     /// Beside, or instead of, what a token has.
     claims: Value,
+    /// What it says where it says more of a person than in the token.
+    user_info: Value,
     /// In the header of its token.
     alg: Option<String>,
     is_away: bool,
@@ -55,6 +57,7 @@ impl OpenIdProvider {
             .route("/.well-known/openid-configuration", get(describe))
             .route("/keys", get(keys))
             .route("/token", post(token))
+            .route("/me", get(user_info))
             .with_state(Arc::clone(&provider));
         tokio::spawn(async move { axum::serve(listener, routes).await });
         provider
@@ -64,6 +67,11 @@ impl OpenIdProvider {
     pub fn says(&self, claims: Value) {
         let mut said = self.said.lock();
         (said.claims, said.alg) = (claims, None);
+    }
+
+    /// What it says of its person to whoever shows the access token.
+    pub fn says_apart(&self, user_info: Value) {
+        self.said.lock().user_info = user_info;
     }
 
     /// By which algorithm they claim to be signed.
@@ -114,13 +122,20 @@ async fn describe(State(provider): State<Arc<OpenIdProvider>>) -> Response {
     }
     let issuer = &provider.issuer;
     Json(json!({"issuer": issuer, "authorization_endpoint": format!("{issuer}/authorize"), "token_endpoint": format!("{issuer}/token"),
-        "jwks_uri": format!("{issuer}/keys"), "response_types_supported": ["code"], "subject_types_supported": ["public"],
+        "jwks_uri": format!("{issuer}/keys"), "userinfo_endpoint": format!("{issuer}/me"), "response_types_supported": ["code"], "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": ["EdDSA"]}))
     .into_response()
 }
 
 async fn keys() -> Json<Value> {
     Json(json!({"keys": [signing_key().as_verification_key()]}))
+}
+
+async fn user_info(State(provider): State<Arc<OpenIdProvider>>, headers: HeaderMap) -> Response {
+    match headers.get(header::AUTHORIZATION).map(|shown| shown.as_bytes()) {
+        Some(b"Bearer a") => Json(provider.said.lock().user_info.clone()).into_response(),
+        Some(_) | None => StatusCode::UNAUTHORIZED.into_response(),
+    }
 }
 
 /// Takes the code of the browser that was sent here last, and no other.

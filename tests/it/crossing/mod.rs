@@ -13,6 +13,7 @@ mod judge;
 mod models;
 mod names;
 mod notifications;
+mod own_tools;
 mod persons;
 pub(crate) mod routes;
 

@@ -21,9 +21,9 @@ use crate::crossing::attempt::{Door, Request};
 /// On every change, and nightly.
 const ATTEMPTS: [u64; 2] = [3_000, 20_000];
 const SEED: u64 = 20_261_128;
-const ROWS: &str = include_str!("persons.sql");
+pub(super) const ROWS: &str = include_str!("persons.sql");
 /// Of the texts of what is a person's own.
-const OWN: &str = "alder-alone";
+pub(super) const OWN: &str = "alder-alone";
 
 /// What a request can name, by kind, and all of its rows in one digest.
 const NAMED: [(&str, &str); 9] = [
@@ -43,7 +43,7 @@ const NAMED: [(&str, &str); 9] = [
         "select id::text from persona where visibility = 'private' and created_by = 'ann'",
     ),
 ];
-const DIGEST: &str = "
+pub(super) const DIGEST: &str = "
     select md5(string_agg(t, '|' order by t)) from (
         select s::text from session s where user_id = 'ann'
         union all select t::text from turn t where user_id = 'ann'
@@ -54,7 +54,7 @@ const DIGEST: &str = "
         union all select m::text from memory m where owner = 'user:ann'
         union all select p::text from persona p where created_by = 'ann') as own (t)";
 
-async fn own_of(owner: &PgPool) -> Ids {
+pub(super) async fn own_of(owner: &PgPool) -> Ids {
     let mut own = Ids::new();
     for (kind, query) in NAMED {
         let found: Vec<String> = sqlx::query_scalar(query).fetch_all(owner).await.unwrap();

@@ -10,7 +10,8 @@ use domain::{Email, error_chain};
 use futures::{FutureExt, future::BoxFuture};
 use openidconnect::{
     AsyncHttpClient, AuthType, AuthenticationFlow, AuthorizationCode, ClientId, ClientSecret, CsrfToken, HttpRequest,
-    HttpResponse, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError, Scope, TokenResponse,
+    HttpResponse, Nonce, OAuth2TokenResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl, RequestTokenError,
+    Scope, TokenResponse,
     core::{CoreClient, CoreClientAuthMethod, CoreJwsSigningAlgorithm, CoreProviderMetadata, CoreResponseType},
 };
 use parking_lot::Mutex;
@@ -216,6 +217,7 @@ impl Provider {
     ) -> Result<Identity, Failed> {
         let described = self.describe(FINISH_AGE_MAX).await?;
         let auth_type = Self::auth_type(&described);
+        let endpoint = described.userinfo_endpoint().map(|endpoint| endpoint.url().clone());
         let client = CoreClient::from_provider_metadata(
             described,
             ClientId::new(self.settings.client_id.clone()),
@@ -255,11 +257,30 @@ impl Provider {
         let claims = token
             .claims(&verifier, &Nonce::new(bound.nonce.clone()))
             .map_err(Failed::refused)?;
+        let subject = claims.subject().as_str().to_owned();
+        let mut said = payload(&token.to_string()).unwrap_or_default();
+        if said.get("email").is_none()
+            && let Some(endpoint) = endpoint
+        {
+            let access = tokens.access_token().secret();
+            said = self.user_info(endpoint.as_str(), access, &subject).await?;
+        }
         Ok(Identity {
             issuer: self.issuer().to_owned(),
-            subject: claims.subject().as_str().to_owned(),
-            email: confirmed(&token.to_string()),
+            subject,
+            email: confirmed(&said),
         })
+    }
+
+    /// What the provider says of the person where the token says no e-mail address: the standard has it there (OpenID Connect Core, 5.4).
+    /// Nothing, if it says it to nobody, signed, or of somebody else.
+    async fn user_info(&self, endpoint: &str, access: &str, subject: &str) -> Result<Value, Failed> {
+        let request = axum::http::Request::get(endpoint).header("authorization", format!("Bearer {access}"));
+        let answer = self.fetch(request.body(Vec::new()).map_err(Failed::away)?).await;
+        let answer = answer.map_err(Failed::away)?;
+        let said: Value = serde_json::from_slice(answer.body()).unwrap_or_default();
+        let is_theirs = answer.status().is_success() && said.get("sub").and_then(Value::as_str) == Some(subject);
+        Ok(if is_theirs { said } else { Value::Null })
     }
 }
 
@@ -273,11 +294,14 @@ impl<'c> AsyncHttpClient<'c> for Provider {
     }
 }
 
-/// The e-mail address of a token whose signature was checked, if the provider has confirmed it: only the value `true` says so. The crate
-/// reads texts as well.
-fn confirmed(token: &str) -> Option<Email> {
+/// What a token says whose signature was checked.
+fn payload(token: &str) -> Option<Value> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    let claims: Value = serde_json::from_slice(&payload).ok()?;
+    serde_json::from_slice(&payload).ok()
+}
+
+/// The e-mail address, if the provider has confirmed it: only the value `true` says so. The crate reads texts as well.
+fn confirmed(claims: &Value) -> Option<Email> {
     let is_confirmed = claims.get("email_verified") == Some(&Value::Bool(true));
     let email = claims.get("email").and_then(Value::as_str).filter(|_| is_confirmed)?;
     Email::parse(email).ok()
@@ -294,7 +318,7 @@ mod tests {
         let check = |claims: Value, expected: Option<&str>| {
             let token = format!("e30.{}.sig", URL_SAFE_NO_PAD.encode(claims.to_string()));
             assert_eq!(
-                confirmed(&token),
+                confirmed(&payload(&token).unwrap()),
                 expected.map(|email| Email::parse(email).unwrap()),
                 "{claims}"
             );

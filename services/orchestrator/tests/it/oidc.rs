@@ -162,6 +162,32 @@ async fn an_address_that_is_not_confirmed_binds_nobody() {
     assert_eq!(setting.sign_in().await.status, 303);
 }
 
+/// As the standard has it where there is an access token.
+#[tokio::test]
+async fn an_address_that_the_provider_says_apart_counts_if_it_is_of_the_same_person() {
+    let setting = setting().await;
+    setting.invite(&setting.acme, "ann").await;
+    for said in [
+        json!(null),
+        json!({"email": "ann@example.com", "email_verified": true}),
+        json!({"sub": "s-2", "email": "ann@example.com", "email_verified": true}),
+        json!({"sub": "s-1", "email": "ann@example.com", "email_verified": "true"}),
+    ] {
+        setting.provider.says_apart(said);
+        setting.sign_in().await.is_problem(403, "no_membership", "");
+    }
+    setting
+        .provider
+        .says_apart(json!({"sub": "s-1", "email": "ann@example.com", "email_verified": true}));
+    // What the token says goes before it.
+    setting
+        .provider
+        .says(json!({"email": "ann@example.com", "email_verified": false}));
+    setting.sign_in().await.is_problem(403, "no_membership", "");
+    setting.provider.says(json!({}));
+    assert_eq!(setting.sign_in().await.status, 303);
+}
+
 #[tokio::test]
 async fn what_is_wrong_signs_nobody_in_and_is_not_told() {
     let setting = setting().await;

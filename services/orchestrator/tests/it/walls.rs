@@ -1,6 +1,6 @@
 //! Permissions: every route, every role, and two accounts that must not see each other.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::{
     Json,
@@ -86,7 +86,12 @@ fn body_of(method: &Method, pattern: &str) -> Option<Value> {
         ("PUT", pattern) if pattern.ends_with("/stages") => Some(json!({"stages": []})),
         ("PUT", pattern) if pattern.contains("/tool-policies/") => Some(json!({"revision": 1, "visible": true})),
         ("POST", pattern) if pattern.ends_with("/prompt") => Some(json!({"content": "c"})),
-        ("PUT", pattern) if pattern.ends_with("/messages/read") => Some(json!({})),
+        ("PUT", pattern) if pattern.ends_with("/messages/read") || pattern.contains("/inbox/{mail}/") => {
+            Some(json!({}))
+        }
+        ("POST", pattern) if pattern.ends_with("/{mail}/reply") => Some(json!({"content": "c"})),
+        ("POST", pattern) if pattern.ends_with("/answer") => Some(json!({"text": "t"})),
+        ("POST", pattern) if pattern.ends_with("/withdraw") => Some(json!({})),
         ("PATCH", _) => Some(json!({})),
         _ => None,
     }
@@ -394,10 +399,30 @@ async fn what_is_hidden_and_what_is_absent_are_the_same() {
     item.with("state", "delivered").from(&of).insert(owner).await;
     let letter = rows("dead_letter").with("id", hidden("letter")).with("for_user", "ann");
     letter.insert(owner).await;
+    let mail = rows("mail").with("id", hidden("mail")).with("to_user", "ann");
+    mail.insert(owner).await;
+    let memory = rows("memory").with("id", hidden("memory"));
+    memory.with("owner", "user:ann").insert(owner).await;
+    let question = rows("question").with("id", hidden("question"));
+    let question = question.with("orchestrator", "user:ann");
+    question.from(&of).insert(owner).await;
+    let persona = rows("persona").with("id", hidden("persona"));
+    persona.with("visibility", "private").insert(owner).await;
+    let of = format!("persona p where p.id = '{}'", hidden("persona"));
+    rows("persona_version").from(&of).insert(owner).await;
 
-    let mut asked = 0;
+    let mut asked = BTreeMap::new();
     for (method, pattern, _) in listed() {
-        for kind in ["session", "turn", "notification", "letter"] {
+        for kind in [
+            "session",
+            "turn",
+            "notification",
+            "letter",
+            "mail",
+            "memory",
+            "question",
+            "persona",
+        ] {
             if !pattern.contains(&format!("{{{kind}}}")) {
                 continue;
             }
@@ -406,7 +431,10 @@ async fn what_is_hidden_and_what_is_absent_are_the_same() {
                 let account = names.account.clone();
                 Names { account, values }.path(pattern)
             };
-            for token in [&tenant.keys["person"], &tenant.keys["member"], &tenant.keys["admin"]] {
+            // Admins see private personas, whatever the account says of orchestrators.
+            let who = ["person", "member", "admin"];
+            let who = who.iter().filter(|who| (kind, **who) != ("persona", "admin"));
+            for token in who.map(|who| &tenant.keys[who]) {
                 let ask = async |id: String| {
                     let body = body_of(&method, pattern);
                     let answer = send(&world, &method, &path(id.clone()), Some(token), body.as_ref()).await;
@@ -418,11 +446,12 @@ async fn what_is_hidden_and_what_is_absent_are_the_same() {
                 };
                 let (found, none) = (ask(hidden(kind)).await, ask(absent(&hidden(kind))).await);
                 assert_eq!(found, none, "{method} {pattern}");
-                asked += 1;
+                *asked.entry(kind).or_insert(0) += 1;
             }
         }
     }
-    assert!(asked > 60, "{asked}");
+    assert_eq!(asked.len(), 8, "{asked:?}");
+    assert!(asked.values().sum::<usize>() > 100, "{asked:?}");
 }
 
 #[tokio::test]

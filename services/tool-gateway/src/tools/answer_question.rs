@@ -117,7 +117,7 @@ pub(super) async fn end(
     }
 }
 
-fn not_found() -> ToolAnswer {
+pub(super) fn not_found() -> ToolAnswer {
     ToolAnswer::failed(
         "question_not_found",
         "There is no such question.",

@@ -5,14 +5,19 @@ use storage::lifecycle::question::Ending;
 
 use super::{
     Running, ToolOutcome,
-    answer_question::{end, question_named},
+    answer_question::{end, not_found, question_named},
 };
 use crate::call::ToolAnswer;
 
 pub(super) async fn run(running: Running<'_>, arguments: Map<String, Value>) -> ToolOutcome {
     let row = question_named(running, &arguments).await?;
+    let owner = running.facts.owner();
+    // What another person's orchestrator asks is theirs alone.
+    if row.orchestrator.is_some() && row.orchestrator != owner {
+        return Err(not_found().into());
+    }
     // All orchestrators of an account are one agent.
-    if row.agent_id != Some(running.facts.agent) || row.orchestrator != running.facts.owner() {
+    if row.agent_id != Some(running.facts.agent) || row.orchestrator != owner {
         let answer = ToolAnswer::refused(
             "not_asker",
             "This question is not yours.",

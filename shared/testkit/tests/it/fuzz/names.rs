@@ -1,7 +1,10 @@
 //! Ids, keys, subjects and times.
 
 use contracts::{Root, Stream, TaskToken, Timestamp, message::awaited, notification::NotificationMessage};
-use domain::{AccountId, AgentRef, AgentSlug, ApiKey, KeyId, NotificationId, SessionKey, TaskId, UserId};
+use domain::{
+    AccountId, AgentRef, AgentSlug, ApiKey, KeyId, MailTo, NotificationId, SessionAddress, SessionKey, SessionRef,
+    TaskId, UserId,
+};
 
 use super::{UUID, fuzz, round_trip, text};
 
@@ -37,6 +40,83 @@ fn session_key() {
                 // One key, one text: two that differ in case only would share a provider's memory.
                 assert_eq!(key.to_string(), key.to_string().to_ascii_lowercase());
                 "read"
+            }
+            Some(Err(_)) | None => "refused",
+        });
+}
+
+/// Of people and sessions in their short forms as well.
+#[test]
+fn session_address() {
+    let seeds = [
+        "orchestrator:ann",
+        "orchestrator:org:acme",
+        "orchestrator:org:acme:v2",
+        "orchestrator:acme:ann:v3",
+        "orchestrator:acme:ann:guest:ben:v1",
+        "orchestrator:acme:guest:guest:guest:v1",
+    ];
+    fuzz("session_address")
+        .seeds(seeds)
+        .words(&["orchestrator:", "org:", ":guest:", ":acme:", ":ann", ":v1", ":v0", ":"])
+        .must_meet(&["guest", "key", "person", "refused"])
+        .run(|input| match text(input).map(SessionAddress::parse) {
+            Some(Ok(address)) => {
+                let named = address.to_string();
+                assert_eq!(SessionAddress::parse(&named), Ok(address.clone()), "{named}");
+                match (address.guest(), address.person()) {
+                    // Whom it answers is not whose it is: a guest's session is no orchestrator's own.
+                    (Some((owner, _)), person) => {
+                        assert_eq!((person, address.orchestrator()), (Some(owner), None));
+                        "guest"
+                    }
+                    (None, Some(_)) if matches!(address, SessionAddress::User(_)) => "person",
+                    (None, _) => "key",
+                }
+            }
+            Some(Err(_)) | None => "refused",
+        });
+}
+
+#[test]
+fn mail_address() {
+    let guest = "orchestrator:acme:ann:guest:ben:v1";
+    fuzz("mail_address")
+        .seeds([
+            "@jarvis",
+            "@user:ann",
+            "orchestrator:ann",
+            guest,
+            "Ann Nobody",
+            "ann",
+            UUID,
+            " @Jarvis ",
+        ])
+        .words(&[
+            "@",
+            "@user:",
+            "orchestrator:",
+            ":guest:",
+            ":v1",
+            "\u{202e}",
+            "\u{3000}",
+            "ß",
+            "İ",
+        ])
+        .must_meet(&["handle", "user", "session", "name", "refused"])
+        .run(|input| match text(input).map(MailTo::parse) {
+            Some(Ok(to)) => {
+                let (class, named) = match &to {
+                    MailTo::Handle(handle) => ("handle", format!("@{}", handle.as_str())),
+                    MailTo::User(user) => ("user", format!("@user:{user}")),
+                    MailTo::Session(SessionRef::Id(id)) => ("session", id.to_string()),
+                    MailTo::Session(SessionRef::Address(address)) => ("session", address.to_string()),
+                    MailTo::Name(name) => ("name", name.clone()),
+                };
+                assert_eq!(MailTo::parse(&named), Ok(to), "{named}");
+                // What looks like an address of one kind is a name of nobody.
+                assert_eq!(named.starts_with('@'), matches!(class, "handle" | "user"));
+                class
             }
             Some(Err(_)) | None => "refused",
         });
