@@ -3070,7 +3070,7 @@ grant select, insert, update (surface_at, read_at, archived_at, outcome, reason,
 -- What its prompts say of it.
 grant select (account_id, id, from_user, from_session, to_session, message_type, context_task_id) on mail to signalbox_delivery;
 -- With a turn ends what its calls were asked about; and it tells of work that has failed, in no name but Signalbox's.
-grant select (question_id, to_user, read_at, archived_at, surface_at), insert, update (read_at, reason) on mail to signalbox_delivery;
+grant select (ctid, question_id, to_user, read_at, archived_at, surface_at), insert, update (read_at, reason) on mail to signalbox_delivery;
 create policy of_services on mail as restrictive for insert to signalbox_delivery with check (from_service is not null);
 grant select (role, removed_at), update (created_at) on member to signalbox_delivery;
 grant select (enabled) on orchestrator_identity to signalbox_delivery;

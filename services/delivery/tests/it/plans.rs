@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, PgPool};
 use storage::{
     Role, breaker,
     hold::HOLDS_ACTIVE,
+    lifecycle,
     session::{
         branch_end, items_alike, items_expire, items_join, session_succeed, sessions_close, sessions_lock,
         sessions_park, turns_begin, turns_record, turns_resume,
@@ -21,7 +22,19 @@ use testkit::{
     rows,
 };
 
-const STATEMENTS: [Planned; 50] = [
+const STATEMENTS: [Planned; 52] = [
+    (
+        lifecycle::HEARERS,
+        6,
+        &[
+            "task_pkey",
+            "member_pkey",
+            "message_thread",
+            "member_admin of the account",
+            "mail_unread",
+        ],
+    ),
+    (lifecycle::QUESTIONS_READ, 4, &["mail_question"]),
     (sessions_lock::SESSIONS_LOCK, 2, &["session_pkey", "account_pkey"]),
     (sessions_lock::SESSIONS_THERE, 2, &["session_pkey"]),
     (sessions_lock::SESSIONS_LOCK_FREE, 2, &["session_pkey", "account_pkey"]),
