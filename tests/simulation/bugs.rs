@@ -109,6 +109,20 @@ pub(crate) enum Bug {
     OwnerUnread,
     /// The resolver puts what a guest asks of an orchestrator into its owner's own session.
     GuestInOwnSession,
+    /// Mail that an agent takes during its turn still waits.
+    MailPulledTwice,
+    /// A task that is done again frees again what has waited for it.
+    FreedTwice,
+    /// A blocker that is done leaves what has waited for it.
+    UnblockLost,
+    /// A task may wait for itself, through others.
+    RingUnseen,
+    /// A move does not look whether its task waits for others.
+    BlockerUnread,
+    /// An agent moves tasks that are not its own.
+    OthersTaskMoved,
+    /// The end of a child's task is no mail.
+    ChildUntold,
 }
 
 impl Bug {
@@ -174,5 +188,16 @@ impl Bug {
         Bug::PersonLeavesSession,
         Bug::OwnerUnread,
         Bug::GuestInOwnSession,
+    ];
+
+    /// Of mail, boards and children.
+    pub(crate) const OF_PEOPLE: [Bug; 7] = [
+        Bug::MailPulledTwice,
+        Bug::FreedTwice,
+        Bug::UnblockLost,
+        Bug::RingUnseen,
+        Bug::BlockerUnread,
+        Bug::OthersTaskMoved,
+        Bug::ChildUntold,
     ];
 }

@@ -1,13 +1,14 @@
 //! Actions of people and publishers: offer notifications, move tasks, remove an agent, redrive dead letters, stop and resume; here
-//! also [`answers`] to questions and the [`control`] of queues. An action is repeated until its client gets the answer.
+//! also [`answers`] to questions, the [`control`] of queues, mail and boards ([`people`]). An action is repeated until its client gets the answer.
 
 mod answers;
 mod control;
+mod people;
 
 use contracts::{header, notification::NotificationMessage};
 use delivery::store::SessionName;
 use domain::{
-    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, NotificationId, QuestionId, QueueMode, ReplaySpec,
+    AccountId, Actor, ActorKind, AgentId, BranchId, HoldId, MailId, NotificationId, QuestionId, QueueMode, ReplaySpec,
     ResetInFlight, ResetQueue, StopKind, StopThen, TaskId, TaskStatus, TurnId, UserId, hold::Hold,
 };
 
@@ -44,6 +45,12 @@ pub(crate) enum Deed {
     Reset(SessionName, ResetQueue, ResetInFlight),
     EndBranch(AccountId, BranchId),
     Replay(AccountId, TurnId, ReplaySpec),
+    /// A person writes mail, to an address.
+    Write(AccountId, UserId, String, QueueMode, MailId),
+    /// A person reads mail that waits for a session.
+    ReadMail(SessionName),
+    /// What a task waits for.
+    Block(AccountId, TaskId, Vec<TaskId>),
 }
 
 /// The name of the person who stops.
@@ -196,7 +203,10 @@ impl World {
             | Deed::Release(..)
             | Deed::Reset(..)
             | Deed::EndBranch(..)
-            | Deed::Replay(..) => self.orchestrator().is_some(),
+            | Deed::Replay(..)
+            | Deed::Write(..)
+            | Deed::ReadMail(_)
+            | Deed::Block(..) => self.orchestrator().is_some(),
         }
     }
 
@@ -238,6 +248,9 @@ impl World {
             Deed::Reset(session, queue, in_flight) => self.reset(session, *queue, *in_flight),
             Deed::EndBranch(account, branch) => self.end_branch(account, *branch),
             Deed::Replay(account, turn, spec) => self.replay(account, *turn, spec),
+            Deed::Write(account, person, to, mode, id) => self.write_mail((account, person), (to, *mode), *id),
+            Deed::ReadMail(session) => self.read_mail(session),
+            Deed::Block(account, task, blockers) => self.block(account, task, blockers),
         }
     }
 
@@ -347,6 +360,13 @@ impl World {
         let letter = &mut self.database.dead_letters[n];
         letter.redrives += 1;
         let letter = letter.clone();
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return false;
+        }
+        if let (Some(account), Some(item)) = (&letter.account, &letter.notification) {
+            self.database.mail_again(account, item);
+        }
         let mut published = Published {
             subject: contracts::Root::default().notification_published(&letter.subject),
             headers: contracts::Headers::default(),
@@ -358,7 +378,8 @@ impl World {
             .headers
             .set(header::MESSAGE_ID, format!("redrive:{}:{}", letter.id, letter.redrives));
         self.note("redriven", [n as u64, 0], || format!("{:?}", letter.notification));
-        self.commit_messages(p, vec![Message::Notification(published)])
+        self.database.version += 1;
+        self.commit_rows(p, fate, vec![Message::Notification(published)])
     }
 
     /// A person looks at a session and stops its turn; or a client that looked earlier names a turn that is over.

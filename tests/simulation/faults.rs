@@ -87,6 +87,12 @@ impl World {
         if self.random.chance(rates.replay) {
             self.plan_replay();
         }
+        if self.random.chance(rates.mail) {
+            self.plan_mail();
+        }
+        if self.random.chance(rates.block) {
+            self.plan_block();
+        }
     }
 
     /// `replica_end`: an orderly stop, which releases everything at once.
@@ -162,6 +168,7 @@ impl World {
             TaskStatus::Archived,
             TaskStatus::InProgress,
             TaskStatus::AwaitingApproval,
+            TaskStatus::Failed,
         ]);
         self.deeds.insert(0, Deed::Move(account, task, status));
         if !self.database.dead_letters.is_empty() && self.random.chance(500) {

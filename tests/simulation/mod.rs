@@ -3,8 +3,8 @@
 //! commits with a lost answer. The same seed makes the same run.
 //!
 //! Real: every pure decision. Parsing and judging a notification and resolving its session (`resolver::intake`); closing with a
-//! task, and who is told of a question's end (`storage::lifecycle`); the order of an edited queue, holds and tool policies
-//! (`domain`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
+//! task, who is told of a question's end and of a child's, and the item of mail (`storage::lifecycle`); the order of an edited queue,
+//! holds, tool policies, who may write to whom, and rings of tasks (`domain`); dispatch queue, admission, due turns and the judgement of outcomes (`delivery`); admission of tool
 //! calls (`tool_gateway::decisions`); messages and their ids (`contracts`). Models, small and literal: Postgres ([`database`], each
 //! guarded write named after its statement), NATS ([`broker`]), the agents ([`provider`]), and the processes ([`processes`]), state
 //! machines with memory only. So a mistake in a statement is not found here, but by the services' own tests and the fault campaign.
@@ -204,6 +204,14 @@ impl fmt::Display for Many {
             folded,
             replayed,
             replay_calls,
+            mailed,
+            pulled,
+            read,
+            bounced,
+            replied,
+            freed,
+            rings,
+            children,
         } = self.counts;
         writeln!(f, "{} seeds kept every promise, in {steps} steps", self.seeds)?;
         writeln!(
@@ -225,6 +233,11 @@ impl fmt::Display for Many {
             f,
             "{spawned} branches made, {cut_short} of them ended early, {folded} items with results; {replayed} replays made, \
              {replay_calls} calls answered from the record"
+        )?;
+        writeln!(
+            f,
+            "mail: {mailed} in turns, {pulled} taken during one, {read} read by persons, {bounced} bounced, {replied} answered by code; \
+             {freed} tasks freed, {rings} blocks refused, {children} children"
         )?;
         write!(
             f,
@@ -284,5 +297,13 @@ impl Counts {
         self.folded += other.folded;
         self.replayed += other.replayed;
         self.replay_calls += other.replay_calls;
+        self.mailed += other.mailed;
+        self.pulled += other.pulled;
+        self.read += other.read;
+        self.bounced += other.bounced;
+        self.replied += other.replied;
+        self.freed += other.freed;
+        self.rings += other.rings;
+        self.children += other.children;
     }
 }

@@ -7,7 +7,7 @@ use delivery::{
     providers::{FailureClass, FunctionCall, ProviderAnswer, ProviderError, Reconciled, Sent, Usage},
     turn::work::Work,
 };
-use domain::{AccountId, AgentId, TurnId};
+use domain::{AccountId, AgentId, Conversation, Generation, SessionScope, TaskId, TurnId};
 
 use super::{random::Random, settings::Rates};
 
@@ -187,9 +187,21 @@ fn error(class: FailureClass, sent: Sent) -> ProviderError {
     }
 }
 
+/// An address; `{task}`: that of the session of some agent on a task of an account.
+pub(crate) fn address(random: &mut Random, to: &str, agents: &[(AccountId, AgentId)]) -> String {
+    if to != "{task}" {
+        return to.to_owned();
+    }
+    let task = TaskId::parse(*random.pick(&["t-1", "t-1", "t-2", "b-1"])).expect("a task");
+    let (account, agent) = random.pick(agents);
+    let of_task = Conversation::of(account, SessionScope::Task, Some(&task), *agent);
+    of_task.key(Generation::FIRST).to_string()
+}
+
 /// Possible tool calls of an agent: tools with effects, unknown tools, reused ids; and often calls that depend on their order, a
 /// message and then the end of the task.
-pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec<FunctionCall> {
+/// `people`: the chance in a thousand that a call is for mail, a child or a board.
+pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)], people: u32) -> Vec<FunctionCall> {
     if random.chance(200) {
         let call = |n: usize, name: &str, arguments: &str| FunctionCall {
             call_id: format!("call_{n}"),
@@ -202,6 +214,7 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
     (0..count)
         .map(|n| {
             let (name, arguments) = match random.below(19) {
+                _ if random.chance(people) => people_call(random, agents),
                 0 | 1 => ("task_status", "done".to_owned()),
                 2 => ("task_status", "in_progress".to_owned()),
                 3 => ("task_status", "cancelled".to_owned()),
@@ -230,4 +243,28 @@ pub(crate) fn calls(random: &mut Random, agents: &[(AccountId, AgentId)]) -> Vec
             }
         })
         .collect()
+}
+
+/// A call for mail, for a child, or for a task of a board.
+fn people_call(random: &mut Random, agents: &[(AccountId, AgentId)]) -> (&'static str, String) {
+    match random.below(8) {
+        0 | 1 => {
+            let to = random.pick(&[
+                "@user:ann",
+                "@ann",
+                "@bob",
+                "orchestrator:ann",
+                "orchestrator:bob",
+                "{task}",
+            ]);
+            ("send_message", address(random, to, agents))
+        }
+        2..=4 => ("check_messages", String::new()),
+        5 | 6 => ("create_session", random.pick(agents).1.to_string()),
+        _ => {
+            let task = *random.pick(&["t-1", "b-1", "b-2", "b-3"]);
+            let to = *random.pick(&["done", "in_progress", "failed"]);
+            ("update_task", format!("{task} {to}"))
+        }
+    }
 }

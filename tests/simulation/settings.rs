@@ -48,6 +48,9 @@ pub(crate) struct Rates {
     pub(crate) end_branch: u32,
     /// A person replays a turn.
     pub(crate) replay: u32,
+    /// A person writes mail, or reads what waits for a session; makes tasks wait for others, or moves one.
+    pub(crate) mail: u32,
+    pub(crate) block: u32,
     /// Per transaction: it fails, or it commits and its answer is lost.
     pub(crate) transaction_failed: u32,
     pub(crate) answer_lost: u32,
@@ -59,6 +62,8 @@ pub(crate) struct Rates {
     pub(crate) failed: u32,
     pub(crate) broken: u32,
     pub(crate) calls_tools: u32,
+    /// Per tool call: it is one for mail, a child or a board.
+    pub(crate) people: u32,
 }
 
 #[derive(Debug)]
@@ -207,6 +212,9 @@ impl Rates {
             reset: rate(8),
             end_branch: rate(40),
             replay: rate(15),
+            mail: rate(30),
+            block: rate(30),
+            people: rate(200),
         }
     }
 
@@ -214,6 +222,7 @@ impl Rates {
     pub(crate) fn calm(self) -> Rates {
         Rates {
             calls_tools: self.calls_tools.min(250),
+            people: self.people,
             ..Rates::default()
         }
     }

@@ -1,10 +1,11 @@
-//! Checks the invariants I1 to I11, I18 to I28, I30, I31, I35 and I36 independently of the rows that they concern: some after every
+//! Checks the invariants I1 to I11, I18 to I28, I30, I31 and I35 to I38 independently of the rows that they concern: some after every
 //! transaction, the rest at the end.
 
 mod brakes;
 mod branches;
 mod breaker;
 mod control;
+mod people;
 mod questions;
 mod replays;
 mod resets;
@@ -71,6 +72,7 @@ pub(crate) struct Witness {
     resets: resets::Resets,
     branches: branches::Branches,
     replays: replays::Replays,
+    people: people::People,
     /// Calls that a person has approved, by their records.
     pub(crate) approved: BTreeSet<(AccountId, Uuid)>,
     accepted: BTreeMap<(AccountId, SessionId, (u16, u64)), u64>,
@@ -95,6 +97,8 @@ impl Witness {
         self.look_at_asked(database);
         self.look_at_branches(database);
         self.look_at_replays(database);
+        self.look_at_mail(database);
+        self.look_at_board(database);
     }
 
     fn look_at_sessions(&mut self, database: &Database) {
@@ -129,7 +133,11 @@ impl Witness {
                     format!("{counted} items wait in session {id}, which is closed")
                 });
             }
-            if row.queue_tail == 0 && !is_after_reset(database, (account, row)) {
+            let is_child = || {
+                let task = row.conversation.task();
+                task.is_some_and(|task| database.tasks[&(account.clone(), task.clone())].is_child)
+            };
+            if row.queue_tail == 0 && !is_after_reset(database, (account, row)) && !is_child() {
                 self.breaks("I3", || format!("session {id} was opened without an item"));
             }
             if row.closed.is_none()
@@ -395,6 +403,8 @@ impl Witness {
     pub(crate) fn look_at_the_end(&mut self, database: &Database, events: &BTreeSet<String>) {
         self.look(database);
         self.replays_at_the_end(database);
+        self.mail_at_the_end(database);
+        self.board_at_the_end(database);
         for ((account, id), turn) in &database.turns {
             let is_replay = database.sessions[&(account.clone(), turn.session)].replay.is_some();
             let is_over = turn.state.is_over();

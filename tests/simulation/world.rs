@@ -1,7 +1,7 @@
 //! The whole state of one run, and the scheduler: the seed picks one small step after another, until no step is left.
 
 use contracts::tool::ToolRequested;
-use domain::{AccountId, AgentId, BranchState, SessionScope, StopKind, StopThen, TaskId, TaskStatus, UserId};
+use domain::{AccountId, AgentId, BranchState, Owner, SessionScope, StopKind, StopThen, TaskId, TaskStatus, UserId};
 use uuid::Uuid;
 
 use super::{
@@ -105,6 +105,16 @@ pub(crate) struct Counts {
     /// Replays that were made, and their calls that the record answered.
     pub(crate) replayed: u64,
     pub(crate) replay_calls: u64,
+    /// Mail that was in a turn, was taken by one, was read by a person and has bounced; answers by code.
+    pub(crate) mailed: u64,
+    pub(crate) pulled: u64,
+    pub(crate) read: u64,
+    pub(crate) bounced: u64,
+    pub(crate) replied: u64,
+    /// Tasks that waited for nothing any more, rings that were refused, and children.
+    pub(crate) freed: u64,
+    pub(crate) rings: u64,
+    pub(crate) children: u64,
 }
 
 /// Possible next steps.
@@ -188,6 +198,7 @@ impl World {
                     .chance(500)
                     .then(|| *self.random.pick(&["task_message", "task_status"])),
                 hidden: agent(HIDDEN),
+                mail_enabled: self.random.chance(800),
             };
             self.database.accounts.insert(account.clone(), row);
             let row = Agent {
@@ -214,10 +225,19 @@ impl World {
                 self.agents.push((account.clone(), agent));
                 assignees.push(agent);
             }
-            for name in ["t-1", "t-2"] {
+            let of_ann = || Some(Owner::User(UserId::parse(PERSONS[0]).expect("a person")));
+            for (name, status, assignees, board) in [
+                ("t-1", TaskStatus::InProgress, &*assignees, None),
+                ("t-2", TaskStatus::InProgress, &*assignees, None),
+                ("b-1", TaskStatus::Pending, &*assignees, of_ann()),
+                ("b-2", TaskStatus::Assigned, &assignees[..1], of_ann()),
+                ("b-3", TaskStatus::Pending, &[], of_ann()),
+            ] {
                 let row = Task {
-                    status: TaskStatus::InProgress,
-                    assignees: assignees.clone(),
+                    status,
+                    assignees: assignees.to_vec(),
+                    board,
+                    is_child: false,
                 };
                 self.database
                     .tasks
@@ -247,6 +267,7 @@ impl World {
         }
         if self.witness.broken.is_none() {
             self.witness.look_at_the_end(&self.database, &self.broker.events);
+            self.counts.freed = self.witness.freed();
         }
     }
 
@@ -332,6 +353,7 @@ impl World {
         at((self.broker.down_until > now).then_some(self.broker.down_until));
         at(self.database.outbox_next_due());
         at(self.database.timers_next());
+        at(self.database.mail_next());
         for row in self.database.sessions.values() {
             at(row
                 .wake_at

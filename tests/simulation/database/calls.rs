@@ -87,6 +87,10 @@ pub(crate) struct Effect {
     /// What branches are asked that it made.
     pub(crate) items: Vec<OwnItem>,
     pub(crate) ended: BranchesEnded,
+    /// The task that it moved.
+    pub(crate) moved: Option<TaskId>,
+    /// Items of mail that the agent was shown.
+    pub(crate) pulled: Vec<NotificationId>,
 }
 
 impl Database {
@@ -233,6 +237,8 @@ impl Database {
                 asked: done.asked,
                 items: done.items,
                 ended: done.ended,
+                moved: done.moved,
+                pulled: done.pulled,
                 ..effect
             })),
         }
@@ -281,6 +287,8 @@ impl Database {
             asked: None,
             items: Vec::new(),
             ended: BranchesEnded::default(),
+            moved: None,
+            pulled: Vec::new(),
         }
     }
 
@@ -390,7 +398,7 @@ impl Database {
             tool_policies: i32::from(policy.is_some()),
             policies: policy.into_iter().collect(),
             models: ModelKinds::default(),
-            has_mail: false,
+            has_mail: self.accounts[&asked.account].mail_enabled,
         })
     }
 
@@ -433,6 +441,10 @@ impl Database {
             "check_later" => self.run_check_later(asked, facts),
             "subagent_spawn" => self.run_subagent_spawn(asked, facts, bug),
             "subagent_cancel" => self.run_subagent_cancel(asked, bug),
+            "send_message" => self.run_send_message(asked, facts),
+            "check_messages" => Ok(self.run_check_messages(asked, facts, bug)),
+            "create_session" => self.run_create_session(asked, facts),
+            "update_task" => self.run_update_task(asked, facts, bug),
             _ => Ok(Done::default()),
         }
     }
@@ -488,22 +500,34 @@ impl Database {
     ) -> Result<Done, ToolAnswer> {
         let to = TaskStatus::parse(&asked.arguments).unwrap_or(TaskStatus::InProgress);
         let task = facts.task().cloned().expect("offered with a task only");
+        self.task_moved(asked, facts, (&task, to), bug)
+    }
+
+    /// `moved` of `task_status.rs`.
+    pub(super) fn task_moved(
+        &mut self,
+        asked: &CallRequest,
+        facts: &CallFacts,
+        (task, to): (&TaskId, TaskStatus),
+        bug: Option<Bug>,
+    ) -> Result<Done, ToolAnswer> {
         let Some(row) = self.tasks.get(&(asked.account.clone(), task.key())) else {
-            return Err(Refusal::not_there(&task, facts).told());
+            return Err(Refusal::not_there(task, facts).told());
         };
         if row.status == TaskStatus::AwaitingApproval {
-            return Err(Refusal::AwaitsApproval { task }.told());
+            return Err(Refusal::AwaitsApproval { task: task.clone() }.told());
         }
         let turn = facts.turn.as_ref().map(|turn| turn.id);
-        let closed = self
-            .task_status_set(&asked.account, &task, to, turn, bug)
-            .unwrap_or_default();
+        let Some(closed) = self.task_status_set(&asked.account, task, to, turn, bug) else {
+            return Err(ToolAnswer::failed("blocked_by", "", ""));
+        };
         Ok(Done {
             messages: closed.messages,
             closed: closed.sessions,
             cancelled: closed.cancelled,
             cut: closed.cut,
             ended: closed.branches,
+            moved: Some(task.key()),
             ..Done::default()
         })
     }
@@ -521,11 +545,16 @@ impl Database {
         let Some(agent) = there else {
             return Err(ToolAnswer::failed("unknown_agent", "", ""));
         };
+        Ok(Self::asks(asked, facts, (facts.task(), agent)))
+    }
+
+    /// A notification in the name of the call's agent.
+    pub(super) fn asks(asked: &CallRequest, facts: &CallFacts, (task, agent): (Option<&TaskId>, AgentId)) -> Done {
         let id = Uuid::new_v5(&asked.id, agent.uuid().as_bytes()).to_string();
         let id = NotificationId::parse(&id).expect("a UUID is an id");
         let published = notification(
             &asked.account,
-            facts.task(),
+            task,
             &NotificationMessage {
                 id: Some(id.clone()),
                 kind: None,
@@ -546,11 +575,11 @@ impl Database {
             },
             facts.hops().saturating_add(1),
         );
-        Ok(Done {
+        Done {
             messages: vec![Message::Notification(published)],
             asked: Some((asked.account.clone(), id)),
             ..Done::default()
-        })
+        }
     }
 }
 
@@ -573,6 +602,8 @@ pub(super) struct Done {
     /// What branches are asked.
     pub(super) items: Vec<OwnItem>,
     pub(super) ended: BranchesEnded,
+    pub(super) moved: Option<TaskId>,
+    pub(super) pulled: Vec<NotificationId>,
 }
 
 /// A notification on its subject.

@@ -1,7 +1,7 @@
 //! Delivery's claims: a batch of woken sessions, from their locks to turns that may be sent. One transaction under the sessions'
 //! locks, and so one step.
 
-use std::{collections::HashMap, rc::Rc, sync::Arc};
+use std::{cell::RefCell, collections::HashMap, rc::Rc, sync::Arc};
 
 use contracts::{
     TraceContext,
@@ -407,7 +407,7 @@ impl Database {
             tools: match source {
                 Some(source) => definitions(source.tools.iter().cloned()),
                 None => offered(
-                    item.facts.task.is_some(),
+                    (item.facts.task.is_some(), item.mail_enabled),
                     session.kind,
                     branch.map(|branch| branch.depth),
                 ),
@@ -647,7 +647,7 @@ impl Database {
             context_policy: ContextPolicy::Continue,
             rotation: settings.rotation.clone(),
             shows_task_context: false,
-            mail_enabled: false,
+            mail_enabled: self.accounts[&session.account].mail_enabled,
             task_context: None,
             thread: None,
             thread_there: Vec::new(),
@@ -785,39 +785,25 @@ pub(super) fn possible<T>(step: Result<T, ImpossibleStep>, bug: Option<Bug>) -> 
 }
 
 /// Tool names only: their texts have no effect here. `depth`: of the branch, if it is one.
-fn offered(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
-    fn named(has_task: bool, kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
-        let context = OfferContext {
-            has_task,
-            is_coordinator: false,
-            is_asked: false,
-            is_orchestrator: matches!(kind, SessionKind::Orchestrator | SessionKind::Guest),
-            is_account: false,
-            guest: (kind == SessionKind::Guest).then_some(Reachable::Delegate),
-            has_mail: false,
-            is_branch: depth.is_some(),
-            may_branch: depth.unwrap_or_default() < DEPTH_MAX,
-            models: ModelKinds::default(),
-        };
-        definitions(tools::offered(context).into_iter().map(|tool| tool.name.to_owned()))
-    }
+fn offered((has_task, has_mail): (bool, bool), kind: SessionKind, depth: Option<i32>) -> Arc<[ToolDefinition]> {
+    let context = OfferContext {
+        has_task,
+        is_coordinator: false,
+        is_asked: false,
+        is_orchestrator: matches!(kind, SessionKind::Orchestrator | SessionKind::Guest),
+        is_account: false,
+        guest: (kind == SessionKind::Guest).then_some(Reachable::Delegate),
+        has_mail,
+        is_branch: depth.is_some(),
+        may_branch: has_task && depth.unwrap_or_default() < DEPTH_MAX,
+        models: ModelKinds::default(),
+    };
     // Definitions hold schemas and are created once.
     thread_local! {
-        static WITH_TASK: Arc<[ToolDefinition]> = named(true, SessionKind::Task, None);
-        static TASKLESS: Arc<[ToolDefinition]> = named(false, SessionKind::System, None);
-        static ORCHESTRATOR: Arc<[ToolDefinition]> = named(false, SessionKind::Orchestrator, None);
-        static GUEST: Arc<[ToolDefinition]> = named(false, SessionKind::Guest, None);
-        static BRANCH: Arc<[ToolDefinition]> = named(true, SessionKind::Branch, Some(1));
-        static DEEPEST: Arc<[ToolDefinition]> = named(true, SessionKind::Branch, Some(DEPTH_MAX));
+        static OFFERS: RefCell<HashMap<OfferContext, Arc<[ToolDefinition]>>> = RefCell::default();
     }
-    match (has_task, depth) {
-        (_, None) if kind == SessionKind::Orchestrator => ORCHESTRATOR.with(Arc::clone),
-        (_, None) if kind == SessionKind::Guest => GUEST.with(Arc::clone),
-        (true, None) => WITH_TASK.with(Arc::clone),
-        (false, None) => TASKLESS.with(Arc::clone),
-        (_, Some(DEPTH_MAX)) => DEEPEST.with(Arc::clone),
-        (_, Some(_)) => BRANCH.with(Arc::clone),
-    }
+    let offer = || definitions(tools::offered(context).into_iter().map(|tool| tool.name.to_owned()));
+    OFFERS.with_borrow_mut(|offers| Arc::clone(offers.entry(context).or_insert_with(offer)))
 }
 
 fn definitions(names: impl Iterator<Item = String>) -> Arc<[ToolDefinition]> {

@@ -545,6 +545,8 @@ impl Database {
             self.tasks.entry(key).or_insert(Task {
                 status: TaskStatus::Inbox,
                 assignees: Vec::new(),
+                board: None,
+                is_child: false,
             });
         }
     }

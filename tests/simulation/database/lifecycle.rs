@@ -59,7 +59,8 @@ pub(crate) struct Closed {
 }
 
 impl Database {
-    /// `TASK_LOCK`, `TASK_SET`, `TURN_START`, [`Self::close`], `QUESTIONS_END_OF_TASK` and `CLEAR_OF_TASK`. `None`: no such task.
+    /// `TASKS_LOCK`, `BLOCKERS_OPEN`, [`Self::status_write`], `TURN_START`, [`Self::close`], `QUESTIONS_END_OF_TASK` and `CLEAR_OF_TASK`.
+    /// `None`: no such task, or it waits for others.
     pub(crate) fn task_status_set(
         &mut self,
         account: &AccountId,
@@ -68,10 +69,19 @@ impl Database {
         turn: Option<TurnId>,
         bug: Option<Bug>,
     ) -> Option<Closed> {
-        self.tasks.get_mut(&(account.clone(), task.key()))?.status = to;
+        let from = self.tasks.get(&(account.clone(), task.key()))?.status;
+        let is_kept = from != to && !to.is_free_of_blockers() && self.waits(account, task);
+        if is_kept && bug != Some(Bug::BlockerUnread) {
+            return None;
+        }
+        let by = self.mover(account, turn);
+        let mut messages = self.status_write((account, task), to, by, bug);
         self.version += 1;
         let Some(reason) = close_reason(to) else {
-            return Some(Closed::default());
+            return Some(Closed {
+                messages,
+                ..Closed::default()
+            });
         };
         let closing = match to {
             TaskStatus::Done => {
@@ -85,6 +95,7 @@ impl Database {
             _ => Closing::Ended,
         };
         let mut closed = self.close(account, Scope::Task(task), reason, closing, bug);
+        closed.messages.append(&mut messages);
         let ending = Ending::Cancelled { reason: TASK_CLOSED };
         if bug != Some(Bug::QuestionsOutliveTask) {
             let asked = question::Scope::Task(task);

@@ -5,6 +5,7 @@
 //! locks ([`intake`]), an answer's look at its question ([`questions`]), and a sweep's look at due timers ([`timers`]). Everything under
 //! the locks of its sessions is one step.
 
+pub(crate) mod board;
 pub(crate) mod brakes;
 pub(crate) mod branches;
 pub(crate) mod breakers;
@@ -14,6 +15,7 @@ pub(crate) mod edits;
 pub(crate) mod holds;
 pub(crate) mod intake;
 pub(crate) mod lifecycle;
+pub(crate) mod mail;
 pub(crate) mod outbox;
 pub(crate) mod outcomes;
 pub(crate) mod questions;
@@ -27,15 +29,18 @@ use contracts::content::ContentHash;
 use delivery::store::{SessionName, journal::Journal};
 use domain::{
     AccountId, Actor, ActorKind, AgentId, BranchId, CallId, CloseReason, Conversation, ConversationOf, Fence, Gate,
-    Generation, HoldId, MessageId, NotificationId, NotificationState, QuestionId, QueueMode, ReplayId, ResetRequest,
-    SessionEvent, SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId, TaskStatus, TimerId,
-    ToolCallState, TurnContext, TurnId, TurnState, UserId, breaker::Breaker, hold::Hold,
+    Generation, HoldId, MailId, MessageId, NotificationId, NotificationState, Owner, QuestionId, QueueMode, ReplayId,
+    ResetRequest, SessionEvent, SessionId, SessionPhase, SessionScope, SessionState, StopKind, StopThen, TaskId,
+    TaskStatus, TimerId, ToolCallState, TurnContext, TurnId, TurnState, UserId, breaker::Breaker, hold::Hold,
 };
 use storage::session::{items_join::Notes, sessions_lock::SessionThread};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
-use self::{branches::BranchRow, outbox::OutboxRow, questions::QuestionRow, replays::ReplayRow, timers::TimerRow};
+use self::{
+    board::Edge, branches::BranchRow, mail::MailRow, outbox::OutboxRow, questions::QuestionRow, replays::ReplayRow,
+    timers::TimerRow,
+};
 use super::bugs::Bug;
 
 pub(crate) type Millis = i64;
@@ -58,6 +63,7 @@ pub(crate) struct Account {
     pub(crate) hidden: AgentId,
     /// The tool whose calls a policy of the account asks about.
     pub(crate) asks: Option<&'static str>,
+    pub(crate) mail_enabled: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +77,10 @@ pub(crate) struct Agent {
 pub(crate) struct Task {
     pub(crate) status: TaskStatus,
     pub(crate) assignees: Vec<AgentId>,
+    /// Of this orchestrator.
+    pub(crate) board: Option<Owner>,
+    /// The orchestrator made it, with a session.
+    pub(crate) is_child: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -292,6 +302,9 @@ pub(crate) struct Database {
     /// Whether they were removed.
     pub(crate) members: BTreeMap<(AccountId, UserId), bool>,
     pub(crate) tasks: BTreeMap<(AccountId, TaskId), Task>,
+    /// Who waits, and for what, by their keys.
+    pub(crate) edges: BTreeMap<(AccountId, TaskId, TaskId), Edge>,
+    pub(crate) mail: BTreeMap<(AccountId, MailId), MailRow>,
     pub(crate) sessions: BTreeMap<SessionName, SessionRow>,
     pub(crate) notifications: BTreeMap<(AccountId, NotificationId), NotificationRow>,
     pub(crate) turns: BTreeMap<(AccountId, TurnId), TurnRow>,

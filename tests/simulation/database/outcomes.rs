@@ -8,7 +8,9 @@ use delivery::{
         settle::Settled,
     },
 };
-use domain::{Actor, Fence, NotificationId, NotificationState, SessionId, SessionPhase, TurnId, TurnState};
+use domain::{
+    Actor, Fence, NotificationId, NotificationState, SessionId, SessionKind, SessionPhase, TurnId, TurnState,
+};
 use storage::{
     question::{Ending, Scope},
     session::{
@@ -283,12 +285,17 @@ impl Database {
             return;
         };
         let (subject, payload) = (row.subject.clone(), row.payload.clone());
-        let agent = row.agent;
+        let session = row
+            .place
+            .and_then(|(session, _)| self.sessions.get(&(account.clone(), session)));
+        let own =
+            session.filter(|row| matches!(row.conversation.kind(), SessionKind::Orchestrator | SessionKind::Guest));
+        let (agent, own) = (row.agent.filter(|_| own.is_none()), own.map(|row| row.key.clone()));
         let letter = DeadLetter {
             id: self.fresh_id(),
             account: Some(account.clone()),
             subject,
-            payload: for_one(&payload, &id, agent),
+            payload: for_one(&payload, &id, (agent, own)),
             notification: Some(id),
             redrives: 0,
         };
@@ -296,13 +303,18 @@ impl Database {
     }
 }
 
-/// A notification as its publisher could have sent it to its one agent (`store/refused.rs`).
-fn for_one(payload: &bytes::Bytes, id: &NotificationId, agent: Option<domain::AgentId>) -> bytes::Bytes {
+/// A notification as its publisher could have sent it to its one agent, or to the session of an orchestrator (`store/refused.rs`).
+fn for_one(
+    payload: &bytes::Bytes,
+    id: &NotificationId,
+    (agent, session): (Option<domain::AgentId>, Option<String>),
+) -> bytes::Bytes {
     let Ok(mut message) = serde_json::from_slice::<contracts::notification::NotificationMessage>(payload) else {
         return payload.clone();
     };
     message.id = Some(id.clone());
     message.agent = agent.map(|agent| agent.to_string());
     message.agents = Vec::new();
+    message.session = session;
     serde_json::to_vec(&message).expect("what was read is written").into()
 }

@@ -444,8 +444,8 @@ impl World {
     /// An event of a call at the provider.
     pub(crate) fn provider_proceeds(&mut self, n: usize) {
         let request = self.provider.requests[n].clone();
-        let agents = &self.agents;
-        let tools = |random: &mut crate::simulation::random::Random, _round: usize| calls(random, agents);
+        let (agents, people) = (&self.agents, self.rates.people);
+        let tools = |random: &mut crate::simulation::random::Random, _round: usize| calls(random, agents, people);
         let seen = self.provider.proceed(n, &self.rates, tools, &mut self.random);
         self.note("provider", [request.id, u64::from(seen.is_some())], || {
             format!(

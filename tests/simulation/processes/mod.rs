@@ -80,6 +80,7 @@ pub(crate) enum Act {
     Call(usize),
     LookAtTimers,
     FireTimers,
+    SettleMail,
 }
 
 impl Process {
@@ -198,6 +199,7 @@ impl World {
             Act::Call(n) => self.call(p, n),
             Act::LookAtTimers => self.look_at_timers(p),
             Act::FireTimers => self.fire_timers(p),
+            Act::SettleMail => self.settle_mail(p),
         }
     }
 

@@ -1,7 +1,7 @@
-//! The orchestrators' sweep of timers: one transaction reads what is due, and fires it some steps later. Others may commit in
-//! between.
+//! The orchestrators' sweeps. Of timers: one transaction reads what is due, and fires it some steps later. Others may commit in
+//! between. Of mail: it is settled under its lock, in one step.
 
-use domain::{AccountId, TimerId};
+use domain::{AccountId, ReceiptState, TimerId};
 
 use super::Act;
 use crate::simulation::{
@@ -20,6 +20,34 @@ impl World {
             acts.push(Act::FireTimers);
         } else if process.cut_off_until <= self.database.now && self.to_fire().is_some() {
             acts.push(Act::LookAtTimers);
+        }
+        if process.cut_off_until <= self.database.now && !self.database.mail_unsettled().is_empty() {
+            acts.push(Act::SettleMail);
+        }
+    }
+
+    /// `mail/sweep.rs`: two replicas that have found the same mail settle it one after the other, and the second finds it settled.
+    pub(super) fn settle_mail(&mut self, p: usize) {
+        let fate = self.fate(p);
+        if fate == Fate::Failed {
+            return;
+        }
+        let found = self.database.mail_unsettled();
+        let settled = self.database.mail_settle(&found);
+        self.note("mail settled", [p as u64, settled.mail.len() as u64], || {
+            format!("process {p}: {settled:?}; {fate:?}")
+        });
+        let bounced = settled
+            .mail
+            .iter()
+            .filter(|(_, outcome)| *outcome == ReceiptState::Bounced);
+        let bounced = bounced.count() as u64;
+        self.counts.bounced += bounced;
+        self.counts.mailed += settled.mail.len() as u64 - bounced;
+        self.counts.replied += settled.answers;
+        let rows = self.database.outbox_insert(Service::Orchestrator, settled.messages);
+        if fate == Fate::Committed {
+            self.processes[p].relay.extend(rows);
         }
     }
 

@@ -136,6 +136,9 @@ impl World {
             self.witness.own_items(&self.database, &effect.items);
             self.counts.spawned += effect.items.len() as u64;
             self.branches_ended(&effect.ended);
+            self.counts.pulled += effect.pulled.len() as u64;
+            self.counts.children += u64::from(asked.name == "create_session");
+            self.witness.acted_for_people(&self.database, effect);
             for turn in &effect.cut {
                 let asked_for = (StopKind::Cancelled, CANCELLED_BY, StopThen::Continue);
                 self.witness

@@ -10,7 +10,7 @@ use delivery::{
 };
 use domain::{
     AccountId, ActorKind, BRANCH_ENDED, Fence, Gate, NotificationId, NotificationState, QueueMode, SESSION_RESET,
-    SessionId, StopKind, StopThen, TASK_CLOSED, TurnId, TurnState, branch::RESULT,
+    SessionId, StopKind, StopThen, TASK_CLOSED, TurnId, TurnState, branch::RESULT, queue::is_own_kind,
 };
 use storage::lifecycle::close_reason;
 
@@ -252,7 +252,7 @@ impl Witness {
             (row.mode, &row.author, &row.task) == (head.mode, &head.author, &head.task)
                 && match row.mode {
                     QueueMode::Steer => true,
-                    QueueMode::Collect => row.joins && head.joins,
+                    QueueMode::Collect => row.joins && head.joins && !is_own_kind(&row.kind),
                     QueueMode::Followup | QueueMode::Inject => false,
                 }
         };
@@ -261,7 +261,7 @@ impl Witness {
         if !is_one_run || rows.len() > items_max {
             self.breaks("I24", || format!("turn {turn} mixes {items:?}, or takes too many"));
         }
-        if head.mode != QueueMode::Collect || !head.joins {
+        if head.mode != QueueMode::Collect || !head.joins || is_own_kind(&head.kind) {
             return;
         }
         let is_full = rows.len() == items_max || next.is_some_and(|(_, row)| is_like_head(row));

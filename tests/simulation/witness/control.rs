@@ -53,16 +53,20 @@ impl Witness {
         self.control.withdrawn.contains(name)
     }
 
+    /// It no longer waits, since somebody wants so.
+    pub(super) fn withdraws(&mut self, name: (AccountId, NotificationId)) {
+        let state = self.notifications.get(&name).copied();
+        if state != Some(NotificationState::Queued) {
+            self.breaks("I24", || format!("{} was withdrawn, and was {state:?}", name.1));
+        }
+        self.control.withdrawn.insert(name);
+    }
+
     /// An edit was accepted.
     pub(crate) fn edited(&mut self, database: &Database, edit: &Edit) {
         let (account, session) = &edit.session;
         if let Some(id) = edit.item.as_ref().filter(|_| edit.op == QueueOp::Withdraw) {
-            let name = (account.clone(), id.clone());
-            let state = self.notifications.get(&name).copied();
-            if state != Some(NotificationState::Queued) {
-                self.breaks("I24", || format!("{id} was withdrawn, and was {state:?}"));
-            }
-            self.control.withdrawn.insert(name);
+            self.withdraws((account.clone(), id.clone()));
         }
         if !matches!(edit.op, QueueOp::Promote | QueueOp::Order) {
             return;

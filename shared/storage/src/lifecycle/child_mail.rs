@@ -30,8 +30,8 @@ pub(super) struct ChildMove<'a> {
     pub activity: Uuid,
 }
 
-/// Whether whoever gave the work away is to know.
-fn is_told(to: TaskStatus) -> bool {
+/// Whether whoever gave the work away is to know. Pure.
+pub fn is_told(to: TaskStatus) -> bool {
     match to {
         TaskStatus::Review
         | TaskStatus::Blocked

@@ -52,7 +52,7 @@ pub const MAIL_SETTLE: &str = "
     cross join lateral (
         select u.ctid from mail u
         where u.account_id = $1 and u.id = n.mail and coalesce(u.settled_at, 'infinity') = 'infinity'
-          and (u.outcome is null or n.state = 'delivered' or n.created_at > u.again_at or u.again_at < now() - interval '1 hour')
+          and (u.again_at is null or n.state = 'delivered' or n.created_at > u.again_at or u.again_at < now() - interval '1 hour')
         for update) u
     where m.ctid = u.ctid
     returning m.id, m.from_user, m.from_session, m.to_session, m.to_address, m.why, m.reply_to, m.thread_id, m.context_task_id,
@@ -65,9 +65,9 @@ pub const MAIL_SETTLE: &str = "
 
 const MAIL_AGAIN: &str = "
     update mail set settled_at = null, again_at = now()
-    where account_id = $1 and id = $2 and to_session is not null and outcome = 'bounced'";
+    where account_id = $1 and id = $2 and to_session is not null and coalesce(outcome, 'bounced') = 'bounced'";
 
-/// The item of mail that bounced is sent again: the mail stays bounced until a turn has taken it.
+/// The item of mail that bounced, or is about to, is sent again: the mail stays bounced until a turn has taken it.
 pub async fn mail_again(tx: &Tx, account: &AccountId, mail: MailId) -> Result<(), StorageError> {
     let values = [account.into(), mail.into()];
     tx.execute("await mail again", MAIL_AGAIN, values).await.map(drop)

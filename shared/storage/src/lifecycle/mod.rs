@@ -13,7 +13,7 @@
 //! | [`task_block`] | task, an agent's session and queue | who has to move a blocked task on is told at once |
 //! | [`timers_fire`] | timers, queues, questions | a timer is marked in the transaction of what it is for |
 //! | [`artifact_store`](mod@artifact_store) | a task's file, its content, the account's room | people upload, agents upload and have files made |
-//! | `child_mail` | a task's status, mail to its board's orchestrator | whoever gave work away hears what becomes of it, once a move |
+//! | [`child_mail`](mod@child_mail) | a task's status, mail to its board's orchestrator | whoever gave work away hears what becomes of it, once a move |
 //! | [`mail_send`] | mail, by any service | people write by API, agents by tool, delivery's replies answer |
 //! | [`mail_read`](mod@mail_read) | mail that waits, its item, its session | a person reads in the agent's place: the item ends, and the mail is read |
 //! | [`announce`](mod@announce) | what people are told by e-mail | it is written with the mail, by whoever writes that |
@@ -31,7 +31,7 @@ pub mod announce;
 pub mod artifact_store;
 mod blocked;
 mod board_add;
-mod child_mail;
+pub mod child_mail;
 mod child_open;
 pub mod dependencies;
 mod handover;
