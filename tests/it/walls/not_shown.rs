@@ -48,6 +48,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "insert into task_context (account_id, task_id, version, body, characters, cut_characters, author_kin",
+        &["c.account_id = $1", "o.account_id = $1"],
+    ),
+    (
         "select 'account' as fact, a.id as account_id, a.session_scope as name, a.auto_create_tasks::text as",
         &["s.account_id = w.account_id"],
     ),
@@ -70,6 +74,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "select b.parent_turn_id, b.id, b.label, b.state, b.session_id, b.joined_item, (select a.slug from ag",
         &["a.account_id = b.account_id", "b.account_id = $1", "c.account_id = $1"],
+    ),
+    (
+        "select board, title from task where account_id = $1 and id = $2 and board is not null",
+        &["account_id = $1"],
     ),
     (
         "select c.turn_id, c.name, c.state, c.started_at, q.id as question_id, q.title as question_title, q.s",
@@ -160,14 +168,22 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
         &["account_id = $1"],
     ),
     (
-        "select page.*, now() as now, (select p.name from member p where p.account_id = page.account_id and p",
+        "select page.*, (select i.handle from (select page.account_id, case when page.from_session like 'orch",
         &[
             "a.account_id = page.account_id",
             "d.account_id = page.account_id",
+            "i.account_id = k.account_id",
             "m.account_id = $1",
             "n.account_id = page.account_id",
             "p.account_id = page.account_id",
-            "t.account_id = n.account_id",
+        ],
+    ),
+    (
+        "select page.*, coalesce(t.display_id, page.task_id) as task, a.slug as agent_slug, t.board as owner,",
+        &[
+            "t.account_id = looked_at.account_id",
+            "v.account_id = looked_at.account_id",
+            "v.account_id = page.account_id",
         ],
     ),
     (
@@ -187,6 +203,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "select s.id from ( select $1::text as account_id, $2::uuid as id union select q.account_id, q.sessio",
         &["q.account_id = $1"],
+    ),
+    (
+        "select s.id from session s where s.account_id = $1 and s.key >= $2 and s.key <= $2 order by s.key li",
+        &["s.account_id = $1"],
     ),
     (
         "select s.id, s.key, s.phase, s.queued, extract(epoch from now() - greatest(s.opened_at, i.woken_at,",
@@ -332,6 +352,10 @@ pub(crate) const NOT_SHOWN: &[(&str, &[&str])] = &[
     (
         "with late as ( select ctid, id from outbound_delivery where account_id = $1 and next_at < now() - $2",
         &["account_id = $1", "i.account_id = $1"],
+    ),
+    (
+        "with owner as ( select m.user_id from ( select t.board, substr(t.board, 6) as user_id from ( select ",
+        &["m.account_id = $1", "t.account_id = $1"],
     ),
     (
         "with recursive reached (task_id, blocked_by_task_id) as ( select d.task_id, d.blocked_by_task_id fro",
