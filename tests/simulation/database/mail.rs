@@ -155,6 +155,7 @@ impl Database {
             context_session: None,
             context_ref: None,
             reply_to: None,
+            question: None,
             turn: None,
             now: self.now(),
         }
