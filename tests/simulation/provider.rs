@@ -192,7 +192,9 @@ pub(crate) fn address(random: &mut Random, to: &str, agents: &[(AccountId, Agent
     if to != "{task}" {
         return to.to_owned();
     }
-    let task = TaskId::parse(*random.pick(&["t-1", "t-1", "t-2", "b-1"])).expect("a task");
+    let tasks = ["t-1", "t-1", "t-2", "b-1"];
+    let task = *random.pick(&tasks);
+    let task = TaskId::parse(task).expect("a task");
     let (account, agent) = random.pick(agents);
     let of_task = Conversation::of(account, SessionScope::Task, Some(&task), *agent);
     of_task.key(Generation::FIRST).to_string()

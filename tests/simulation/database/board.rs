@@ -58,10 +58,10 @@ impl Database {
         if std::mem::replace(&mut row.status, to) == to {
             return written;
         }
-        if let Some(board) = row.board.clone().filter(|_| is_told(to)) {
-            if bug != Some(Bug::ChildUntold) {
-                written.extend(self.orchestrator_told(account, (&board, task), by));
-            }
+        if let Some(board) = row.board.clone().filter(|_| is_told(to))
+            && bug != Some(Bug::ChildUntold)
+        {
+            written.extend(self.orchestrator_told(account, (&board, task), by));
         }
         let is_done = to == TaskStatus::Done;
         if !is_done && !to.is_dead_end() {
