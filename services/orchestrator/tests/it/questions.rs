@@ -419,7 +419,8 @@ async fn a_plan_gate_is_the_tasks_own_or_its_accounts() {
     assert_eq!(events[0].payload["data"]["what"], "plan_gate");
 }
 
-/// Who hears of a question: whoever is named; for a role, the task's owner, else who wrote last in its thread, else the admins.
+/// A question to a person is mail to that person. A question to a role is mail to the task's owner; without an owner, to the members who
+/// wrote last in the task's thread; without such members, to the admins.
 #[tokio::test]
 async fn who_may_answer_hears_of_it_and_of_its_end() {
     let scene = Scene::new().await;
